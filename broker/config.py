@@ -176,6 +176,11 @@ class BrokerConfig:
     """Noted in each message (MSG_REGION)."""
     trace_on: Annotated[bool, Setting("traceOn", hot=True)] = True
     """Whether clients with message trace send traces of messages here."""
+    trace_topic_enable: Annotated[bool, Setting("traceTopicEnable", hot=True)] = False
+    """Whether there is the topic for traces, with one queue. Without it the first trace creates it, where
+    `autoCreateTopicEnable` lets it."""
+    trace_topic: Annotated[str, Setting("msgTraceTopicName", parse=name)] = "RMQ_SYS_TRACE_TOPIC"
+    """Its name."""
     http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
     """Port of `/health` and `/metrics`; 0: off."""
     http_address: Annotated[str, Setting("httpAddress", parse=_host_or_none)] = ""

@@ -7,11 +7,12 @@
         producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
 How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
-`sending` with `search` and `pending` (the way of a message to its acknowledgement), `reading` (long polling
-of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening` (push consumer), `orderly`
-and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`, `requests` (request and reply),
-`transactions` and `sync_transactions`,
-`offsets`, `sync` and `sync_consumers` on `hosting` (the face without an event loop).
+`sending` with `search` and `pending` (the way of a message to its acknowledgement), `selection` and `latency`
+(which queue it takes), `accumulator` (automatic batching), `compression`, `hooks`, `trace`, `namespaces`,
+`reading` (long polling of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening`
+(push consumer), `orderly` and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`,
+`requests` (request and reply), `transactions`, `offsets`, `sync`, `sync_consumers` and `sync_transactions` on
+`hosting` (the face without an event loop).
 """
 
 from dledger.client.allocation import (
@@ -24,11 +25,13 @@ from dledger.client.allocation import (
     AllocateStrategy,
 )
 from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
+from dledger.client.compression import CompressionType
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
     ClientError,
     InvalidMessage,
+    LibraryMissing,
     NoBroker,
     NoNameServer,
     NoReply,
@@ -38,9 +41,24 @@ from dledger.client.errors import (
     TopicNotFound,
 )
 from dledger.client.group_consumer import MessageModel
+from dledger.client.hooks import (
+    ConsumeContext,
+    ConsumeHook,
+    ConsumeReturnType,
+    FilterHook,
+    SendContext,
+    SendHook,
+)
 from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from dledger.client.message import (
+    Message,
+    MessageQueue,
+    QueueSelector,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
 from dledger.client.pop_consumer import AsyncPopConsumer
@@ -49,6 +67,7 @@ from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
+from dledger.client.selection import SelectMessageQueueByHash, SelectMessageQueueByMachineRoom
 from dledger.client.subscription import Sql
 from dledger.client.sync import Producer
 from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
@@ -82,13 +101,19 @@ __all__ = [
     "ClientError",
     "ClientOptions",
     "Codec",
+    "CompressionType",
+    "ConsumeContext",
+    "ConsumeHook",
     "ConsumeOrderlyStatus",
+    "ConsumeReturnType",
     "ConsumeStatus",
     "ConsumerOptions",
     "Delivery",
+    "FilterHook",
     "FlowLimits",
     "FromWhere",
     "InvalidMessage",
+    "LibraryMissing",
     "LitePullConsumer",
     "LocalTransactionState",
     "Message",
@@ -106,8 +131,13 @@ __all__ = [
     "PullConsumer",
     "PullOptions",
     "PushConsumer",
+    "QueueSelector",
     "ReceivedMessage",
+    "SelectMessageQueueByHash",
+    "SelectMessageQueueByMachineRoom",
+    "SendContext",
     "SendFailed",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "Sql",

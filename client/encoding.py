@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
-import lz4.frame
 import msgspec
 
-from dledger.client.errors import InvalidMessage
+from dledger.client.compression import CorruptBody, NotInstalled, decompress
+from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
+from dledger.client.namespaces import without_namespace
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id, host_text
 from dledger.formats.properties import (
@@ -30,10 +30,6 @@ RETRY_PREFIX = "%RETRY%"
 RESEND = "__RESEND"
 """Property "1" of a message that is sent again because the outcome of the first attempt is unknown."""
 RESEND_TEXT = f"{RESEND}\x011\x02"
-
-ZLIB_LEVEL = 5
-MAX_DECOMPRESSED = 64 * 1024 * 1024
-"""Bytes that a compressed body may unfold to: above, the message is delivered as it came."""
 
 MAX_DELAY_LEVEL = 64
 """Brokers have 18, or as many as their `messageDelayLevel` says; a higher one is their highest."""
@@ -78,41 +74,17 @@ def properties_text(message: Message, unique_id: str) -> str:
     return text
 
 
-def compress(body: bytes) -> tuple[bytes, int]:
-    """The body compressed and its sysFlag; as it was, and 0, when that would not make it smaller."""
-    smaller = zlib.compress(body, ZLIB_LEVEL)
-    return (smaller, records.COMPRESSED) if len(smaller) < len(body) else (body, 0)
-
-
-def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was sent; ValueError for a kind we do not know, damage, or more than the limit."""
-    kind = sys_flag & records.COMPRESSION_TYPE_MASK
-    try:
-        if kind in (0, records.COMPRESSION_ZLIB):
-            inflater = zlib.decompressobj()
-            plain = inflater.decompress(body, MAX_DECOMPRESSED)
-            whole = inflater.eof
-        elif kind == records.COMPRESSION_LZ4:
-            unpacker = lz4.frame.LZ4FrameDecompressor()
-            plain = unpacker.decompress(body, MAX_DECOMPRESSED)
-            whole = unpacker.eof
-        else:
-            raise ValueError(f"compression type {kind:#x} is not supported (zlib and LZ4 are)")
-    except (zlib.error, RuntimeError) as error:
-        raise ValueError(f"damaged: {error}") from error
-    if not whole:
-        raise ValueError(f"damaged, or more than {MAX_DECOMPRESSED} bytes")
-    return bytes(plain)
-
-
 def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
     """The body as it was sent, and the flags without those of its compression. What cannot be unfolded stays
-    as it came, with its flags: the application sees that this is not what was sent."""
+    as it came, with its flags: the application sees that this is not what was sent. LibraryMissing: it is
+    whole, but nothing here unfolds it."""
     if sys_flag & records.COMPRESSED:
         try:
             plain = decompress(body, sys_flag)
-        except ValueError:
+        except CorruptBody:
             return body, sys_flag
+        except NotInstalled as error:
+            raise LibraryMissing(str(error)) from error
         return plain, sys_flag & ~(records.COMPRESSED | records.COMPRESSION_TYPE_MASK)
     return body, sys_flag
 
@@ -158,7 +130,7 @@ class SendHeader:
         )
 
 
-def received(record: records.Record, broker_name: str) -> ReceivedMessage:
+def received(record: records.Record, broker_name: str, namespace: str = "") -> ReceivedMessage:
     """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
     properties = decode_properties(record.properties)
     body, sys_flag = decompressed(record.body, record.sys_flag)
@@ -167,7 +139,7 @@ def received(record: records.Record, broker_name: str) -> ReceivedMessage:
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(RETRY_TOPIC, topic)
     return ReceivedMessage(
-        topic=topic,
+        topic=without_namespace(topic, namespace),
         body=body,
         queue=MessageQueue(record.topic, broker_name, record.queue_id),
         queue_offset=record.queue_offset,

@@ -49,6 +49,10 @@ class Overflow(ClientError):
     """Too many messages wait for their acknowledgement. Wait for some, then send again."""
 
 
+class LibraryMissing(ClientError):
+    """A message is whole, and reading it needs a package that is not installed here."""
+
+
 class BrokerRefused(ClientError):
     """A broker answered a request other than a send with an error."""
 

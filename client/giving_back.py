@@ -5,14 +5,25 @@ from __future__ import annotations
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
 from dledger.client.message import ReceivedMessage
+from dledger.client.namespaces import with_namespace
 from dledger.client.options import ConsumerOptions
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
 
 BROKERS_CHOICE = 0
 """Delay level: 10 s at first, longer from time to time, and dead letters in the end."""
+DELAYS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
+"""Seconds of the delay levels 1 to 18, where brokers' `messageDelayLevel` is RocketMQ's."""
 DEAD_LETTER = -1
 """Delay level: never again."""
+
+
+def level_of(delay_s: float) -> int:
+    """The first delay level that lasts at least so long (seconds), the last one (2 h) for more; ClientError
+    for less than 0."""
+    if not delay_s >= 0:
+        raise ClientError(f"delay={delay_s!r}: give seconds, 0 or more")
+    return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))
 
 
 class GivingBack:
@@ -38,7 +49,7 @@ class GivingBack:
             group=self._group,
             delayLevel=delay_level,
             originMsgId=message.offset_message_id,
-            originTopic=message.topic,
+            originTopic=with_namespace(message.topic, self._core.options.namespace),
             maxReconsumeTimes=self._options.reconsume_limit(orderly=False),
         )
         try:

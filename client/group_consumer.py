@@ -11,6 +11,7 @@ from dledger.client.errors import ClientError
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, check_topic
+from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import BrokerProgress, FileProgress, FromWhere, Progress, QueueOffsets
 from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, options_of
@@ -49,13 +50,14 @@ class GroupConsumer(AsyncClient):
         client: ClientOptions | None,
         env: Env | None,
     ) -> None:
-        self.group = group
+        common = options_of(ClientOptions, client, "client")
+        self.group: str = with_namespace(group, common.namespace)
         self._namesrv = tuple(namesrv)
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
         core = ClientCore(
             env,
             namesrv,
-            options_of(ClientOptions, client, "client"),
+            common,
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
                 **dict.fromkeys(ABOUT_US, self._asked),
@@ -120,6 +122,7 @@ class GroupConsumer(AsyncClient):
         """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
         properties fulfil a condition (`Sql`)."""
         check_topic(topic)
+        topic = with_namespace(topic, self._core.options.namespace)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
         self._rebalancer.subscriptions = self._wanted()
         self._rebalancer.soon()

@@ -14,9 +14,11 @@ from typing import Protocol, cast
 from dledger.client.core import ClientCore
 from dledger.client.failures import Failures, short
 from dledger.client.giving_back import GivingBack, message_name
+from dledger.client.hooks import ConsumeContext, ConsumeHook, ConsumeHooks, ConsumeReturnType
 from dledger.client.message import ReceivedMessage
 from dledger.client.options import ConsumerOptions
 from dledger.client.process_queue import ProcessQueue
+from dledger.client.trace import TraceConsumeHook, Tracing
 from dledger.runtime import Lane
 
 MAX_CHUNK = 32
@@ -59,6 +61,8 @@ BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]
 Unit = ReceivedMessage | Sequence[ReceivedMessage]
 """What a listener is called with once."""
 
+CONSUMED = (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
+"""Results that mean that a message is."""
 WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
 ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
 
@@ -105,7 +109,9 @@ class ListenerCalls:
         listener: Listener | None,
         batch_listener: BatchListener | None,
         orderly: bool = False,
+        hooks: ConsumeHooks | None = None,
     ) -> None:
+        self._hooks = hooks
         call = batch_listener if listener is None else listener
         self._orderly = orderly
         self.batches: bool = listener is None
@@ -176,40 +182,63 @@ class ListenerCalls:
 
     async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
         """Go on behind the results so far, until the end, a stop, or the first unusual result."""
-        await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
+        context = await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
         if results and inspect.isawaitable(results[-1]):
             token = _CALLING.set(self)
             try:
                 results[-1] = await _settled(results[-1])
+                self._after(context, results[-1])
             finally:
                 _CALLING.reset(token)
 
-    def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> None:
+    def _before(self, unit: Unit) -> ConsumeContext | None:
+        return None if self._hooks is None else self._hooks.before(_members(unit))
+
+    def _after(self, context: ConsumeContext | None, result: object) -> None:
+        if self._hooks is None or context is None:
+            return
+        if isinstance(result, _Raised):
+            self._hooks.after(context, ConsumeReturnType.EXCEPTION, None, result.error)
+        else:
+            consumed = result is None or any(result is status for status in CONSUMED)
+            ended = ConsumeReturnType.SUCCESS if consumed else ConsumeReturnType.FAILED
+            self._hooks.after(context, ended, result, None)
+
+    def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> ConsumeContext | None:
+        """The context of the last call where its result is still to be awaited."""
         token = _CALLING.set(self)
         try:
             for unit in units[len(results) :]:
                 if self.stopped or len(results) >= len(units):
-                    return
+                    return None
+                context = self._before(unit)
                 try:
                     result = self._call(unit)
                 except BaseException as error:
                     result = _Raised(error)
+                awaitable = result is not None and inspect.isawaitable(result)
+                if not awaitable:
+                    self._after(context, result)
                 results.append(result)
                 if result is not None and type(result) is not ConsumeStatus:
-                    return  # to be awaited, or looked at
+                    return context if awaitable else None  # to be awaited, or looked at
         finally:
             _CALLING.reset(token)
+        return None
 
     async def _on_this_loop(self, units: Sequence[Unit], results: list[object]) -> None:
         _CALLING.set(self)
         for unit in units[len(results) :]:
             if self.stopped or len(results) >= len(units):
                 return
+            context = self._before(unit)
             try:
                 result = self._call(unit)
             except BaseException as error:
                 result = _Raised(error)
-            results.append(result := await _settled(result))
+            result = await _settled(result)
+            self._after(context, result)
+            results.append(result)
             if _is_fatal(result):
                 return
 
@@ -229,6 +258,17 @@ async def _settled(result: object) -> object:
     except BaseException as error:
         return _Raised(error)
     return result
+
+
+def consume_hooks(
+    core: ClientCore, group: str, hooks: Sequence[ConsumeHook], timeout_s: float, tracing: Tracing | None
+) -> ConsumeHooks | None:
+    """The hooks of a consumer, None without any: a call longer than `timeout_s` counts as TIME_OUT."""
+    if tracing is not None:
+        hooks = (*hooks, TraceConsumeHook(core, tracing.dispatcher))
+    if not hooks:
+        return None
+    return ConsumeHooks(group, hooks, Failures(core.log), core.env.wall.now_ms, timeout_s)
 
 
 def place(results: Sequence[object]) -> int:

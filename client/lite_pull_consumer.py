@@ -13,9 +13,10 @@ from typing import Self
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
-from dledger.client.giving_back import BROKERS_CHOICE, GivingBack
+from dledger.client.giving_back import BROKERS_CHOICE, GivingBack, level_of
 from dledger.client.group_consumer import GroupConsumer, MessageModel
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
+from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere, first_offset, start_of
 from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, namesrv_addresses
@@ -38,10 +39,16 @@ class Delivery(ReceivedMessage):
         queue went to another consumer meanwhile, where it comes again."""
         return self._inbox.consumed(self._assigned, [self])
 
-    async def nack(self, delay_level: int = BROKERS_CHOICE) -> bool:
+    async def nack(self, delay_level: int = BROKERS_CHOICE, *, delay: float | None = None) -> bool:
         """It is not: it comes again to the group, and the position moves on. `delay_level` (1: 1 s, 3: 10 s,
         5: 1 min, ...) says when; 0: as retries do, and as a dead letter in the end; -1: as a dead letter at
-        once. Where the broker does not take it back it comes again here. False as `ack`."""
+        once. Or `delay` in seconds: the first level that lasts so long, 2 h at most (brokers may have other
+        delays: `messageDelayLevel`). Where the broker does not take it back it comes again here. False as
+        `ack`."""
+        if delay is not None:
+            if delay_level != BROKERS_CHOICE:
+                raise ClientError("give nack either delay_level or delay")
+            delay_level = level_of(delay)
         return await self._inbox.give_back(self._assigned, self, delay_level)
 
 
@@ -134,7 +141,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
         super().__init__(group, addresses, MessageModel.CLUSTERING, where, options, client, env)
         self._from_timestamp_ms = from_timestamp_ms
-        self._inbox = Inbox(self._core, group, self.options)
+        self._inbox = Inbox(self._core, self.group, self.options)
         self._handed: list[tuple[AssignedQueue, list[ReceivedMessage]]] = []
         """By `poll`, and not consumed yet."""
         self._begin_with(self._inbox, from_timestamp_ms, None)
@@ -171,6 +178,7 @@ class AsyncLitePullConsumer(GroupConsumer):
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
         self._core.check_open()
+        topic = with_namespace(topic, self._core.options.namespace)
         return subscribe_queues(topic, await self._core.route(topic))
 
     @property

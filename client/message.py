@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, cast
@@ -96,6 +96,13 @@ class Message:
         self.properties = properties
         self.flag = flag
         self.delay_level = delay_level
+
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Called with the queues of the topic, sorted, and the message; gives one of them (MessageQueueSelector). It
+is called on the client's loop and must be short. What it chose is kept through failures."""
+QueueChoice = MessageQueue | QueueSelector
+"""A queue, or the function that chooses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +206,22 @@ def joined_keys(keys: object) -> str:
 
 def as_message(
     message: object,
-    body: Body | MessageQueue | None,
-    queue: MessageQueue | None,
+    body: Body | QueueChoice | None,
+    queue: QueueChoice | None,
     tags: str | None,
     keys: str | Sequence[str] | None,
     properties: Mapping[str, str] | None,
-) -> tuple[Message, MessageQueue | None]:
+) -> tuple[Message, QueueChoice | None]:
     """What `send` was given: a message, perhaps with its queue behind it, or a topic with a body."""
     if isinstance(message, Message):
-        if isinstance(body, MessageQueue) and queue is None:
+        if queue is None and (isinstance(body, MessageQueue) or callable(body)):
             body, queue = None, body
         if body is not None or tags or keys or properties:
             raise InvalidMessage(
                 "body, tags, keys and properties are the Message's: Message(topic, body, ...)"
             )
         return message, queue
-    if not isinstance(message, str) or body is None or isinstance(body, MessageQueue):
+    if not isinstance(message, str) or not isinstance(body, Body):
         raise InvalidMessage(
             f"send({type(message).__name__}, {type(body).__name__}): give a Message, or a topic and a body"
         )

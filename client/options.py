@@ -8,9 +8,13 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dledger.client.allocation import AllocateStrategy, strategy_of
+from dledger.client.compression import CompressionType, NotInstalled, zstd
 from dledger.client.errors import ClientError
-from dledger.client.message import MAX_MESSAGE_SIZE
+from dledger.client.hooks import ConsumeHook, FilterHook, SendHook
+from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
+from dledger.client.namespaces import SEPARATOR
 from dledger.client.process_queue import FlowLimits
+from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
@@ -21,6 +25,8 @@ OptionsT = TypeVar("OptionsT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
+MAX_HOLD_S = 30.0
+"""Seconds that automatic batching may hold a message, at most."""
 MAX_POP_BATCH = 32
 """Messages of one pop."""
 
@@ -53,11 +59,23 @@ class ClientOptions:
     redirect: bool = True
     """A broker that does not lead says who does, and we go there. False: it forwards what we ask to the
     leader, one hop more, as it does for other clients: for networks where not every broker can be reached."""
+    namespace: str = ""
+    """An instance's name that brokers see before our topics and groups: `namespace%topic`. The application
+    does not: of what it gets, only a `MessageQueue` names a topic as brokers do."""
+    trace: bool = False
+    """Message trace (enableMsgTrace): who sent and who consumed each message goes to `trace_topic`."""
+    trace_topic: str = TRACE_TOPIC
+    """Where traces go (customizedTraceTopic)."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        check_topic(self.trace_topic)
+        if self.namespace:
+            check_topic(self.namespace)
+            if SEPARATOR in self.namespace:
+                raise ClientError(f"ClientOptions: namespace={self.namespace!r}: give a name without %")
 
 
 @dataclass(frozen=True)
@@ -79,15 +97,57 @@ class ProducerOptions:
     max_message_size: int = MAX_MESSAGE_SIZE
     """Bytes of a body, before compression."""
     compress_over: int = 4096
-    """Larger bodies are sent compressed with zlib, if that makes them smaller; 0 turns it off."""
+    """Larger bodies are sent compressed, if that makes them smaller; 0 turns it off."""
+    compress_type: CompressionType = CompressionType.ZLIB
+    """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
+    auto_batch: bool = False
+    """Whether messages that are sent one by one travel together (autoBatch): fewer requests, and each waits
+    up to `batch_hold_s`. Not those with an ordering key or a delay, and not large ones."""
+    batch_hold_s: float = 0.01
+    """How long a message waits for others, at most (holdMs)."""
+    batch_hold_bytes: int = 32 * 1024
+    """Bodies and properties of one batch; what is larger goes by itself (holdSize)."""
+    batch_total_bytes: int = 32 * 1024 * 1024
+    """All that waits for others; then messages go by themselves (totalHoldSize)."""
+    send_latency_fault: bool = False
+    """Whether messages go around broker groups that were slow or failed (sendLatencyFaultEnable)."""
+    latency_steps_s: tuple[tuple[float, float], ...] = (
+        (0.05, 0.0), (0.1, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0),
+    )  # fmt: skip
+    """A group that needed so long is passed over for so long (latencyMax, notAvailableDuration). A failed
+    attempt counts as 10 s."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
     close_timeout_s: float = 30.0
     """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
     stored, or outcome unknown."""
+    hooks: tuple[SendHook, ...] = ()
+    """Called around each send, in this order before it and in the opposite one after it."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))
+        if self.batch_hold_s > MAX_HOLD_S:
+            raise ClientError(
+                f"ProducerOptions: batch_hold_s={self.batch_hold_s!r}: give {MAX_HOLD_S:g} at most"
+            )
+        if self.batch_hold_bytes > self.max_message_size:
+            raise ClientError(
+                f"ProducerOptions: batch_hold_bytes={self.batch_hold_bytes!r}: give no more than "
+                f"max_message_size={self.max_message_size!r}"
+            )
+        latencies = [latency for latency, _ in self.latency_steps_s]
+        if latencies != sorted(latencies) or any(pause < 0 for _, pause in self.latency_steps_s):
+            raise ClientError(
+                f"ProducerOptions: latency_steps_s={self.latency_steps_s!r}: give pairs of seconds, a rising "
+                "latency and a pause of 0 or more"
+            )
+        kind = member_of(CompressionType, self.compress_type, "compress_type")
+        object.__setattr__(self, "compress_type", kind)  # it may have been given by its name
+        if self.compress_type is CompressionType.ZSTD:
+            try:
+                zstd()
+            except NotInstalled as error:
+                raise ClientError(f"ProducerOptions: compress_type=ZSTD: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -104,6 +164,8 @@ class PullOptions:
     """Before pulling again after an error that a leader change does not explain."""
     flow: FlowLimits = field(default_factory=FlowLimits)
     """When pulling pauses because the application is slower."""
+    filters: tuple[FilterHook, ...] = ()
+    """Look at what was pulled, one after the other; what they do not return counts as consumed."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("suspend_s",))
@@ -135,6 +197,8 @@ class PopOptions:
     retry_s: tuple[float, ...] = (10.0, 30.0, *(60.0 * minutes for minutes in range(1, 11)), 1200.0, 1800.0)
     """After what a message comes again whose listener failed for the first time, the second, ... and all
     further times (popDelayLevel)."""
+    hooks: tuple[ConsumeHook, ...] = ()
+    """Called around each call of the listener of `listen`."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("poll_s",))
@@ -190,6 +254,8 @@ class ConsumerOptions:
     """What running listeners get to end at close; their messages come again later otherwise."""
     offsets_dir: str = ".rocketmq_offsets"
     """Where a broadcasting consumer keeps its offsets: `<dir>/<client id>/<group>/offsets.json`."""
+    hooks: tuple[ConsumeHook, ...] = ()
+    """Called around each call of the listener, in this order before it and in the opposite one after it."""
     pull: PullOptions = field(default_factory=PullOptions)
 
     def __post_init__(self) -> None:

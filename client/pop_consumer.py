@@ -11,10 +11,12 @@ from dledger.client.encoding import received
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
-from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls
+from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls, consume_hooks
 from dledger.client.message import ReceivedMessage, check_group, check_topic
+from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere
 from dledger.client.options import ClientOptions, PopOptions, member_of, options_of
+from dledger.client.producer import tracing_of
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
 from dledger.formats.properties import FIRST_POP_TIME, POP_CK
@@ -64,23 +66,29 @@ class AsyncPopConsumer(AsyncClient):
         env: Env | None = None,
     ) -> None:
         where = check_pop_consumer(group, topic, from_where)
-        self.group = group
-        self.topic = topic
+        common = options_of(ClientOptions, client, "client")
+        self.group: str = with_namespace(group, common.namespace)
+        self.topic: str = with_namespace(topic, common.namespace)
         self.options: PopOptions = options_of(PopOptions, options, "options")
         core = ClientCore(
             env,
             namesrv,
-            options_of(ClientOptions, client, "client"),
+            common,
             disk_threads=self.options.concurrency,
         )
         super().__init__(core, f"pop consumer {group}")
         self._from_where = where
-        self._subscription: Subscription = subscribe(topic, expression, self._core.env.wall.now_ms())
+        self._subscription: Subscription = subscribe(self.topic, expression, self._core.env.wall.now_ms())
         self._core.consumers = self._consumer_data
         self._asked: dict[str, asyncio.Future[list[ReceivedMessage]]] = {}
         """Broker group -> its pop under way: it may outlive the call that began it."""
         self._turn = 0
         self._listening = False
+        self._tracing = tracing_of(self._core)
+
+    async def _begin(self) -> None:
+        if self._tracing is not None:
+            await self._tracing.start()
 
     # -- popping ----------------------------------------------------------------------------------------
 
@@ -169,7 +177,10 @@ class AsyncPopConsumer(AsyncClient):
         if self._listening:
             raise ClientError("already listening: a pop consumer has one listener")
         self._listening = True
-        calls = ListenerCalls(self._core, listener, None)
+        hooks = consume_hooks(
+            self._core, self.group, self.options.hooks, self.options.invisible_s, self._tracing
+        )
+        calls = ListenerCalls(self._core, listener, None, hooks=hooks)
         free = asyncio.Semaphore(self.options.concurrency)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -256,7 +267,7 @@ class AsyncPopConsumer(AsyncClient):
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
         try:
-            found = popped(answer, group.name)
+            found = popped(answer, group.name, self._core.options.namespace)
         except (BadHeader, CorruptRecord, ValueError, KeyError) as error:
             raise BrokerRefused(f"the popped messages are not readable: {error!r}") from error
         wanted = [message for message in found if self._subscription.matches(message.tags)]
@@ -278,6 +289,8 @@ class AsyncPopConsumer(AsyncClient):
         for answered in self._asked.values():
             answered.cancel()
         self._asked.clear()
+        if self._tracing is not None:
+            await self._tracing.close(drain)
         await self._core.unregister(None, self.group)
 
     def _consumer_data(self) -> list[ConsumerData]:
@@ -310,7 +323,7 @@ def check_pop_consumer(group: str, topic: str, from_where: FromWhere | str) -> F
     return where
 
 
-def popped(answer: Response, broker_name: str) -> list[ReceivedMessage]:
+def popped(answer: Response, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
     """The messages of an answer, each with its handle (MQClientAPIImpl.processPopResponse). BadHeader,
     CorruptRecord, ValueError, KeyError for what is none."""
     told = answer.header(PopMessageResponseHeader)
@@ -318,7 +331,7 @@ def popped(answer: Response, broker_name: str) -> list[ReceivedMessage]:
     counts = decode_info(told.orderCountInfo or "")
     found = []
     for record in decode_records(answer.body):
-        message = received(record, broker_name)
+        message = received(record, broker_name, namespace)
         properties = dict(message.properties)
         if POP_CK not in properties:
             mark, queue = retry_mark(record.topic), str(record.queue_id)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import overload
 
+from dledger.client.accumulator import Accumulator, BatchItem, Key
+from dledger.client.compression import compress
 from dledger.client.core import NOT_OPEN, ClientCore
-from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, compress, properties_text
+from dledger.client.encoding import DEFAULT_TOPIC, RETRY_PREFIX, SendHeader, properties_text
 from dledger.client.errors import (
     ClientClosed,
     ClientError,
@@ -17,11 +21,14 @@ from dledger.client.errors import (
     Overflow,
     TopicNotFound,
 )
+from dledger.client.failures import Failures
+from dledger.client.hooks import SendContext, SendHooks
 from dledger.client.life import AsyncClient
 from dledger.client.message import (
     Body,
     Message,
     MessageQueue,
+    QueueChoice,
     ReceivedMessage,
     SendResult,
     as_message,
@@ -29,12 +36,16 @@ from dledger.client.message import (
     check_group,
     check_topic,
 )
+from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
-from dledger.client.requests import REPLY_SUFFIX, Requests
+from dledger.client.requests import Requests
 from dledger.client.routes import inherited_route, publish_queues
+from dledger.client.selection import TopicTargets, selected
 from dledger.client.sending import SendKernel, next_turn
 from dledger.client.topics import create_topic
+from dledger.client.trace import MAX_TRACES_UNDER_WAY, TraceSendHook, Tracing
+from dledger.client.trace_records import TRACE_GROUP
 from dledger.client.unique_ids import UniqueIds
 from dledger.formats.checksum import crc32
 from dledger.formats.message_ids import pack_ipv4_host
@@ -49,34 +60,9 @@ from dledger.runtime.forks import FORKS
 
 MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
+NOT_SENT = "the producer was closed before this message was sent; it is not stored"
 COMPRESS_IN_WORKER_OVER = 64 * 1024
 """Bytes: compressing more would hold up the loop for milliseconds."""
-
-
-class _Topic:
-    """Where messages of one topic go: the queues in turn."""
-
-    __slots__ = ("targets", "turn")
-
-    def __init__(self, targets: list[Target], turn: int) -> None:
-        self.targets = targets
-        self.turn = turn
-
-    def next_target(self, avoid: str | None = None) -> Target | None:
-        """The next queue whose group has a leader and is not `avoid`; None when there is none."""
-        targets = self.targets
-        count = len(targets)
-        turn = self.turn
-        for _ in range(count):
-            turn += 1
-            if turn >= count:
-                turn = 0
-            target = targets[turn]
-            lane = target.lane
-            if lane.group.leader is not None and not lane.searching and target.queue.broker_name != avoid:
-                self.turn = turn
-                return target
-        return None
 
 
 class AsyncProducer(AsyncClient):
@@ -99,15 +85,17 @@ class AsyncProducer(AsyncClient):
         env: Env | None = None,
     ) -> None:
         check_group(group)
-        self.group = group
+        common = options_of(ClientOptions, client, "client")
+        self._namespace = common.namespace
+        self.group: str = with_namespace(group, common.namespace)
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._requests = Requests()
         super().__init__(
-            ClientCore(env, namesrv, options_of(ClientOptions, client, "client"), self._handlers()),
+            ClientCore(env, namesrv, common, self._handlers()),
             f"producer {group}",
         )
         self._env = self._core.env
-        self._core.producer_groups.append(group)
+        self._core.producer_groups.append(self.group)
         self._core.on_route.append(self._route_changed)
         try:
             ip = pack_ipv4_host(self._core.options.client_ip, 0)[:4]
@@ -117,11 +105,14 @@ class AsyncProducer(AsyncClient):
         self._max_pending = self.options.max_pending
         self._max_size = self.options.max_message_size
         self._ids = UniqueIds(self._env, ip)
-        self._topics: dict[str, _Topic] = {}
-        self._early: dict[str, list[tuple[Message, OnSent, MessageQueue | None, str | None]]] = {}
+        self._topics: dict[str, TopicTargets] = {}
+        self._early: dict[str, list[tuple[Message, OnSent, QueueChoice | None, str | None]]] = {}
         self._early_count = 0
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
         self._kernel: SendKernel
+        self._accumulator: Accumulator | None = None
+        self._hooks: SendHooks | None = None
+        self._tracing: Tracing | None = None
         # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
         self._entering: dict[int, int] = {}
         self._entered = 0
@@ -133,6 +124,17 @@ class AsyncProducer(AsyncClient):
 
     async def _begin(self) -> None:
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
+        hooks = self.options.hooks
+        self._tracing = tracing_of(self._core)
+        if self._tracing is not None:
+            hooks = (*hooks, TraceSendHook(self._core, self._tracing.dispatcher))
+            self._kernel.regions = {}
+            await self._tracing.start()
+        if hooks:
+            self._hooks = SendHooks(self.group, hooks, Failures(self._core.log))
+            self._hooks.complete = self._complete
+        if self.options.auto_batch:
+            self._accumulator = Accumulator(self.options, self._send_held, self._kernel.tell)
 
     async def _finish(self, drain: bool) -> None:
         try:
@@ -143,7 +145,11 @@ class AsyncProducer(AsyncClient):
                     self._core.log.warning("messages without an acknowledgement at close", messages=left)
         finally:
             self._max_pending = 0
+            if self._accumulator is not None:
+                self._accumulator.close(ClientClosed(NOT_SENT))
             await self._kernel.close()
+            if self._tracing is not None:
+                await self._tracing.close(drain)
         await self._core.unregister(self.group, None)
 
     async def flush(self, timeout_s: float | None = None) -> int:
@@ -159,6 +165,8 @@ class AsyncProducer(AsyncClient):
                 while any(number in self._entering for number in entering):
                     self._entry.clear()
                     await self._entry.wait()
+                if self._accumulator is not None:
+                    self._accumulator.send_all()
                 await self._kernel.flush()
         except TimeoutError:
             return self.pending + sum(self._entering.values())
@@ -179,7 +187,7 @@ class AsyncProducer(AsyncClient):
 
     @overload
     async def send(
-        self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
     ) -> SendResult: ...
     @overload
     async def send(
@@ -187,7 +195,7 @@ class AsyncProducer(AsyncClient):
         message: str,
         body: Body,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
@@ -196,10 +204,10 @@ class AsyncProducer(AsyncClient):
     async def send(  # type: ignore[misc]  # the second of the first form goes by two names here
         self,
         message: Message | str,
-        body: Body | MessageQueue | None = None,
+        body: Body | QueueChoice | None = None,
         ordering_key: str | None = None,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -207,12 +215,15 @@ class AsyncProducer(AsyncClient):
         """Send and wait for the acknowledgement.
 
         Give a `Message`, or a topic and a body, with tags, keys and properties by their names. Without
-        `queue` and `ordering_key` the queues take turns. Messages with the same `ordering_key` go to the same
+        `queue` and `ordering_key` the queues take turns; `queue` is one of `queues(topic)`, or a function
+        that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the same
         queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
         NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
+        if self._namespace:
+            message = self._named(message)
         size = len(message.body) if type(message.body) is bytes else 0
         if not 0 < size <= self._max_size:
             check_body(message.body, self._max_size)
@@ -236,7 +247,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         timeout_s: float = 3.0,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
         """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
@@ -270,13 +281,14 @@ class AsyncProducer(AsyncClient):
                 remark = f"no reply within {timeout_s:g} s: does a consumer of {message.topic} send one?"
                 raise NoReply(f"{remark} See reply_to") from None
 
-    async def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> SendResult:
+    async def send_batch(self, messages: Sequence[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one request: all are stored in one queue, in order, or none.
 
         The result has the first one's unique id and queue offset, and all offset message ids.
         """
         if not messages:
             raise InvalidMessage("the batch is empty")
+        messages = [self._named(message) for message in messages] if self._namespace else messages
         with self._on_the_way():
             await self.prepare(messages[0].topic)
             await self.room()
@@ -284,15 +296,26 @@ class AsyncProducer(AsyncClient):
         self.send_batch_nowait(messages, done, queue)
         return await done.future
 
-    async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+    async def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
         """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
         check_body(message.body, self._max_size)
         with self._on_the_way():
-            await self._send_oneway(message, queue)
+            await self._send_oneway(self._named(message), queue)
 
-    async def _send_oneway(self, message: Message, queue: MessageQueue | None) -> None:
+    async def _send_oneway(self, message: Message, queue: QueueChoice | None) -> None:
+        if self._hooks is not None:
+            context = self._hooks.before([message])
+            message = context.messages[0]
+            try:
+                await self._go_oneway(message, queue)
+            finally:
+                self._hooks.after(context, None)
+        else:
+            await self._go_oneway(message, queue)
+
+    async def _go_oneway(self, message: Message, queue: QueueChoice | None) -> None:
         await self.prepare(message.topic)
-        target = self._choose(message.topic, queue, None)
+        target = self._choose(message, queue, None)
         leader = target.lane.group.leader or target.lane.group.registered_leader
         if leader is None:
             return
@@ -307,7 +330,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
         """Send; `on_done` is called on the loop with the SendResult or the ClientError.
@@ -321,6 +344,8 @@ class AsyncProducer(AsyncClient):
             if not self._max_pending:
                 raise ClientClosed(NOT_OPEN)
             raise Overflow(self._too_many())
+        if self._namespace:
+            message = self._named(message)
         body = message.body
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             check_body(body, self._max_size)
@@ -330,7 +355,7 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
         """`send_nowait` that asks for the topic's route first where needed, and reports every error.
@@ -343,9 +368,11 @@ class AsyncProducer(AsyncClient):
             self.take(message, on_done, queue, ordering_key)
 
     def take(
-        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+        self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
         """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
+        if self._namespace:
+            message = self._named(message)
         if message.topic in self._topics and message.topic not in self._early:
             self._send_reporting(message, on_done, queue, ordering_key)
             return
@@ -373,29 +400,46 @@ class AsyncProducer(AsyncClient):
                 await self._entry.wait()
 
     def send_batch_nowait(
-        self, messages: Sequence[Message], on_done: OnSent, queue: MessageQueue | None = None
+        self, messages: Sequence[Message], on_done: OnSent, queue: QueueChoice | None = None
     ) -> None:
         """`send_batch` with the conditions of `send_nowait`."""
         if self._kernel.full:
             raise Overflow(self._too_many())
+        messages = [self._named(message) for message in messages] if self._namespace else messages
+        if self._hooks is None:
+            self._enter_batch(messages, on_done, queue)
+            return
+        context = self._hooks.before(messages)
+        try:
+            self._enter_batch(context.messages, self._hooks.around(context, on_done), queue)
+        except ClientError as error:
+            self._hooks.after(context, error)
+            raise
+
+    def _enter_batch(self, messages: Sequence[Message], on_done: OnSent, queue: QueueChoice | None) -> None:
         topic = messages[0].topic
-        ids: list[str] = []
-        encoded: list[tuple[int, bytes, str]] = []
+        items: list[BatchItem] = []
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
             if message.delay_level:
                 raise InvalidMessage("a batch takes no message with a delay_level: send it by itself")
             check_body(message.body, self.options.max_message_size)
-            ids.append(self._ids.next())
-            encoded.append((message.flag, message.body, properties_text(message, ids[-1])))
+            items.append(self._item(message))
         if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("retry topics take no batches")
+        self._submit_batch(self._choose(messages[0], queue, None), items, on_done, queue is not None)
 
+    def _item(self, message: Message) -> BatchItem:
+        unique_id = self._ids.next()
+        return BatchItem(message.flag, message.body, properties_text(message, unique_id), unique_id)
+
+    def _submit_batch(
+        self, target: Target, items: Sequence[BatchItem], on_done: OnSent, pinned: bool
+    ) -> None:
         def encode(further: str) -> bytes:
             return encode_batch(
-                BatchMessage(flag, body, (properties + further).encode())
-                for flag, body, properties in encoded
+                BatchMessage(item.flag, item.body, (item.properties + further).encode()) for item in items
             )
 
         body = encode("")
@@ -403,18 +447,38 @@ class AsyncProducer(AsyncClient):
             raise InvalidMessage(
                 f"the batch has {len(body)} bytes: at most {self.options.max_message_size}; send it in parts"
             )
-        target = self._choose(topic, queue, None)
-        send = PendingSend(self._kernel, target, body, "", 0, 0, ids[0], on_done)
+        send = PendingSend(self._kernel, target, body, "", 0, 0, items[0].unique_id, on_done)
         send.code = SEND_BATCH
         send.batch = encode
-        send.pinned = queue is not None
+        send.pinned = pinned
         self._kernel.submit(send)
+
+    def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
+        """Have a message travel with others, where it may. Whether it does."""
+        size = len(message.body)
+        if message.delay_level or not held.has_room(size) or 0 < self.options.compress_over < size:
+            return False
+        if message.topic.startswith(RETRY_PREFIX) or message.topic.endswith(REPLY_SUFFIX):
+            return False
+        if queue is not None:
+            queue = self._choose(message, queue, None).queue
+        item = self._item(message)
+        if not held.has_room(item.size):
+            return False
+        held.add((message.topic, queue), item, on_done)
+        return True
+
+    def _send_held(self, key: Key, items: list[BatchItem], on_done: OnSent) -> None:
+        topic, queue = key
+        target = self._choose(Message(topic, b""), queue, None)
+        self._submit_batch(target, items, on_done, queue is not None)
 
     # --- topics ---------------------------------------------------------------------------------------
 
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
         self._core.check_open()
+        topic = with_namespace(topic, self._namespace)
         if topic in self._topics:
             return
         check_topic(topic)
@@ -461,22 +525,25 @@ class AsyncProducer(AsyncClient):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message of this topic may go to."""
         await self.prepare(topic)
-        return [target.queue for target in self._topics[topic].targets]
+        return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
-        return topic in self._core.routes
+        return with_namespace(topic, self._namespace) in self._core.routes
 
     async def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
         """Create a topic in every broker group (or one) and wait until it can be used."""
         self._core.check_open()
+        topic = with_namespace(topic, self._namespace)
         await create_topic(self._core, topic, queues, broker_name)
         self._use(topic, self._core.routes[topic])
 
     @property
     def pending(self) -> int:
-        """Messages without an acknowledgement, those that wait for the route of their topic among them."""
-        return self._kernel.pending + self._early_count
+        """Messages without an acknowledgement, those that wait for the route of their topic among them. A
+        batch counts as one once it is sent."""
+        held = self._accumulator.messages if self._accumulator is not None else 0
+        return self._kernel.pending + self._early_count + held
 
     @property
     def resent(self) -> int:
@@ -500,20 +567,41 @@ class AsyncProducer(AsyncClient):
         old = {target.queue: target for target in known.targets} if known is not None else {}
         targets = [old.get(queue) or self._target(queue) for queue in queues]
         turn = known.turn if known is not None else self._env.random.randrange(len(targets))
-        self._topics[topic] = _Topic(targets, turn % len(targets))
+        self._topics[topic] = TopicTargets(targets, turn % len(targets), self._kernel.faults)
 
     def _target(self, queue: MessageQueue) -> Target:
         lane = self._kernel.lane(self._core.group(queue.broker_name))
         return Target(queue, lane, SendHeader.of(self.group, queue, self.options.default_topic_queues))
 
+    def _named(self, message: Message) -> Message:
+        """The message as brokers know its topic; the application's own stays as it is."""
+        topic = with_namespace(message.topic, self._namespace)
+        if topic != message.topic:
+            message = copy(message)
+            message.topic = topic
+        return message
+
+    def _complete(self, context: SendContext) -> None:
+        """What is known after a send, for hooks."""
+        if context.result is not None:
+            name = context.result.queue.broker_name
+            context.broker_address = self._core.group(name).leader or ""
+            if self._kernel.regions is not None:
+                context.region_id, context.trace_on = self._kernel.regions.get(name, ("", False))
+
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _choose(self, topic: str, queue: MessageQueue | None, ordering_key: str | None) -> Target:
+    def _choose(self, message: Message, queue: QueueChoice | None, ordering_key: str | None) -> Target:
+        topic = message.topic
         known = self._topics.get(topic)
         if known is None:
             self._core.check_open()
             raise TopicNotFound(f"the topic {topic!r} is not prepared: `await producer.prepare(topic)` first")
         if queue is not None:
+            if callable(queue):
+                queue = selected(queue, known.queues, message)
+            if self._namespace:
+                queue = queue._replace(topic=with_namespace(queue.topic, self._namespace))
             for target in known.targets:
                 if target.queue == queue:
                     return target
@@ -539,17 +627,42 @@ class AsyncProducer(AsyncClient):
         self,
         message: Message,
         on_done: OnSent,
-        queue: MessageQueue | None,
+        queue: QueueChoice | None,
         ordering_key: str | None,
         compressed: tuple[bytes, int] | None,
     ) -> None:
+        if self._hooks is not None:
+            context = self._hooks.before([message])
+            if context.messages[0] is not message:
+                message, compressed = context.messages[0], None
+            on_done = self._hooks.around(context, on_done)
+            try:
+                check_body(message.body, self._max_size)
+                self._enter(message, on_done, queue, ordering_key, compressed)
+            except ClientError as error:
+                self._hooks.after(context, error)
+                raise
+        else:
+            self._enter(message, on_done, queue, ordering_key, compressed)
+
+    def _enter(
+        self,
+        message: Message,
+        on_done: OnSent,
+        queue: QueueChoice | None,
+        ordering_key: str | None,
+        compressed: tuple[bytes, int] | None,
+    ) -> None:
+        held = self._accumulator
+        if held is not None and ordering_key is None and self._hold(held, message, on_done, queue):
+            return
         target = None
         if queue is None and ordering_key is None:
             known = self._topics.get(message.topic)
             if known is not None:
                 target = known.next_target()
         send = self._pending(
-            message, target or self._choose(message.topic, queue, ordering_key), on_done, compressed
+            message, target or self._choose(message, queue, ordering_key), on_done, compressed
         )
         if ordering_key is not None:
             send.pinned = send.ordered = True
@@ -558,7 +671,7 @@ class AsyncProducer(AsyncClient):
         self._kernel.submit(send)
 
     def _send_reporting(
-        self, message: Message, on_done: OnSent, queue: MessageQueue | None, ordering_key: str | None
+        self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
         try:
             if not self._max_pending:
@@ -570,9 +683,7 @@ class AsyncProducer(AsyncClient):
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
-        failure: ClientError | None = ClientClosed(
-            "the producer was closed before this message was sent; it is not stored"
-        )
+        failure: ClientError | None = ClientClosed(NOT_SENT)
         with self._on_the_way(0):
             try:
                 await self.prepare(topic)
@@ -597,7 +708,7 @@ class AsyncProducer(AsyncClient):
         if compressed is not None:
             body, sys_flag = compressed
         elif 0 < self.options.compress_over < len(body):
-            body, sys_flag = compress(body)
+            body, sys_flag = compress(body, self.options.compress_type)
         send = PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
         if message.topic.endswith(REPLY_SUFFIX):
             send.code = SEND_REPLY
@@ -605,8 +716,20 @@ class AsyncProducer(AsyncClient):
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
-            return await self._env.workers.run(Lane.DISK, compress, body)
+            return await self._env.workers.run(Lane.DISK, compress, body, self.options.compress_type)
         return None
+
+
+def trace_producer(core: ClientCore) -> AsyncProducer:
+    """The producer of the messages of the trace topic, for a client that traces (TraceProducerFactory)."""
+    client = replace(core.options, namespace="", trace=False, instance_name=None)
+    options = ProducerOptions(timeout_s=5.0, max_pending=MAX_TRACES_UNDER_WAY, default_topic_queues=1)
+    return AsyncProducer(TRACE_GROUP, core.namesrv, options, client, core.env)
+
+
+def tracing_of(core: ClientCore) -> Tracing | None:
+    """Message trace of a client, None where it is off."""
+    return Tracing(core, trace_producer(core)) if core.options.trace else None
 
 
 class _Done:

@@ -11,6 +11,7 @@ from dledger.client.errors import ClientError
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
+from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset, start_of
 from dledger.client.options import ClientOptions, PullOptions, options_of
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
@@ -85,17 +86,16 @@ class AsyncPullConsumer(AsyncClient):
         env: Env | None = None,
     ) -> None:
         check_group(group)
-        self.group = group
+        common = options_of(ClientOptions, client, "client")
+        self.group: str = with_namespace(group, common.namespace)
         self.options: PullOptions = options_of(PullOptions, options, "options")
-        super().__init__(
-            ClientCore(env, namesrv, options_of(ClientOptions, client, "client")), f"consumer {group}"
-        )
+        super().__init__(ClientCore(env, namesrv, common), f"consumer {group}")
         self._env = self._core.env
         self._core.on_leader.append(self._leader_moved)
         self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
         self._queries = MessageQueries(self._core)
-        self._progress = BrokerProgress(self.offsets, group)
+        self._progress = BrokerProgress(self.offsets, self.group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
@@ -104,11 +104,13 @@ class AsyncPullConsumer(AsyncClient):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""
         self._core.check_open()
+        topic = with_namespace(topic, self._core.options.namespace)
         return subscribe_queues(topic, await self._core.route(topic))
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
         (`Sql`); counts for queues assigned afterwards."""
+        topic = with_namespace(topic, self._core.options.namespace)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
 
     async def assign(

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 
 from dledger.client.errors import ClientError
 from dledger.client.group_consumer import GroupConsumer, MessageModel
-from dledger.client.listening import Assigned, BatchListener, Dispatcher, Listener, ListenerCalls, Workers
+from dledger.client.listening import (
+    Assigned,
+    BatchListener,
+    Dispatcher,
+    Listener,
+    ListenerCalls,
+    Workers,
+    consume_hooks,
+)
 from dledger.client.message import MessageQueue, check_group
 from dledger.client.offsets import FromWhere, start_of
 from dledger.client.options import ClientOptions, ConsumerOptions, member_of, namesrv_addresses
 from dledger.client.orderly import OrderlyDispatcher
+from dledger.client.producer import tracing_of
 from dledger.client.queue_locks import QueueLocks
 from dledger.client.subscription import ALL
 from dledger.runtime import Env
@@ -60,9 +69,15 @@ class AsyncPushConsumer(GroupConsumer):
         )
         super().__init__(group, namesrv, model, from_where, options, client, env)
         broadcasting = model is MessageModel.BROADCASTING
-        calls = ListenerCalls(self._core, listener, batch_listener, orderly)
-        how = (self._core, calls, self.options, group, broadcasting, self._fatal)
-        self._locks = QueueLocks(self._core, group, self.options) if orderly and not broadcasting else None
+        self._tracing = tracing_of(self._core)
+        hooks = consume_hooks(
+            self._core, self.group, self.options.hooks, self.options.consume_timeout_s, self._tracing
+        )
+        calls = ListenerCalls(self._core, listener, batch_listener, orderly, hooks)
+        how = (self._core, calls, self.options, self.group, broadcasting, self._fatal)
+        self._locks = (
+            QueueLocks(self._core, self.group, self.options) if orderly and not broadcasting else None
+        )
         """Where each consumer gets everything there is nobody to be kept away."""
         self._dispatcher: Workers
         if orderly:
@@ -121,6 +136,8 @@ class AsyncPushConsumer(GroupConsumer):
         return self._dispatcher.inside
 
     async def _begin(self) -> None:
+        if self._tracing is not None:
+            await self._tracing.start()
         self._dispatcher.start()
         await super()._begin()
         if self._locks is not None:
@@ -128,7 +145,11 @@ class AsyncPushConsumer(GroupConsumer):
 
     async def _finish(self, drain: bool) -> None:
         self._dispatcher.stop_soon()
-        await super()._finish(drain)
+        try:
+            await super()._finish(drain)
+        finally:
+            if self._tracing is not None:
+                await self._tracing.close(drain)
 
     async def _finish_calls(self) -> None:
         await self._dispatcher.stop()

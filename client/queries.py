@@ -8,6 +8,7 @@ from dledger.client.core import ClientCore
 from dledger.client.encoding import received
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import ReceivedMessage, check_topic
+from dledger.client.namespaces import with_namespace
 from dledger.client.routes import subscribe_queues
 from dledger.formats.record import CorruptRecord, decode_records
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -42,6 +43,7 @@ class MessageQueries:
 
     async def _ask(self, header: QueryMessageHeader) -> list[ReceivedMessage]:
         check_topic(header.topic)
+        header.topic = with_namespace(header.topic, self._core.options.namespace)
         if not header.key:
             raise ClientError("an empty key: no message has one")
         queues = subscribe_queues(header.topic, await self._core.route(header.topic))
@@ -62,7 +64,7 @@ class MessageQueries:
             return [
                 message
                 for record in decode_records(answer.body)
-                for message in [received(record, broker)]
+                for message in [received(record, broker, self._core.options.namespace)]
                 # Brokers of RocketMQ's find a key by its hash.
                 if header.key == message.unique_key or header.key in message.keys
             ]

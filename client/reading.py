@@ -7,8 +7,10 @@ from typing import Protocol
 
 from dledger.client.core import ClientCore
 from dledger.client.encoding import received
-from dledger.client.errors import refused_text
+from dledger.client.errors import LibraryMissing, refused_text
+from dledger.client.failures import Failures
 from dledger.client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
+from dledger.client.hooks import filtered
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.options import PullOptions
 from dledger.client.subscription import Subscription
@@ -75,6 +77,7 @@ class QueueReader:
         self._waiting: asyncio.Future[Response | RemotingError | None] | None = None
         self._pause = core.options.search_first_s
         self._last_refusal: int | None = None
+        self._failures = Failures(core.log)
 
     def leader_moved(self, group: BrokerGroup) -> None:
         """Drop a pull that waits at somebody else."""
@@ -175,6 +178,9 @@ class QueueReader:
         except (BadHeader, CorruptRecord) as error:
             await self._refused(code, f"not readable: {error}")
             return
+        except LibraryMissing as error:  # stand still rather than give out what the application cannot read
+            await self._unreadable(error)
+            return
         self._pause = self._core.options.search_first_s
         self._last_refusal = None
         from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # forwarded: its own words
@@ -211,8 +217,16 @@ class QueueReader:
 
     def _decode(self, body: bytes) -> list[ReceivedMessage]:
         broker, matches = self.queue.broker_name, self._subscription.matches
-        messages = [received(record, broker) for record in decode_records(body)]
-        return [message for message in messages if matches(message.tags)]
+        namespace = self._core.options.namespace
+        messages = [received(record, broker, namespace) for record in decode_records(body)]
+        wanted = [message for message in messages if matches(message.tags)]
+        return filtered(self._options.filters, wanted, self._failures) if self._options.filters else wanted
+
+    async def _unreadable(self, error: LibraryMissing) -> None:
+        if self._last_refusal is None:
+            self._core.log.error("messages wait for a library", queue=self.queue, reason=str(error))
+        self._last_refusal = int(ResponseCode.SUCCESS)
+        await asyncio.sleep(self._options.error_pause_s)
 
     async def _refused(self, code: int, remark: str | None) -> None:
         """An error that a leader change does not explain: say it once, go on slowly."""

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dledger.client.encoding import decompressed
-from dledger.client.errors import InvalidMessage
+from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Body, Message, MessageQueue, ReceivedMessage
+from dledger.client.namespaces import REPLY_SUFFIX
 from dledger.formats.properties import (
     CLUSTER,
     CORRELATION_ID,
@@ -25,8 +26,6 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, Response
 from dledger.remoting.headers import ReplyMessageHeader
 
-REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Messages to `<cluster>_REPLY_TOPIC` are replies, which brokers hand to who asked."""
 _TYPE_REPLY = "reply"
 
 
@@ -67,7 +66,11 @@ class Requests:
         properties = decode_properties(header.properties or "")
         waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))
         if waiting is not None and not waiting.done():  # else too late, or once too often
-            body, sys_flag = decompressed(request.body, header.sysFlag)
+            try:
+                body, sys_flag = decompressed(request.body, header.sysFlag)
+            except LibraryMissing as error:
+                waiting.set_exception(error)
+                return Response(ResponseCode.SUCCESS)
             waiting.set_result(
                 ReceivedMessage(
                     topic=header.topic,

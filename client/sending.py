@@ -34,10 +34,12 @@ from dledger.client.errors import (
 )
 from dledger.client.failures import Failures
 from dledger.client.groups import LEADER_HINT, BrokerGroup
+from dledger.client.latency import LatencyFaultTolerance
 from dledger.client.message import MessageQueue, SendResult, SendStatus
 from dledger.client.options import ProducerOptions
 from dledger.client.pending import Lane, OnSent, Outcome, PendingSend, Target, by_serial
 from dledger.client.search import LeaderSearch
+from dledger.formats.properties import MSG_REGION, TRACE_ON
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import (
@@ -115,6 +117,12 @@ class SendKernel:
         self._pausing: dict[int, PendingSend] = {}  # by serial number: wait before they are sent again
         self._flushes: list[_Flush] = []
         self._failures = Failures(core.log)
+        self.regions: dict[str, tuple[str, bool]] | None = None
+        """Broker group -> its region, and whether it wants traces; None where nobody asks."""
+        self.faults: LatencyFaultTolerance | None = None
+        """How fast broker groups answer, where messages go around slow ones."""
+        if options.send_latency_fault:
+            self.faults = LatencyFaultTolerance(options.latency_steps_s, self._loop.time)
         self._closed = False
         self._watching: asyncio.TimerHandle | None = None
 
@@ -223,6 +231,12 @@ class SendKernel:
         if header.queueId != queue.queue_id:
             queue = queue._replace(queue_id=header.queueId)
         status = STORED[response.code]
+        if self.faults is not None:
+            self.faults.update(send.target.queue.broker_name, self._loop.time() - send.sent_at)
+        if self.regions is not None:
+            ext = response.ext
+            region_id = ext.get(MSG_REGION, "")
+            self.regions[queue.broker_name] = region_id, bool(region_id) and ext.get(TRACE_ON) != "false"
         self._finish(send, SendResult(status, send.unique_id, header.msgId, queue, header.queueOffset))
 
     def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
@@ -245,10 +259,10 @@ class SendKernel:
             if self._flushes:
                 self._tell_flushes(send)
 
-    def tell(self, on_done: OnSent, error: ClientError, topic: str) -> None:
-        """Tell how a message ended that did not get here."""
+    def tell(self, on_done: OnSent, result: SendResult | ClientError, topic: str) -> None:
+        """Tell how a message ended that did not get here by itself."""
         try:
-            on_done(error)
+            on_done(result)
         except Exception as failure:
             self._failures.tell("callback failed", failure, topic=topic)
 
@@ -341,7 +355,15 @@ class SendKernel:
             self._finish(send, SendFailed(refused_text(code, answer.remark), code))
 
     def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
-        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over."""
+        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over.
+
+        The group is isolated, where latencies count. A lost leader does not come here: its group is passed
+        over while it has none, and is no slower than before when it has one.
+        """
+        if self.faults is not None:
+            self.faults.update(
+                send.target.queue.broker_name, self._loop.time() - send.sent_at, isolation=True
+            )
         send.tries += 1
         if send.tries > self.options.retry_times or self._loop.time() + pause_s >= send.deadline:
             if refusal is not None and not send.unknown:

@@ -16,6 +16,7 @@ from dledger.client.message import (
     Body,
     Message,
     MessageQueue,
+    QueueChoice,
     ReceivedMessage,
     SendResult,
     as_message,
@@ -67,7 +68,7 @@ class Producer(Hosted[AsyncProducer]):
 
     @overload
     def send(
-        self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
     ) -> SendResult: ...
     @overload
     def send(
@@ -75,7 +76,7 @@ class Producer(Hosted[AsyncProducer]):
         message: str,
         body: Body,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
@@ -84,10 +85,10 @@ class Producer(Hosted[AsyncProducer]):
     def send(  # type: ignore[misc]  # as in AsyncProducer
         self,
         message: Message | str,
-        body: Body | MessageQueue | None = None,
+        body: Body | QueueChoice | None = None,
         ordering_key: str | None = None,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -100,7 +101,7 @@ class Producer(Hosted[AsyncProducer]):
 
     @overload
     async def asend(
-        self, message: Message, queue: MessageQueue | None = None, ordering_key: str | None = None
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
     ) -> SendResult: ...
     @overload
     async def asend(
@@ -108,7 +109,7 @@ class Producer(Hosted[AsyncProducer]):
         message: str,
         body: Body,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
@@ -117,10 +118,10 @@ class Producer(Hosted[AsyncProducer]):
     async def asend(  # type: ignore[misc]  # as in AsyncProducer
         self,
         message: Message | str,
-        body: Body | MessageQueue | None = None,
+        body: Body | QueueChoice | None = None,
         ordering_key: str | None = None,
         *,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         tags: str | None = None,
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -142,7 +143,7 @@ class Producer(Hosted[AsyncProducer]):
         self,
         message: Message,
         callback: OnSent,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
         """Send; `callback` gets the SendResult or the ClientError, on the loop thread.
@@ -163,7 +164,7 @@ class Producer(Hosted[AsyncProducer]):
         inner: AsyncProducer,
         message: Message,
         callback: OnSent,
-        queue: MessageQueue | None,
+        queue: QueueChoice | None,
         ordering_key: str | None,
     ) -> None:
         self._arrived += 1
@@ -173,27 +174,27 @@ class Producer(Hosted[AsyncProducer]):
         self,
         message: Message,
         timeout_s: float = 3.0,
-        queue: MessageQueue | None = None,
+        queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
         """Send a message and wait for its reply; see AsyncProducer.request."""
         return self._run(lambda producer: producer.request(message, timeout_s, queue, ordering_key))
 
-    def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
+    def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""
         self._run(lambda producer: producer.send_oneway(message, queue))
 
-    def send_batch(self, messages: Sequence[Message], queue: MessageQueue | None = None) -> SendResult:
+    def send_batch(self, messages: Sequence[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one; see AsyncProducer.send_batch."""
         return self._run(lambda producer: producer.send_batch(messages, queue))
 
     def begin_batch(
-        self, messages: Sequence[Message], queue: MessageQueue | None = None
+        self, messages: Sequence[Message], queue: QueueChoice | None = None
     ) -> Callable[[], SendResult]:
         """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
         return self._begin(lambda producer: producer.send_batch(messages, queue))
 
-    def begin(self, message: Message, queue: MessageQueue | None = None) -> Callable[[], SendResult]:
+    def begin(self, message: Message, queue: QueueChoice | None = None) -> Callable[[], SendResult]:
         """The same for one message, as `send`."""
         return self._begin(lambda producer: producer.send(message, queue))
 

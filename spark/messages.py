@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.records import has_record
 from dledger.audit.scan import Window
+from dledger.client.compression import CorruptBody, decompress
 from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from dledger.formats.properties import KEYS, TAGS
 from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
 from dledger.spark import columns
-from dledger.spark.bodies import CorruptBody, decompress
 from dledger.spark.options import Options
 from dledger.spark.records import Records, records_of, slices
 from dledger.spark.runs import NO_END, Bools, Ints, Piece, read_windows

@@ -123,6 +123,8 @@ BLANKET_EXCEPT: dict[str, str] = {
     "chaos/machine/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
     "client/allocation.py": "what a strategy of the user raises is a ClientError, logged and tried again",
     "client/listening.py": "what a listener raises is a failure of that message, or ends the consumer",
+    "client/hooks.py": "a hook that fails is logged: it must not take its message with it",
+    "client/selection.py": "a queue selector that fails is told as the error of its message",
     "client/sending.py": "a callback that fails is logged: it must not take other messages with it",
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/node/elections.py": "callbacks have no caller: what they raise ends the node by `fail` (rule 7)",

@@ -84,6 +84,8 @@ def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(HALF_TOPIC, 1, 1, READ_WRITE),
         TopicConfig(DISCARD_TOPIC, 1, 1, READ_WRITE),
     ]
+    if config.trace_topic_enable:
+        topics.append(TopicConfig(config.trace_topic, 1, 1, READ_WRITE))
     if config.auto_create_topic:
         queues = config.default_topic_queues
         topics.append(TopicConfig(DEFAULT_TOPIC, queues, queues, READ_WRITE | Perm.INHERIT))

@@ -10,7 +10,7 @@ import pytest
 from dledger.audit.layout import open_stores, segment_tasks
 from dledger.audit.records import has_record
 from dledger.audit.scan import make_walker, windows
-from dledger.client.encoding import decompress
+from dledger.client.compression import decompress
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import KEYS, TAGS, decode_properties
 from dledger.formats.record import decode_record

@@ -371,6 +371,8 @@ class FakeCluster:
         self.takes_back = True
         self.ends: list[EndTransactionHeader] = []
         """What was said of transactions."""
+        self.ext: dict[str, str] = {}
+        """Further fields of the answers to sends."""
         self.script: Callable[[FakeBroker, Connection, Request], bool] | None = None
         """Asked first for every request to a broker but heartbeats; True: it has dealt with it."""
         self.route_requests = 0
@@ -439,7 +441,8 @@ class FakeCluster:
             assert len(text) <= MAX_PROPERTIES_SIZE
             queue.append(Stored(header.topic, header.queueId, len(queue), header, content, text))
         ids = [encode_message_id(STORE_HOST, item.offset * 1000) for item in queue[first:]]
-        return {"msgId": ",".join(ids), "queueId": str(header.queueId), "queueOffset": str(first)}
+        place = {"msgId": ",".join(ids), "queueId": str(header.queueId), "queueOffset": str(first)}
+        return {**place, **self.ext}
 
     def _addresses(self) -> dict[int, str]:
         addresses = {}

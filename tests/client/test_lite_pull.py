@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, parse_levels
 from dledger.client import (
     AsyncLitePullConsumer,
     ClientError,
@@ -18,6 +19,7 @@ from dledger.client import (
     MessageQueue,
     ReceivedMessage,
 )
+from dledger.client.giving_back import DELAYS_S, level_of
 from tests.client.consumer_kit import committed, fill
 from tests.client.fake_cluster import GROUP, FakeCluster, eventually
 from tests.client.test_consumers import QUICK, produce
@@ -120,6 +122,31 @@ def test_each_message_is_acknowledged_and_the_position_waits_for_the_first_that_
         assert got[0].topic == "orders" and "_inbox" not in repr(got[0])
 
     play(test, queues=1)
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"), [(0, 1), (1, 1), (1.5, 2), (10, 3), (59, 5), (61, 6), (7200, 18), (1e6, 18)]
+)
+def test_a_delay_in_seconds_is_the_first_level_that_lasts_so_long(delay: float, level: int) -> None:
+    assert level_of(delay) == level
+
+
+def test_a_message_is_given_back_for_some_seconds() -> None:
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 1)
+        async with consumer(fake) as one:
+            message = await anext(one)
+            for wrong in ({"delay": -1.0}, {"delay": float("nan")}, {"delay": 5.0, "delay_level": 3}):
+                with pytest.raises(ClientError, match="give"):
+                    await message.nack(**wrong)  # type: ignore[arg-type]
+            assert await message.nack(delay=25.0)
+            assert [back.delayLevel for back in fake.given_back] == [4]
+
+    play(test, queues=1)
+
+
+def test_the_levels_are_those_of_our_brokers() -> None:
+    assert [level * 1000 for level in DELAYS_S] == list(parse_levels(DEFAULT_LEVELS))
 
 
 def test_what_the_broker_does_not_take_back_comes_again_here() -> None:

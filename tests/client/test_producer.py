@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +13,9 @@ from dledger.client import (
     AsyncProducer,
     ClientClosed,
     ClientError,
+    CompressionType,
     InvalidMessage,
+    LibraryMissing,
     Message,
     MessageQueue,
     NoNameServer,
@@ -24,7 +27,8 @@ from dledger.client import (
     SendStatus,
     TopicNotFound,
 )
-from dledger.formats.record import COMPRESSED
+from dledger.client.encoding import received
+from dledger.formats.record import COMPRESSED, decode_record, encode_record
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
@@ -128,6 +132,33 @@ def test_large_bodies_travel_compressed(size: int) -> None:
         assert zlib.decompress(stored.body) == b"a" * size
 
     run(scenario)
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_each_compression_is_told_by_its_flag_and_read_again(kind: CompressionType) -> None:
+    if kind is CompressionType.ZSTD:
+        pytest.importorskip("zstandard")
+
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"a" * 5000))
+        (stored,) = fake.stored("orders")
+        assert stored.header.sysFlag == kind.value and len(stored.body) < 100
+        got = received(decode_record(stored.record()), GROUP)
+        assert (got.body, got.sys_flag) == (b"a" * 5000, 0)
+
+    run(scenario, options=ProducerOptions(compress_type=kind))
+
+
+def test_zstd_without_its_library_is_refused_when_the_options_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ClientError, match=r"dledger\[zstd\]"):
+        ProducerOptions(compress_type=CompressionType.ZSTD)
+    assert ProducerOptions(compress_type="lz4").compress_type is CompressionType.LZ4  # type: ignore[arg-type]
+    record = decode_record(encode_record(topic="orders", body=b"x", sys_flag=CompressionType.ZSTD.value))
+    with pytest.raises(LibraryMissing, match=r"dledger\[zstd\]"):
+        received(record, GROUP)
 
 
 def test_oneway_messages_arrive() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.client import ClientError, FlowLimits, InvalidMessage, Message, MessageQueue, ReceivedMessage
-from dledger.client.encoding import compress, decompress, host_text, properties_text, received
+from dledger.client.compression import CompressionType, compress, decompress
+from dledger.client.encoding import host_text, properties_text, received
 from dledger.client.groups import BrokerGroup
 from dledger.client.message import check_group, check_topic
 from dledger.client.process_queue import ProcessQueue
@@ -173,11 +174,28 @@ def test_bad_names(name: str) -> None:
         check_group(name)
 
 
-@given(st.binary(max_size=5000))
-def test_bodies_survive_compression(body: bytes) -> None:
-    packed, flag = compress(body)
-    assert len(packed) <= len(body)
+@given(st.one_of(st.binary(max_size=5000), st.text("ab", max_size=5000).map(str.encode)))
+@pytest.mark.parametrize("kind", CompressionType)
+def test_bodies_survive_compression(kind: CompressionType, body: bytes) -> None:
+    if kind is CompressionType.ZSTD:
+        pytest.importorskip("zstandard")
+    packed, flag = compress(body, kind)
+    assert len(packed) <= len(body) and flag in (0, kind.value)
     assert (decompress(packed, flag) if flag else packed) == body
+
+
+@pytest.mark.parametrize(
+    ("flag", "frame"),
+    [
+        (257, "04224d186070732e0000001f7a0100" + "ff" * 35 + "32507a7a7a7a7a00000000"),
+        (513, "28b52ffd00584c0000107a7a010023830758010000"),
+    ],
+)
+def test_bodies_of_the_java_client_5_are_unfolded(flag: int, frame: str) -> None:
+    if flag == CompressionType.ZSTD.value:
+        pytest.importorskip("zstandard")
+    plain = decompress(bytes.fromhex(frame), flag)
+    assert set(plain) == {ord("z")} and len(plain) > 5000
 
 
 def test_damaged_and_unknown_compressions_are_delivered_as_they_came() -> None:

@@ -59,7 +59,8 @@ def install(target: Path, command: list[str], what: str) -> Path:
 def install_locked(target: Path, command: list[str], what: str) -> Path:
     """The same, with the lock held."""
     mark = target / ".installed"
-    wanted = " ".join(command)
+    # Without this checkout's paths: checkouts that share a cache would install over each other.
+    wanted = " ".join(command).replace(str(DRIVERS.parent), "").replace(sys.executable, "python")
     if mark.exists() and mark.read_text() == wanted:
         return target
     shutil.rmtree(target, ignore_errors=True)
@@ -124,8 +125,9 @@ def rocketmq_libraries(major: int) -> Path:
     return install(target, [*command, f"-DoutputDirectory={target}"], f"Apache RocketMQ {major}")
 
 
-def java_client(major: int, poll_ms: int = 0) -> ClientKind:
-    """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s."""
+def java_client(major: int, poll_ms: int = 0, binary: bool = False) -> ClientKind:
+    """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s;
+    `binary`: with headers in RocketMQ's own serialization instead of JSON."""
     libraries = rocketmq_libraries(major)
     if shutil.which("javac") is None:
         missing("javac is not installed")
@@ -134,6 +136,8 @@ def java_client(major: int, poll_ms: int = 0) -> ClientKind:
     path = f"{libraries}/*"
     install(classes, ["javac", "-nowarn", "-d", str(classes), "-cp", path, str(source)], "the Java driver")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={classes}"]
+    if binary:
+        options.append("-Drocketmq.serialize.type=ROCKETMQ")
     start = ["java", *options, "-cp", f"{classes}:{path}", "JavaDriver"]
     name = f"rocketmq-client {major}" + (f", poll {poll_ms} ms" if poll_ms else "")
     return ClientKind(name, lambda args: [*start, *args.split(), str(poll_ms)], {"JAVA_TOOL_OPTIONS": ""})
@@ -248,6 +252,18 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture(autouse=True)
+def whole_group(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed with a node down leaves the next one a group of three all the same."""
+    group: LocalCluster | None = None
+    if "group" in request.fixturenames:
+        group = request.getfixturevalue("group")
+    yield
+    if group is not None:
+        for node in set(group.down()) & set(group.spec.node_ids):
+            group.restart_node(node)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.conftest import java_client
-from tests.interop.test_java_client import DELIVERY_LIMIT_S, FAST_POLL_MS, READY_S, SENT, mqadmin
+from tests.interop.test_java_client import DELIVERY_LIMIT_S, FAST_POLL_MS, READY_S, SENT
+from tests.interop.test_mqadmin import mqadmin
 
 pytestmark = pytest.mark.interop
 

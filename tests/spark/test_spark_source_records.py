@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.client.compression import CorruptBody, decompress
 from dledger.formats.properties import KEYS, TAGS, decode_properties, encode_properties
 from dledger.formats.record import (
     BORN_HOST_V6,
@@ -25,7 +26,6 @@ from dledger.formats.record import (
     decode_record,
     encode_record,
 )
-from dledger.spark.bodies import CorruptBody, decompress
 from dledger.spark.records import Records, decode, slices
 from dledger.spark.texts import parse_properties
 

@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies), transact (transactions).
+// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), tags (push, TagB only), broadcast (push), dies (push; all fails, and once again), mixed (sends TagA and TagB in turn), query (by key and by unique key), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies), transact (transactions).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -62,16 +62,18 @@ public class JavaDriver {
         input.start();
         try {
             switch (mode) {
-                case "produce": produce(producer(namesrv, group, pollMs), topic); break;
+                case "produce": produce(producer(namesrv, group, pollMs), topic, false); break;
+                case "mixed": produce(producer(namesrv, group, pollMs), topic, true); break;
+                case "query": query(producer(namesrv, group, pollMs), topic); break;
                 case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
                 case "pull": pull(namesrv, topic, group, pollMs); break;
                 case "transact": transact(namesrv, topic, group, pollMs); break;
                 case "ask": ask(producer(namesrv, group, pollMs), topic); break;
                 case "answer": answer(namesrv, topic, group, pollMs); break;
-                case "pop": push(namesrv, topic, group, pollMs, false, 1, null, true); break;
+                case "pop": push(namesrv, topic, group, pollMs, mode, 1, null); break;
                 default:
-                    push(namesrv, topic, group, pollMs, mode.equals("orderly"), mode.equals("fails") ? 2 : 0,
-                        mode.equals("sql") ? CONDITION : null, false);
+                    push(namesrv, topic, group, pollMs, mode, mode.equals("fails") ? 2 : mode.equals("dies") ? 99 : 0,
+                        mode.equals("sql") ? CONDITION : null);
             }
         } catch (Throwable error) {
             say("fatal", ",\"text\":" + text(error.toString()));
@@ -106,10 +108,12 @@ public class JavaDriver {
     }
 
     // One after another; after a failure the same number again.
-    static void produce(DefaultMQProducer producer, String topic) throws Exception {
+    static void produce(DefaultMQProducer producer, String topic, boolean mixed) throws Exception {
         for (int seq = 0; open.get();) {
             try {
-                acked(seq, producer.send(message(topic, seq)));
+                Message next = message(topic, seq);
+                if (mixed && seq % 2 == 1) next.setTags("TagB");
+                acked(seq, producer.send(next));
                 seq++;
             } catch (Exception error) {
                 say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
@@ -151,6 +155,23 @@ public class JavaDriver {
                 say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
             }
             seq++;
+            Thread.sleep(INTERVAL_MS);
+        }
+    }
+
+    // The first ten messages, again and again.
+    static void query(DefaultMQProducer producer, String topic) throws Exception {
+        for (int round = 0; open.get(); round++) {
+            int seq = round % 10;
+            try {
+                for (MessageExt item : producer.queryMessage(topic, "key-" + seq, 32, 0, Long.MAX_VALUE).getMessageList()) {
+                    say("found", ",\"seq\":" + new String(item.getBody()) + ",\"asked\":" + seq);
+                    MessageExt same = producer.viewMessage(topic, item.getMsgId());
+                    say("viewed", ",\"seq\":" + new String(same.getBody()) + ",\"asked\":" + seq);
+                }
+            } catch (Exception error) {
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+            }
             Thread.sleep(INTERVAL_MS);
         }
     }
@@ -199,17 +220,19 @@ public class JavaDriver {
             + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
     }
 
-    static void push(String namesrv, String topic, String group, int pollMs, boolean orderly, int failures,
-            String condition, boolean asks) throws Exception {
+    static void push(String namesrv, String topic, String group, int pollMs, String mode, int failures,
+            String condition) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        if (condition == null) consumer.subscribe(topic, "*");
+        if (mode.equals("broadcast")) broadcast(consumer);
+        if (mode.equals("dies")) consumer.setMaxReconsumeTimes(1);
+        if (condition == null) consumer.subscribe(topic, mode.equals("tags") ? "TagB" : "*");
         else consumer.subscribe(topic, MessageSelector.bySql(condition));
         // Of version 5: brokers say which queues it has, and whether it pops them.
-        if (asks) consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
-        if (orderly) {
+        if (mode.equals("pop")) consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        if (mode.equals("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (items, context) -> {
                 for (MessageExt item : items) received(item);
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -225,6 +248,16 @@ public class JavaDriver {
         say("ready", "");
         closed.await();
         consumer.shutdown();
+    }
+
+    // Versions 4 and 5 have the enumeration in different packages.
+    static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
+        for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (!method.getName().equals("setMessageModel")) continue;
+            for (Object model : method.getParameterTypes()[0].getEnumConstants()) {
+                if (((Enum<?>) model).name().equals("BROADCASTING")) method.invoke(consumer, model);
+            }
+        }
     }
 
     static void pull(String namesrv, String topic, String group, int pollMs) throws Exception {

@@ -1,4 +1,4 @@
-// Drives npm `ali-ons`: node ali.js produce|consume|sql NAMESRV TOPIC GROUP MODULES
+// Drives npm `ali-ons`: node ali.js produce|consume|sql|tags|broadcast|dies NAMESRV TOPIC GROUP MODULES
 // One JSON object a line on standard output; ends when standard input closes.
 'use strict';
 
@@ -42,11 +42,14 @@ async function produce() {
 
 async function consume() {
   const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet,
-    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
+    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', isBroadcast: mode === 'broadcast',
+    maxReconsumeTimes: mode === 'dies' ? 1 : 16 });
   consumer.on('error', error => say({ event: 'error', text: String(error.message) }));
-  const wanted = mode === 'sql' ? { subString: CONDITION, expressionType: 'SQL92' } : '*';
+  const wanted = mode === 'sql' ? { subString: CONDITION, expressionType: 'SQL92' } : mode === 'tags' ? 'TagB' : '*';
   consumer.subscribe(topic, wanted, async message => {
-    say({ event: 'received', seq: Number(message.body.toString()), keys: message.keys, tag: message.tags });
+    say({ event: 'received', seq: Number(message.body.toString()), keys: message.keys, tag: message.tags,
+      times: message.reconsumeTimes });
+    if (mode === 'dies') throw new Error('always');
   });
   await consumer.ready();
   say({ event: 'ready' });

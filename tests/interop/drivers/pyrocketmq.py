@@ -1,4 +1,6 @@
-"""Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py produce|consume|orderly NAMESRV TOPIC GROUP.
+"""Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py MODE NAMESRV TOPIC GROUP.
+
+MODE: produce, consume, orderly, tags (TagB only), broadcast.
 
 One JSON object a line on standard output; ends when standard input closes. Found by PYTHONPATH.
 """
@@ -10,6 +12,7 @@ import threading
 import time
 
 from rocketmq.client import Message, Producer, PushConsumer
+from rocketmq.ffi import MessageModel
 
 INTERVAL_S = 0.05
 
@@ -43,8 +46,9 @@ def produce(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
         end.wait(INTERVAL_S)
 
 
-def consume(namesrv: str, topic: str, group: str, end: threading.Event, orderly: bool = False) -> None:
-    consumer = PushConsumer(group, orderly=orderly)
+def consume(namesrv: str, topic: str, group: str, end: threading.Event, mode: str) -> None:
+    model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
+    consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(namesrv)
 
     def received(message: object) -> None:
@@ -57,7 +61,7 @@ def consume(namesrv: str, topic: str, group: str, end: threading.Event, orderly:
             offset=message.queue_offset,  # type: ignore[attr-defined]
         )
 
-    consumer.subscribe(topic, received)
+    consumer.subscribe(topic, received, "TagB" if mode == "tags" else "*")
     consumer.start()
     say(event="ready")
     end.wait()
@@ -70,7 +74,7 @@ def main() -> None:
     if mode == "produce":
         produce(namesrv, topic, group, end)
     else:
-        consume(namesrv, topic, group, end, orderly=mode == "orderly")
+        consume(namesrv, topic, group, end, mode)
     os._exit(0)  # the C++ client's destructors may hang when a broker is gone
 
 

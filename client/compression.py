@@ -1,16 +1,38 @@
-"""Bodies as producers gave them: decompression (MessageSysFlag: zlib unless it says otherwise)."""
+"""Bodies as producers gave them, and as they travel: zlib, LZ4 or ZSTD, told by bits of sysFlag.
+
+ZSTD needs the package `zstandard` (extra `zstd`), which is looked for when it is needed.
+"""
 
 from __future__ import annotations
 
 import zlib
+from enum import Enum
 from importlib import import_module
+from typing import Any
 
 import lz4.frame
 
-from dledger.formats.record import COMPRESSION_LZ4, COMPRESSION_TYPE_MASK, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from dledger.formats.record import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+)
 
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 """Bytes that one body may unfold to; more counts as damage: RocketMQ's own limit of a message is 4 MiB."""
+ZLIB_LEVEL = 5
+ZSTD_LEVEL = 3
+
+
+class CompressionType(Enum):
+    """How a body is made smaller. Clients older than RocketMQ 5 read ZLIB only."""
+
+    ZLIB = COMPRESSED
+    """Without the bits of its kind, as all versions of RocketMQ read it."""
+    LZ4 = COMPRESSED | COMPRESSION_LZ4
+    ZSTD = COMPRESSED | COMPRESSION_ZSTD
 
 
 class CorruptBody(Exception):
@@ -19,6 +41,18 @@ class CorruptBody(Exception):
 
 class NotInstalled(Exception):
     """A library that this data needs is not there. Never taken for damage: nothing may be skipped for it."""
+
+
+def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> tuple[bytes, int]:
+    """The body compressed and its sysFlag; as it was, and 0, when that would not make it smaller."""
+    smaller: bytes
+    if kind is CompressionType.ZLIB:
+        smaller = zlib.compress(body, ZLIB_LEVEL)
+    elif kind is CompressionType.LZ4:
+        smaller = lz4.frame.compress(body)
+    else:
+        smaller = zstd().ZstdCompressor(level=ZSTD_LEVEL).compress(body)
+    return (smaller, kind.value) if len(smaller) < len(body) else (body, 0)
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
@@ -42,17 +76,23 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     return bytes(plain)
 
 
-def _unzstd(body: bytes) -> tuple[bytes, bool]:
+def zstd() -> Any:
+    """The library for ZSTD; NotInstalled says how to get it."""
     try:
-        zstandard = import_module("zstandard")
+        return import_module("zstandard")
     except ImportError as error:
         raise NotInstalled(
-            "bodies are compressed with ZSTD: pip install zstandard (on executors, too)"
+            "bodies compressed with ZSTD need the package zstandard: pip install 'dledger[zstd]' "
+            "(with Spark on executors, too)"
         ) from error
+
+
+def _unzstd(body: bytes) -> tuple[bytes, bool]:
+    zstandard = zstd()
     try:
         with zstandard.ZstdDecompressor().stream_reader(body) as reader:
             plain: bytes = reader.read(MAX_DECOMPRESSED + 1)
+        size = zstandard.frame_content_size(body)
     except zstandard.ZstdError as error:
         raise CorruptBody(f"the compressed body is damaged: {error}") from error
-    size = zstandard.frame_content_size(body)
     return plain, len(plain) <= MAX_DECOMPRESSED and size in (-1, len(plain))

@@ -1,0 +1,56 @@
+"""Which broker groups answer slowly: messages go around them for a while (MQFaultStrategy). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+ISOLATION_S = 10.0
+"""The latency that a failed attempt counts as."""
+
+
+@dataclass
+class FaultItem:
+    """What is known of one group. Times in seconds of the clock of the table."""
+
+    latency_s: float
+    available_at: float
+
+
+class LatencyFaultTolerance:
+    """How long each broker group needed last, and until when it is passed over.
+
+    `steps`: (latency, pause) in seconds, rising: a group that needed at least so long gets no message that
+    may go elsewhere, for that pause. Groups are as many as the routes of our topics name.
+    """
+
+    def __init__(self, steps: Sequence[tuple[float, float]], now: Callable[[], float]) -> None:
+        self._steps = tuple(reversed(steps))
+        self._now = now
+        self._items: dict[str, FaultItem] = {}
+        self._turn = -1
+
+    def update(self, name: str, latency_s: float, isolation: bool = False) -> None:
+        """An attempt ended after so long; `isolation`: without an acknowledgement."""
+        counted = max(latency_s, ISOLATION_S) if isolation else latency_s
+        pause_s = next((pause for least, pause in self._steps if counted >= least), 0.0)
+        self._items[name] = FaultItem(latency_s, self._now() + pause_s)
+
+    def available(self, name: str) -> bool:
+        """Whether messages go to this group."""
+        item = self._items.get(name)
+        return item is None or self._now() >= item.available_at
+
+    def pick_one_at_least(self) -> str | None:
+        """One of the better half when none is good: those that are available, then the fastest."""
+        now = self._now()
+
+        def badness(name: str) -> tuple[bool, float, float]:
+            item = self._items[name]
+            return (now < item.available_at, item.latency_s, item.available_at)
+
+        best = sorted(self._items, key=badness)
+        if not best:
+            return None
+        self._turn += 1
+        return best[self._turn % max(1, len(best) // 2)]

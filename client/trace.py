@@ -1,0 +1,264 @@
+"""Message trace: who sent, and who consumed each message, when and how it ended, as messages of a topic.
+
+What is to be told waits in a bounded queue, from which a task of its own sends it: neither sending nor
+consuming waits for it, and what does not fit is dropped and counted (AsyncTraceDispatcher).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, Self
+
+from dledger.client.core import ClientCore
+from dledger.client.errors import ClientError
+from dledger.client.hooks import ConsumeContext, ConsumeHook, ConsumeReturnType, SendContext, SendHook
+from dledger.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from dledger.client.namespaces import without_namespace
+from dledger.client.sending import next_turn
+from dledger.client.trace_records import (
+    DELAY_MSG,
+    NORMAL_MSG,
+    Pub,
+    SubAfter,
+    SubBefore,
+    TraceRecord,
+    encode,
+    keys_of,
+)
+from dledger.formats.properties import KEYS, MSG_REGION, TRACE_ON
+
+MAX_WAITING = 2048
+"""Records that wait to be sent; further ones are dropped and counted."""
+BATCH_RECORDS = 100
+"""Records of one message of the trace topic, at most."""
+BATCH_CHARACTERS = 118_000
+"""The same in characters (maxMsgSize)."""
+MAX_TRACES_UNDER_WAY = 64
+"""Messages of the trace topic without an acknowledgement: what further ones would tell is dropped."""
+MAX_KEYS_CHARACTERS = 16_000
+"""Keys of one message of the trace topic: properties have 32 KiB in all."""
+PAUSE_S = 0.05
+"""Between two looks at the queue."""
+CLOSE_S = 5.0
+"""What the last records get to be sent at close."""
+DEFAULT_REGION = "DefaultRegion"
+_CODES = tuple(ConsumeReturnType)
+
+Send = Callable[[Message, Callable[[SendResult | ClientError], None]], None]
+"""Begins to send; never waits, and tells how it ended."""
+
+
+class TraceDispatcher:
+    """The records of one client, on their way. `append` may be called from any thread."""
+
+    def __init__(self, core: ClientCore, topic: str, send: Send) -> None:
+        self.dropped: int = 0
+        """Records that found no room, or whose message was not acknowledged."""
+        self._core = core
+        self._topic = topic
+        self._send = send
+        self._waiting: deque[TraceRecord] = deque()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+
+    def append(self, record: TraceRecord) -> bool:
+        """Have a record sent. Whether there was room."""
+        if len(self._waiting) >= MAX_WAITING:
+            self.dropped += 1
+            return False
+        self._waiting.append(record)
+        return True
+
+    async def run(self) -> None:
+        """Send what waits, until cancelled."""
+        told = 0
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            await self.send_waiting()
+            if self.dropped > told:
+                self._core.log.warning("traces dropped", records=self.dropped - told, in_all=self.dropped)
+                told = self.dropped
+
+    async def send_waiting(self) -> None:
+        """Send all that waits, a message for each topic that it is about; others run in between."""
+        while self._waiting:
+            await next_turn()
+            by_topic: dict[str, list[TraceRecord]] = {}
+            for _ in range(min(len(self._waiting), BATCH_RECORDS)):
+                record = self._waiting.popleft()
+                by_topic.setdefault(record.topic, []).append(record)
+            for records in by_topic.values():
+                self._send_records(records)
+
+    async def flush(self) -> None:
+        """Send all that waits, and wait for it, up to `CLOSE_S`."""
+        await self.send_waiting()
+        if self._under_way:
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._idle.wait()
+            except TimeoutError:
+                self._core.log.warning("traces not sent at close", messages=self._under_way)
+
+    def _send_records(self, records: list[TraceRecord]) -> None:
+        texts: list[str] = []
+        keys: dict[str, None] = {}
+        size = 0
+        for record in records:
+            text, found = encode(record), keys_of(record)
+            keys_size = sum(map(len, (*keys, *found))) + len(keys) + len(found)
+            if texts and (size + len(text) > BATCH_CHARACTERS or keys_size > MAX_KEYS_CHARACTERS):
+                self._send_batch(texts, keys)
+                texts, keys, size = [], {}, 0
+            texts.append(text)
+            keys |= dict.fromkeys(found)
+            size += len(text)
+        self._send_batch(texts, keys)
+
+    def _send_batch(self, texts: list[str], keys: dict[str, None]) -> None:
+        count = len(texts)
+
+        def done(result: SendResult | ClientError) -> None:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+            if isinstance(result, ClientError):
+                self.dropped += count
+                self._core.log.debug("trace not sent", error=result)
+
+        self._under_way += 1
+        found: list[str] = []
+        left = MAX_KEYS_CHARACTERS
+        for key in keys:  # one message may have more keys than fit beside each other
+            left -= len(key) + 1
+            if left < 0:
+                break
+            found.append(key)
+        self._send(Message(self._topic, "".join(texts).encode(), keys=found), done)
+
+
+class TraceSendHook(SendHook):
+    """Tells of each send (SendMessageTraceHookImpl); of a batch as RocketMQ does: as one."""
+
+    def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
+        self._core = core
+        self._dispatcher = dispatcher
+
+    def before(self, context: SendContext) -> None:
+        """See `SendHook`."""
+        context.state["trace_ms"] = self._core.env.wall.now_ms()
+
+    def after(self, context: SendContext) -> None:
+        """See `SendHook`. What has no acknowledgement has no message id either."""
+        result = context.result
+        if result is None or not context.trace_on:
+            return
+        message, namespace = context.messages[0], self._core.options.namespace
+        began_ms = context.state["trace_ms"]
+        self._dispatcher.append(
+            Pub(
+                time_ms=began_ms,
+                region_id=context.region_id,
+                group=without_namespace(context.producer_group, namespace),
+                topic=without_namespace(message.topic, namespace),
+                message_id=result.message_id,
+                tags=message.tags or "",
+                keys=message.keys or "",
+                store_host=context.broker_address,
+                body_length=sum(len(one.body) for one in context.messages),
+                cost_ms=max(0, self._core.env.wall.now_ms() - began_ms),
+                message_type=DELAY_MSG if message.delay_level else NORMAL_MSG,
+                offset_message_id=result.offset_message_id.rpartition(",")[2],
+                success=result.status is SendStatus.OK,
+            )
+        )
+
+
+class TraceConsumeHook(ConsumeHook):
+    """Tells of each call of a listener (ConsumeMessageTraceHookImpl)."""
+
+    def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
+        self._core = core
+        self._dispatcher = dispatcher
+
+    def before(self, context: ConsumeContext) -> None:
+        """See `ConsumeHook`."""
+        wanted = [one for one in context.messages if one.properties.get(TRACE_ON) != "false"]
+        request_id = f"{self._core.env.random.getrandbits(128):032X}"
+        context.state["trace"] = request_id, wanted
+        namespace = self._core.options.namespace
+        for message in wanted:
+            self._dispatcher.append(
+                SubBefore(
+                    time_ms=context.began_ms,
+                    region_id=message.properties.get(MSG_REGION, DEFAULT_REGION),
+                    group=without_namespace(context.consumer_group, namespace),
+                    topic=message.topic,
+                    request_id=request_id,
+                    message_id=message.message_id,
+                    retry_times=message.reconsume_times,
+                    keys=message.properties.get(KEYS, ""),
+                )
+            )
+
+    def after(self, context: ConsumeContext) -> None:
+        """See `ConsumeHook`."""
+        request_id: str
+        wanted: list[ReceivedMessage]
+        request_id, wanted = context.state["trace"]
+        now_ms = self._core.env.wall.now_ms()
+        cost_ms = max(0, now_ms - context.began_ms) // max(1, len(context.messages))
+        code = _CODES.index(context.return_type or ConsumeReturnType.FAILED)
+        group = without_namespace(context.consumer_group, self._core.options.namespace)
+        for message in wanted:
+            self._dispatcher.append(
+                SubAfter(
+                    time_ms=now_ms,
+                    group=group,
+                    topic=message.topic,
+                    request_id=request_id,
+                    message_id=message.message_id,
+                    cost_ms=cost_ms,
+                    success=context.success,
+                    keys=message.properties.get(KEYS, ""),
+                    code=code,
+                )
+            )
+
+
+class TraceProducer(Protocol):
+    """What sends the messages of the trace topic."""
+
+    async def start(self) -> Self:
+        """Open it."""
+
+    async def close(self, drain: bool = True) -> None:
+        """End it."""
+
+    def send_soon(self, message: Message, on_done: Callable[[SendResult | ClientError], None]) -> None:
+        """Begin to send; never waits."""
+
+
+class Tracing:
+    """Message trace of one client: its dispatcher, with a producer of its own."""
+
+    def __init__(self, core: ClientCore, producer: TraceProducer) -> None:
+        self._core = core
+        self._producer = producer
+        self.dispatcher: TraceDispatcher = TraceDispatcher(core, core.options.trace_topic, producer.send_soon)
+
+    async def start(self) -> None:
+        """Begin; the client is open."""
+        await self._producer.start()
+        self._core.spawn(self.dispatcher.run(), "trace")
+
+    async def close(self, drain: bool) -> None:
+        """Send what waits, up to `CLOSE_S`, and end."""
+        try:
+            if drain:
+                await self.dispatcher.flush()
+        finally:
+            await self._producer.close(drain=False)
