@@ -119,7 +119,8 @@ def test_a_consumer_that_a_pull_sends_elsewhere_forgets_what_it_has(kind: str) -
             if isinstance(one, AsyncPullConsumer):
                 await one.assign([MessageQueue("orders", GROUP, 0)], start=FromWhere.FIRST)
             found: list[int] = []
-            await eventually(lambda: bool(told))
+            queue = MessageQueue("orders", GROUP, 0)
+            await eventually(lambda: bool(told) and one.position(queue) == 3)  # and it has heard of it
             while not found or found[-1] != COUNT - 1:
                 found += [int(message.body) for message in await one.poll(1.0)]
             assert found == list(range(3, COUNT)), "the ten that it had are forgotten"
