@@ -21,7 +21,7 @@ from dledger.formats.message_ids import pack_ipv4_host
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request, Response
-from dledger.remoting.errors import ConnectFailed, Overloaded, RemotingError, TooLarge
+from dledger.remoting.errors import BadHeader, ConnectFailed, Overloaded, RemotingError, TooLarge
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 
@@ -81,9 +81,13 @@ class Forwarder:
         item = _Forwarded(connection, request, address)
         if len(self._under_way) >= MAX_FORWARDED or self._bytes + item.size > MAX_FORWARDED_BYTES:
             return False
+        try:
+            fields = request.ext() | {FORWARDED_FOR: connection.peer}
+        except BadHeader as error:  # it was not read before; who calls may have others to forward (S29)
+            connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=error.remark)
+            return True
         self._serial = serial = self._serial + 1
         self.forwarded += 1
-        fields = request.ext() | {FORWARDED_FOR: connection.peer}
         if not request.oneway:
             self._under_way[serial] = item
             self._bytes += item.size

@@ -239,3 +239,22 @@ async def until(true: Callable[[], bool]) -> None:
 
 def pull(world: World) -> object:
     return world.ask(RequestCode.PULL_MESSAGE, pull_header("T", 0, 0), flag=0)
+
+
+def test_a_request_whose_fields_cannot_be_read_ends_with_itself(tmp_path: Path) -> None:
+    """It waits unread for a leader: to learn of one must not fail for its sake (safety.md S29)."""
+
+    async def test() -> None:
+        world, wire = await follower(tmp_path)
+        world.node.follow(None)
+        request = Request(RequestCode.SEND_MESSAGE_V2, opaque=99)
+        request.ext_fields = type(request.ext_fields)(b"[1]")
+        world.dispatch(world.connection, request)
+        good = world.send(flag_bits=0)
+        world.node.follow("n1")
+        assert world.connection.replies[99].code == ResponseCode.SYSTEM_ERROR
+        assert len(wire.sent) == 1 and not good.done
+        wire.answer[0](Response(0))
+        assert good.reply.code == 0
+
+    run(test)
