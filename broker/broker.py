@@ -46,6 +46,8 @@ from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.topic.deletion import Deletions
+from dledger.broker.topic.deletion_service import DeletionService
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_processor import TopicProcessor
@@ -53,7 +55,7 @@ from dledger.broker.topic.topic_table import TopicTable
 from dledger.broker.transaction.check_service import TransactionCheckService
 from dledger.broker.transaction.end_processor import EndTransactionProcessor
 from dledger.config import NodeConfig
-from dledger.formats.state import TABLES, Source, state_version
+from dledger.formats.state import TABLES, TOPIC_DELETE, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
@@ -141,6 +143,8 @@ class Broker:
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
+        self.deletions = Deletions(self.store, self.clients)
+        self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         context = BrokerContext(
             env=env,
             settings=settings,
@@ -150,6 +154,7 @@ class Broker:
             reader=Reader(env, self.store, self.node.log),
             index=self.index,
             creation=TopicCreation(settings),
+            deletions=self.deletions,
             clients=self.clients,
             client=self.client,
             offsets=self.offsets,
@@ -173,6 +178,7 @@ class Broker:
         self.delays = DelayService(context)
         self.revives = PopReviveService(context)
         self.transactions = TransactionCheckService(context)
+        self.forgetting = DeletionService(context)
         self.services = LeaderServices(
             (
                 self.registrar,
@@ -185,6 +191,7 @@ class Broker:
                 self.delays,
                 self.revives,
                 self.transactions,
+                self.forgetting,
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
@@ -199,6 +206,7 @@ class Broker:
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
+        self.store.on_deleted = self._deleted
         self.sealed_before = 0
         """Messages sealed in earlier leaderships."""
         settings.listen(self._settings_changed)
@@ -379,8 +387,14 @@ class Broker:
                 self.registrar.changed()
 
     def _ops_applied(self, ops: list[str]) -> None:
-        if "topic" in ops:
+        if "topic" in ops or TOPIC_DELETE in ops:
             self.registrar.changed()
+
+    def _deleted(self, topics: list[str]) -> None:
+        self.topic_table.deleted(topics)
+        for topic in topics:
+            self.pulls.deleted(topic)
+            self.pops.deleted(topic)
 
 
 def _texts(value: object) -> list[str]:

@@ -110,6 +110,7 @@ class NameServer:
             ha_address=header.haServerAddr,
             timeout_s=timeout_ms / 1000 if timeout_ms else DEFAULT_TIMEOUT_S,
             enable_acting_master=header.enableActingMaster,
+            whole_table=header.wholeTable,
         )
         self._remember(header.brokerName, known)
         if self.routes.revision != revision:

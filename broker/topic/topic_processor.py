@@ -26,7 +26,12 @@ from dledger.remoting.bodies import SubscriptionGroupConfig, TopicList, decode_b
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
-from dledger.remoting.headers import CreateTopicHeader, GroupHeader, TopicHeader
+from dledger.remoting.headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupHeader,
+    TopicHeader,
+)
 from dledger.remoting.registration import table_body
 
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
@@ -43,6 +48,8 @@ class TopicProcessor:
         self._background = context.background
         self._topic_table = context.topic_table
         self._registrar = context.registrar
+        self._deletions = context.deletions
+        self._log = context.env.log.child("topics")
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
@@ -92,6 +99,44 @@ class TopicProcessor:
         )
         index = writer.put_group(config)
         self._applied.add(index, call.connection, call.request, call.respond)
+
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=Needs.LEADER)
+    def delete_topic(self, call: LeaderCall[TopicHeader]) -> None:
+        """Delete a topic with all that is of it; one that is not there is deleted already. Answered when it
+        is gone here and the NameServers know."""
+        topic = call.header.topic
+        problem = topic_problem(topic)
+        if problem is None and (is_system_topic(topic) or topic in self._topic_table.system_names):
+            problem = f"The topic[{topic}] is conflict with system topic."
+        if problem is not None:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+        _check_room(call.writer)
+        index = self._deletions.delete_topic(call.writer, topic)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+            return
+        self._log.info("topic deleted", topic=topic, by=call.connection.peer)
+        self._applied.add(index, call.connection, call.request, announce)
+
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, needs=Needs.LEADER)
+    def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
+        """Delete a consumer group. With `cleanOffset` all that is of it: offsets, locks, pops, its retry
+        topic and its dead letters. Without, its configuration, as RocketMQ; what is left is there for a group
+        of that name. One that is not there is deleted already."""
+        name = call.header.groupName
+        problem = group_problem(name)
+        if problem is not None:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+        _check_room(call.writer)
+        index = self._deletions.delete_group(call.writer, name, keep_offsets=not call.header.cleanOffset)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+            return
+        peer = call.connection.peer
+        self._log.info("group deleted", group=name, offsets=call.header.cleanOffset, by=peer)
+        self._applied.add(index, call.connection, call.request, announce)
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
     def all_topics(self, call: Call[None]) -> None:

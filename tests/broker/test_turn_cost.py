@@ -250,6 +250,8 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
     RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: [(None, b"")],
+    RequestCode.DELETE_TOPIC_IN_BROKER: lambda: [queue()],
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: lambda: [queue(groupName="CG", cleanOffset="true")],
     RequestCode.GET_TOPIC_STATS_INFO: lambda: [queue()],
     RequestCode.GET_CONSUME_STATS: lambda: [queue(), queue(topicList=";".join(["T"] * 1000))],
     RequestCode.GET_BROKER_CONSUME_STATS: lambda: [queue(isOrder="false")],
