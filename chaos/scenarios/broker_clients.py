@@ -6,11 +6,12 @@ Each program may be killed and started again at any time; then it goes on with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import shake_128
-from typing import TYPE_CHECKING
+from operator import lt
+from typing import TYPE_CHECKING, TypeVar
 
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_history import (
@@ -51,6 +52,7 @@ from dledger.runtime.env import Env
 if TYPE_CHECKING:
     from dledger.chaos.scenarios.broker_stage import BrokerStage
 
+T = TypeVar("T")
 NAMESRV_ADDR = f"{NAMESRV}:{NAMESRV_PORT}"
 FIRST_TOPIC = "auto"
 """Made by the brokers when somebody first sends to it."""
@@ -79,6 +81,7 @@ POP_LIMIT_S = 120.0
 """Longer than any request: what a pop gives was asked for after it began."""
 BRIEF_GROUP, BRIEF_NAMES, BRIEF_QUEUES, BRIEF_SENDS, BRIEF_CYCLES = "brief-readers", 2, 2, 6, 30
 BRIEF_PAUSE_S = (0.05, 1.5)
+BRIEF_LOOKS = 25
 FORGET_EVERY, SHORTEN_EVERY = 7, 11
 """Of the messages that are popped."""
 
@@ -386,17 +389,18 @@ class BriefTopics(Program):
             await producer.create_topic(topic, BRIEF_QUEUES)
             queues = [MessageQueue(topic, BROKER_NAME, number) for number in range(BRIEF_QUEUES)]
             for queue in queues if before else ():
-                offset = await offsets.committed(queue, BRIEF_GROUP)
+                ask = partial(offsets.committed, queue, BRIEF_GROUP)
+                offset = await self._in_time(ask, lambda offset: not offset)
                 if offset:
                     history.strange.append(f"{queue} begins, but its group goes on at {offset}")
             sends = [self._send(producer, life, env) for _ in range(1 + env.random.randrange(BRIEF_SENDS))]
             await asyncio.gather(*sends)
             for queue in queues:
-                end = await offsets.highest(queue)
                 stored = [send for send in life.sends if send.outcome == ACKNOWLEDGED and not send.delayed]
-                mine = [send.offset for send in stored if send.queue == queue.queue_id]
-                if end <= max(mine, default=-1):
-                    history.strange.append(f"{queue} ends at {end}, acknowledged was {max(mine)}")
+                highest = max((send.offset for send in stored if send.queue == queue.queue_id), default=-1)
+                end = await self._in_time(partial(offsets.highest, queue), partial(lt, highest))
+                if end <= highest:
+                    history.strange.append(f"{queue} ends at {end}, acknowledged was {highest}")
                 await offsets.commit(queue, BRIEF_GROUP, end)
             await delete_topic(core, topic)
             life.deleted = True
@@ -406,6 +410,15 @@ class BriefTopics(Program):
             return
         if producer.unanswered == lost:
             del history.unsure[topic]
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]], right: Callable[[T], bool]) -> T:
+        """What is right in the end: a leader that was deposed may answer for a moment."""
+        for _ in range(BRIEF_LOOKS):
+            found = await ask()
+            if right(found):
+                break
+            await asyncio.sleep(0.2)
+        return found
 
     async def _send(self, producer: AsyncProducer, life: Life, env: Env) -> None:
         value = b"%s#%d#%d|" % (life.topic.encode(), life.number, len(life.sends))
