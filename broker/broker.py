@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.admin.query_processor import QueryProcessor
+from dledger.broker.admin.refusals import RefusalProcessor
+from dledger.broker.admin.replication_processor import ReplicationProcessor
+from dledger.broker.admin.tables_processor import TablesProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
@@ -84,7 +87,10 @@ PROCESSORS: tuple[type[Processor], ...] = (
     AdminProcessor,
     StatsProcessor,
     QueryProcessor,
+    ReplicationProcessor,
+    TablesProcessor,
     AuditProcessor,
+    RefusalProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 _NO_POOLS = {

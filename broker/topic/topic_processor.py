@@ -22,7 +22,13 @@ from dledger.broker.topic.topic_names import (
 )
 from dledger.broker.topic.topic_table import topic_body
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
-from dledger.remoting.bodies import SubscriptionGroupConfig, TopicList, decode_body
+from dledger.remoting.bodies import (
+    GroupConfigList,
+    SubscriptionGroupConfig,
+    TopicConfigList,
+    TopicList,
+    decode_body,
+)
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
@@ -36,6 +42,10 @@ from dledger.remoting.registration import table_body
 
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
+MAX_LIST = 100
+"""Topics or groups of one request."""
+MAX_LIST_BODY = 64 * 1024
+"""Bytes of it."""
 
 
 class TopicProcessor:
@@ -74,29 +84,59 @@ class TopicProcessor:
         announce = partial(self._registrar.announce, respond)
         self._applied.add(index, call.connection, call.request, announce)
 
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    def create_topics(self, call: LeaderCall[None]) -> None:
+        """Create or change several topics: all are looked at before the first is made."""
+        writer = call.writer
+        asked = decode_body(call.request.body, TopicConfigList, "list of topics").topicConfigList
+        _check_length(len(asked))
+        configs: list[TopicConfig] = []
+        for one in asked:
+            header = CreateTopicHeader(
+                one.topicName,
+                "",
+                one.readQueueNums,
+                one.writeQueueNums,
+                one.perm,
+                topicSysFlag=one.topicSysFlag,
+                order=one.order,
+                attributes=",".join(
+                    text if text.startswith("-") else f"{'' if text.startswith('+') else '+'}{text}={value}"
+                    for text, value in one.attributes.items()
+                ),
+            )
+            config = self._topic_config(writer, header)
+            kept = self._queues_with_messages(writer, one.topicName)
+            configs.append(msgspec.structs.replace(config, read_queues=max(config.read_queues, kept)))
+        _check_room(writer)
+        index = None
+        for config in configs:
+            if writer.topic(config.name) != config:
+                index = self._creation.put_topic(writer, config)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+        else:
+            self._applied.add(index, call.connection, call.request, announce)
+
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    def create_groups(self, call: LeaderCall[None]) -> None:
+        """Create or change several groups: all are looked at before the first is made."""
+        asked = decode_body(call.request.body, GroupConfigList, "list of groups").groupConfigList
+        _check_length(len(asked))
+        configs = [_group_config(one) for one in asked]
+        _check_room(call.writer)
+        index = -1
+        for config in configs:
+            index = call.writer.put_group(config)
+        self._applied.add(index, call.connection, call.request, call.respond)
+
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
     def create_group(self, call: LeaderCall[None]) -> None:
         """Create a consumer group or change it."""
         writer = call.writer
-        body = decode_body(call.request.body, SubscriptionGroupConfig, "subscription group")
-        problem = group_problem(body.groupName)
-        if problem is not None:
-            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        numbers = (body.retryMaxTimes, body.groupSysFlag)
-        if not 0 <= body.retryQueueNums <= MAX_QUEUES or not all(0 <= one <= MAX_INT for one in numbers):
-            raise RemotingError(
-                ResponseCode.INVALID_PARAMETER, "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
-            )
+        config = _group_config(decode_body(call.request.body, SubscriptionGroupConfig, "subscription group"))
         _check_room(writer)
-        config = GroupConfig(
-            body.groupName,
-            body.consumeEnable,
-            body.consumeBroadcastEnable,
-            body.consumeMessageOrderly,
-            body.retryQueueNums,
-            body.retryMaxTimes,
-            body.groupSysFlag,
-        )
         index = writer.put_group(config)
         self._applied.add(index, call.connection, call.request, call.respond)
 
@@ -233,6 +273,32 @@ def _shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
         retryMaxTimes=group.retry_max,
         groupSysFlag=group.flags,
     )
+
+
+def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
+    """RemotingError 29 for one that cannot be meant."""
+    problem = group_problem(body.groupName)
+    numbers = (body.retryMaxTimes, body.groupSysFlag)
+    if problem is None and (
+        not 0 <= body.retryQueueNums <= MAX_QUEUES or not all(0 <= one <= MAX_INT for one in numbers)
+    ):
+        problem = "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
+    if problem is not None:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+    return GroupConfig(
+        body.groupName,
+        body.consumeEnable,
+        body.consumeBroadcastEnable,
+        body.consumeMessageOrderly,
+        body.retryQueueNums,
+        body.retryMaxTimes,
+        body.groupSysFlag,
+    )
+
+
+def _check_length(count: int) -> None:
+    if not 0 < count <= MAX_LIST:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"a list of {count}: 1 to {MAX_LIST} at once")
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:

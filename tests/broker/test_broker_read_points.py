@@ -40,6 +40,8 @@ def test_who_reads_says_from_which_point() -> None:
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
