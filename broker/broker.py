@@ -45,6 +45,7 @@ from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_processor import StatsProcessor
+from dledger.broker.store.config_export import ConfigExport
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
@@ -148,6 +149,14 @@ class Broker:
         self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.exports = ConfigExport(
+            env,
+            config.store_root,
+            self.store,
+            self.topic_table,
+            self.registrar.data_version,
+            lambda: settings.now.config_export_s,
+        )
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
         self.deletions = Deletions(self.store, self.clients)
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]

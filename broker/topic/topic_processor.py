@@ -13,6 +13,7 @@ import msgspec
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.topic.shown import shown_group
 from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
 from dledger.broker.topic.topic_names import (
     FORBIDDEN_TO_SEND,
@@ -194,7 +195,7 @@ class TopicProcessor:
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
     def all_groups(self, call: Call[None]) -> None:
         """Every consumer group."""
-        groups = {name: _shown_group(group) for name, group in self._store.state.groups.items()}
+        groups = {name: shown_group(group) for name, group in self._store.state.groups.items()}
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
@@ -216,7 +217,7 @@ class TopicProcessor:
         if group is None:
             remark = f"No group in this broker. group: {call.header.group}"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        call.respond(body=_shown_group(group).encode())
+        call.respond(body=shown_group(group).encode())
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")
     def system_topics(self, call: Call[None]) -> None:
@@ -261,18 +262,6 @@ class TopicProcessor:
             header.topicSysFlag or 0,
             tuple(sorted(attributes.items())),
         )
-
-
-def _shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
-    return SubscriptionGroupConfig(
-        group.name,
-        consumeEnable=group.enable,
-        consumeBroadcastEnable=group.broadcast,
-        consumeMessageOrderly=group.order,
-        retryQueueNums=group.retry_queues,
-        retryMaxTimes=group.retry_max,
-        groupSysFlag=group.flags,
-    )
 
 
 def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:

@@ -9,12 +9,12 @@ from itertools import chain
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Trace
 from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.brief_topics import BriefTopics
 from dledger.chaos.scenarios.broker_clients import (
     FIRST_TOPIC,
     ORDERLY_GROUP,
     PULL_GROUP,
     PUSH_GROUP,
-    BriefTopics,
     Operator,
     OrderlyWorker,
     Planned,

@@ -255,6 +255,7 @@ class BrokerStage(Stage):
 
     async def _main(self, env: Env, machine: Machine) -> None:
         config = BrokerConfig(
+            config_export_s=0,
             cluster_name=CLUSTER,
             broker_name=BROKER_NAME,
             broker_ip=self.world.nodes[machine.name].address,

@@ -68,7 +68,7 @@ def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int
         raise InvariantViolated("; ".join(history.strange))
     life_of = {send.value: (life, send) for life in history.lives for send in life.sends}
     places: dict[bytes, list[tuple[Queue, int, int]]] = {}
-    for queue in {*replay.messages, *replay.deleted}:
+    for queue in dict.fromkeys((*replay.messages, *replay.deleted)):
         if not is_brief(queue[0]):
             continue
         for number, stored in enumerate(generations(replay, queue)):
@@ -85,11 +85,11 @@ def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int
             if len(lives) > 1:
                 raise InvariantViolated(f"{queue} holds messages of several lives of its topic: {lives}")
     again = acknowledged = 0
-    deleted: set[str] = set()
+    deleted: dict[str, None] = {}
     for life in history.lives:
         again += life.topic in deleted
         if life.deleted:
-            deleted.add(life.topic)
+            deleted[life.topic] = None
         for send in life.sends:
             found = places.get(send.value, [])
             # What was acknowledged is there, in the queue and at the offset that was told.
