@@ -169,6 +169,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
     AUDIT_DESCRIBE = 28001  # ours, as all of 28xxx: see remoting.audit_headers
     AUDIT_SEGMENT = 28002
     AUDIT_SIDE = 28003

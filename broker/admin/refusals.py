@@ -14,15 +14,15 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 
 _ACL = (
-    "this broker has no users and no access control lists: let only those reach its port who may use it, or"
-    " use TLS with client certificates"
+    "this broker has no users and no access control lists: let only those reach its port who may use it, by"
+    " the network"
 )
 _COLD = (
     "this broker does not slow down groups that read cold data: such reads are done by workers and hold up"
     " nobody else"
 )
 _CONTAINER = (
-    "this broker is one of a Raft group: members join and leave by `dledger members`, not by a container"
+    "this broker is one of a Raft group: members join and leave by `dledger member`, not by a container"
 )
 _CONTROLLER = "there is no controller: the brokers of a group elect their leader among themselves, by Raft"
 _ROCKSDB = (
@@ -59,6 +59,13 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
     RequestCode.SET_COMMITLOG_READ_MODE: (
         "how the log is read ahead is not set: hot segments are mapped, cold ones are read by workers"
+    ),
+    RequestCode.POP_ROLLBACK: (
+        "pops are rows of the replicated state, not messages of a revive topic: there is nothing to export,"
+        " or to roll back"
+    ),
+    RequestCode.SWITCH_TIMER_ENGINE: (
+        "there is one way in which delayed messages wait, in the replicated log: no engine to choose"
     ),
     RequestCode.AUTH_CREATE_USER: _ACL,
     RequestCode.AUTH_UPDATE_USER: _ACL,
