@@ -1,0 +1,122 @@
+"""Topics deleted and made again on a real group, under load, while leaders are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dledger import AsyncProducer, ClientError, FromWhere, Message, PullConsumer
+from dledger.local.cluster import LocalCluster, wait_for
+
+TOGETHER = 12
+"""Topics at once."""
+MESSAGES = 5
+KILL_EVERY_S = 10.0
+
+
+@pytest.mark.parametrize(("topics", "rounds"), [(1000, 2)])
+def test_nothing_of_the_old_is_in_the_new(
+    new_group: Callable[..., LocalCluster], topics: int, rounds: int
+) -> None:
+    """Nor any file, and no descriptors."""
+    group = new_group(broker={"clientExpiryMs": "20000"})
+    before = descriptors(group)
+    doubtful, kills = asyncio.run(churn(group, topics, rounds))
+    print(
+        f"{topics} topics deleted and made again {rounds - 1} times, {kills} leaders killed;"
+        f" {len(doubtful)} left out, as a lost request may still be carried out"
+    )
+    assert len(doubtful) < topics / 2
+    with PullConsumer("readers", group.namesrv_addr) as consumer:
+        for number in range(0, topics, 37):
+            name = f"Churn{number}"
+            if name in doubtful:
+                continue
+            queues = consumer.queues(name)
+            consumer.assign(queues, start=FromWhere.FIRST)
+            bodies: list[bytes] = []
+
+            def all_there(bodies: list[bytes] = bodies) -> bool:
+                bodies += [message.body for message in consumer.poll(timeout_s=0.2)]
+                return len(bodies) >= MESSAGES
+
+            wait_for(all_there, 20, "messages")
+            assert sorted(dict.fromkeys(bodies)) == [
+                b"%d %d %d" % (number, rounds - 1, one) for one in range(MESSAGES)
+            ]
+    asyncio.run(remove(group, topics))
+    for node in group.spec.node_ids:
+        gone = Path(group.store(node)) / "consumequeue"
+        wait_for(lambda gone=gone: not list(gone.glob("Churn*")), 60, "files of deleted topics go")
+    after = descriptors(group)
+    assert all(after[node] <= before[node] + 40 for node in after), (before, after)
+
+
+async def churn(group: LocalCluster, topics: int, rounds: int) -> tuple[dict[str, None], int]:
+    """Topics in doubt, and how many leaders were killed."""
+    doubtful: dict[str, None] = {}
+    ended = asyncio.Event()
+    kills = 0
+
+    async def kill() -> None:
+        nonlocal kills
+        while not ended.is_set():
+            try:
+                async with asyncio.timeout(KILL_EVERY_S):
+                    await ended.wait()
+            except TimeoutError:
+                killed = await asyncio.to_thread(group.kill_leader)
+                kills += 1
+                await asyncio.to_thread(group.restart_node, killed.node)
+
+    async def one(producer: AsyncProducer, number: int) -> None:
+        name = f"Churn{number}"
+        for turn in range(rounds):
+            lost = producer.unanswered
+            try:
+                await producer.create_topic(name, 2)
+                resent = producer.resent
+                sends = [
+                    producer.send(Message(name, b"%d %d %d" % (number, turn, one))) for one in range(MESSAGES)
+                ]
+                found = await asyncio.gather(*sends)
+                if turn < rounds - 1:
+                    await producer.delete_topic(name)
+            except ClientError:
+                doubtful[name] = None
+                return
+            if producer.unanswered != lost:
+                doubtful[name] = None
+                return
+            first = min(one.queue_offset for one in found)
+            assert first == 0 or producer.resent != resent, (name, turn, found)
+
+    async with AsyncProducer("PG_churn", group.namesrv_addr) as producer:
+        killing = asyncio.create_task(kill())
+        waiting = iter(range(topics))
+
+        async def some() -> None:
+            for number in waiting:
+                await one(producer, number)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(TOGETHER):
+                tasks.create_task(some())
+        ended.set()
+        await killing
+    return doubtful, kills
+
+
+async def remove(group: LocalCluster, topics: int) -> None:
+    async with AsyncProducer("PG_churn", group.namesrv_addr) as producer:
+        for number in range(topics):
+            await producer.delete_topic(f"Churn{number}")
+
+
+def descriptors(group: LocalCluster) -> dict[str, int]:
+    """Open files of each broker."""
+    return {node: len(os.listdir(f"/proc/{group.pid(node)}/fd")) for node in group.spec.node_ids}
