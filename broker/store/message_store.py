@@ -97,7 +97,7 @@ class MessageStore:
         """Called once a chunk with the names of the system operations in it, if any."""
         self.on_deleted: Callable[[list[str]], None] = lambda topics: None
         """Called once a chunk with the topics that were deleted in it, if any."""
-        self._deleted: dict[str, None] = {}
+        self.leaving: dict[str, None] = {}
         """Topics whose files are still there: until they are gone, nothing is written for a new topic of that
         name."""
         self.snapshot_index = -1
@@ -151,7 +151,7 @@ class MessageStore:
         self.dispatcher.applied_index = snapshot.applied
         self.dispatcher.applied_end = snapshot.end_pos
         self._messages_flushed = 0
-        self._deleted.clear()
+        self.leaving.clear()
 
     async def _forget_files(self) -> None:
         """Remove snapshot and queues: what was refused must not be believed once the log has grown."""
@@ -214,7 +214,7 @@ class MessageStore:
         if self.dispatcher.system_ops:
             self.on_ops(self.dispatcher.system_ops)
         if self.dispatcher.deleted:
-            self._deleted.update(dict.fromkeys(self.dispatcher.deleted))
+            self.leaving.update(dict.fromkeys(self.dispatcher.deleted))
             self.on_deleted(self.dispatcher.deleted)
         if self.dispatcher.messages - self._messages_flushed >= self.limits.flush_units:
             self._flush_now.set()
@@ -245,7 +245,7 @@ class MessageStore:
             began = loop.time()
             # Files go only when a snapshot that knows of it follows at once: a start in between has to
             # replay the whole log.
-            many = bool(behind >= self.limits.snapshot_entries or self._deleted) and began >= earliest
+            many = bool(behind >= self.limits.snapshot_entries or self.leaving) and began >= earliest
             try:
                 if behind and (began >= due or many):
                     await self.save_snapshot()
@@ -299,13 +299,13 @@ class MessageStore:
     async def _remove_deleted(self) -> None:
         """Under the lock. What is deleted meanwhile is removed as well."""
         run, files = self._env.workers.run, self._env.files
-        while self._deleted:
-            topics = list(self._deleted)
+        while self.leaving:
+            topics = list(self.leaving)
             for topic in topics:
                 await run(Lane.DISK, files.rmtree, f"{self.queue_root}/{topic}")
             await run(Lane.DISK, files.sync_dir, self.queue_root)
             for topic in topics:
-                del self._deleted[topic]
+                del self.leaving[topic]
             self._messages_flushed = -1  # what was held back is looked for
 
     async def _sync(self, queue: ConsumeQueue, last: int) -> None:
@@ -331,7 +331,7 @@ class MessageStore:
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
             return  # a look at each of 400,000 queues takes 0.1 s
-        queues = (queue for queue in self.queues.all() if queue.topic not in self._deleted)
+        queues = (queue for queue in self.queues.all() if queue.topic not in self.leaving)
         writes = (queue.pending_write(self.queue_root) for queue in queues)
         await self._write([write for write in writes if write is not None])
         self._messages_flushed = messages

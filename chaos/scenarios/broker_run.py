@@ -229,6 +229,12 @@ class BrokerRun(Run):
         if broker is None or probe is None or not probe.opened or probe.node.snapshots.receiver.replacing:
             return
         disk = stage.world.nodes[name].disk
+        root = f"{stage.broker_root}/consumequeue"
+        for topic in sorted(disk.directory(root).names):
+            # Of a topic that is deleted no files are left, but for the moment until they are removed.
+            known = topic in broker.store.state.queues or topic in broker.store.leaving
+            if is_brief(topic) and not known:
+                raise InvariantViolated(f"{name}: {root}/{topic} is of a topic that was deleted")
         for queue in broker.store.queues.all():
             key = (queue.topic, queue.queue_id)
             bounds = queue.bounds
