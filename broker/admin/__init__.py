@@ -3,5 +3,6 @@
 * `admin_processor`        runtime figures and settings
 * `query_processor`        messages by key, units of ConsumeQueues
 * `replication_processor`  the log, and how far the other brokers are
-* `refusals`               what there is none of here, and why
+* `tables_processor`       tables of the state
+* `refusals`               what there is none of here, and why; `refusal_processor` says it
 """

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.broker.context import BrokerContext
-from dledger.broker.requests import Call, Needs, handles
-from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.errors import RemotingError
+from dledger.remoting.codes import RequestCode
 
 _ACL = (
-    "this broker has no users and no access control lists: let only those reach its port who may use it, by"
-    " the network"
+    "accounts are in the file plain_acl.yml of each broker, which reads it again when it changes: no request"
+    " shows or changes them"
 )
 _COLD = (
     "this broker does not slow down groups that read cold data: such reads are done by workers and hold up"
@@ -79,18 +76,3 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.AUTH_LIST_ACL: _ACL,
 }
 """Code -> why."""
-
-
-class RefusalProcessor:
-    """Says no."""
-
-    def __init__(self, context: BrokerContext) -> None: ...
-
-    def refuse(self, call: Call[None]) -> None:
-        """With the reason."""
-        why = REFUSED[RequestCode(call.request.code)]
-        raise RemotingError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
-
-
-for _code in REFUSED:
-    handles(_code, needs=Needs.ANY, reads="nothing: refused")(RefusalProcessor.refuse)

@@ -251,12 +251,13 @@ def test_it_deletes_for_good_and_to_all_brokers(
 def test_it_administers_a_group(major: int, stage: Stage) -> None:
     """What asks a master for its slaves, cleans, exports, and the rest of what works on a Raft group."""
     leader = stage.leader
+    stage.group.create_topic(f"Rt{major}")
     later = {
         "haStatus -c DefaultCluster": r"(?s)#InSyncSlaveNum\s+2.*OK.*OK",
         "getBrokerEpoch -c DefaultCluster": r"epoch=\d+, startOffset=0",
         f"producer -b {leader}": "language=JAVA",
         f"getColdDataFlowCtrInfo -b {leader}": "does not slow down groups",
-        f"listUser -b {leader}": "has no users",
+        f"listUser -b {leader}": "plain_acl.yml",
         f"getControllerMetaData -a {stage.group.namesrv_addr}": "among themselves, by Raft",
     }
     check(
@@ -270,7 +271,7 @@ def test_it_administers_a_group(major: int, stage: Stage) -> None:
             "exportConfigs -c DefaultCluster -f .": "success",
             "exportMetrics -c DefaultCluster -f .": "success",
             "exportMetadata -c DefaultCluster -f .": "success",
-            f"checkMsgSendRT -t {stage.topic} -a 2 -s 64": "true",
+            f"checkMsgSendRT -t Rt{major} -a 2 -s 64": "true",
             f"allocateMQ -t {stage.topic} -i a,b": '"a":',
             "topicClusterList -t " + stage.topic: "DefaultCluster",
             **(later if major == 5 else {}),
