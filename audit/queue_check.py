@@ -65,6 +65,17 @@ class QueueCheck:
         """Why no files are looked at any more."""
         self.faults: list[Fault] = []
 
+    def topic_deleted(self, topic: str, at: int) -> None:
+        """The log says so, at this offset: what it holds of the topic below has no units any more."""
+        raw = topic.encode()
+        if self._deleted.get(raw, -1) >= at:
+            return  # the state file knew
+        self._sort_in()
+        self._deleted[raw] = at
+        for key in [key for key in self._queues if key[0] == raw]:
+            del self._queues[key]
+        self.faults[:] = [fault for fault in self.faults if not fault.detail.startswith(f"{topic}/")]
+
     def add_opaque(self, count: int) -> None:
         """So many entries come next that may be messages of any queue."""
         if count:

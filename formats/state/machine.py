@@ -123,6 +123,15 @@ class ReplicatedState:
         for table in self._tables.values():
             table.forget(kind, name)
 
+    @staticmethod
+    def read(body: bytes) -> Op | None:
+        """The operation of a SYSTEM entry; None for what is none."""
+        try:
+            op = msgpack.unpackb(body, strict_map_key=False)
+        except (ValueError, msgpack.UnpackException):
+            return None
+        return op if isinstance(op, dict) and isinstance(op.get("op"), str) else None
+
     def since(self, op: str) -> int:
         """State version of the programs that know this operation; KeyError for an unknown one."""
         return self._by_op[op].since
