@@ -17,6 +17,7 @@ from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC, known_magic, unpack_header
 from dledger.formats.index_file import NAME_DIGITS
 from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, Manifest, decode_manifest
+from dledger.formats.state import DELETIONS
 from dledger.formats.state_file import SNAPSHOT_FILE, STATE_DIR, CorruptSnapshot, unpack_snapshot
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
@@ -88,6 +89,9 @@ class Replica:
     key_root: str = ""
     state_file: str = ""
     applied: int = -1
+    deleted: tuple[tuple[str, int], ...] = ()
+    """Topics that were deleted, by the state file, each with the log offset up to where its messages are of
+    the one that is gone."""
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots whose manifest can be believed, by pos."""
     begins: int = -1
@@ -170,6 +174,7 @@ class SegmentTask:
     state_file: str = ""
     next_start: int = -1
     applied: int = -1
+    deleted: tuple[tuple[str, int], ...] = ()
 
     @property
     def path(self) -> str:
@@ -321,6 +326,7 @@ def _open_replica(files: Files, place: _Place) -> Replica:
     snapshots = tuple(_list_snapshots(files, directory, name, problems))
     members = _read_members(files, directory, name, identity, checkpoint, problems)
     first = segments[0].first_index if segments else None
+    applied, deleted = _read_state(files, place.state_file, name, problems)
     return Replica(
         name=name,
         store=place.store,
@@ -329,7 +335,8 @@ def _open_replica(files: Files, place: _Place) -> Replica:
         data=data,
         key_root=place.key_root,
         state_file=place.state_file,
-        applied=_read_applied(files, place.state_file, name, problems),
+        applied=applied,
+        deleted=deleted,
         identity=identity,
         checkpoint=checkpoint,
         segment_size=segment_size,
@@ -444,16 +451,22 @@ def _has_unit(files: Files, directory: str, number: int) -> bool:
     return bool(magic == MAGIC and said == number)
 
 
-def _read_applied(files: Files, path: str, name: str, problems: list[Finding]) -> int:
+def _read_state(
+    files: Files, path: str, name: str, problems: list[Finding]
+) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """`Replica.applied` and `Replica.deleted`."""
     try:
         data = read_file(files, path) if path else None
-        return -1 if data is None else unpack_snapshot(data).applied
+        if data is None:
+            return -1, ()
+        held = unpack_snapshot(data)
+        return held.applied, tuple((row.name, row.at) for row in held.state[DELETIONS].rows.values())
     except OSError as error:
         problems.append(finding("UNREADABLE", name, f"{path}: {error}"))
-        return -1
+        return -1, ()
     except CorruptSnapshot as error:
         problems.append(finding("STATE_DAMAGED", name, f"{path}: {error}"))
-        return -1
+        return -1, ()
 
 
 def _read_identity(files: Files, directory: str, name: str, problems: list[Finding]) -> Identity | None:
@@ -550,6 +563,7 @@ def segment_tasks(replica: Replica) -> list[SegmentTask]:
                 state_file=replica.state_file if _holds(segment, following, replica.applied) else "",
                 next_start=filled.start if filled is not None else -1,
                 applied=replica.applied,
+                deleted=tuple(one for one in replica.deleted if one[1] > segment.start),
             )
         )
         if segment.first_index is not None:

@@ -7,8 +7,9 @@ the files are). Below it, every unit must say what the log says. Only committed 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,10 +32,20 @@ class QueueCheck:
 
     Forward: the unit at a message's queue offset points at it. Reverse: the units beside the range that this
     segment's messages cover must not point into the segment. `root` empty: only offsets are checked.
-    `applied`: units of messages up to that index must be there, as the broker said so durably.
+    `applied`: units of messages up to that index must be there, as the broker said so durably. `deleted`:
+    topics that were deleted -> log offset up to where their messages have no units any more.
     """
 
-    def __init__(self, files: Files, root: str, replica: str, segment: int, applied: int = -1) -> None:
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        replica: str,
+        segment: int,
+        applied: int = -1,
+        deleted: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._deleted = {topic.encode(): at for topic, at in deleted.items()}
         self._files = files
         self._root = root
         self._replica = replica
@@ -54,6 +65,17 @@ class QueueCheck:
         """Why no files are looked at any more."""
         self.faults: list[Fault] = []
 
+    def topic_deleted(self, topic: str, at: int) -> None:
+        """The log says so, at this offset: what it holds of the topic below has no units any more."""
+        raw = topic.encode()
+        if self._deleted.get(raw, -1) >= at:
+            return  # the state file knew
+        self._sort_in()
+        self._deleted[raw] = at
+        for key in [key for key in self._queues if key[0] == raw]:
+            del self._queues[key]
+        self.faults[:] = [fault for fault in self.faults if not fault.detail.startswith(f"{topic}/")]
+
     def add_opaque(self, count: int) -> None:
         """So many entries come next that may be messages of any queue."""
         if count:
@@ -63,6 +85,8 @@ class QueueCheck:
     def expect(self, index: int, unit: tuple[bytes, int, int, bytes]) -> None:
         """A message that is dispatched, in order of the log: topic, queue id, queue offset, packed unit."""
         topic, queue_id, offset, packed_unit = unit
+        if topic in self._deleted and unpack_unit(packed_unit).physical_offset < self._deleted[topic]:
+            return
         self._sort_in()
         self._expect_run((topic, queue_id), offset, packed_unit, np.array([index]))
 
@@ -70,6 +94,10 @@ class QueueCheck:
         """Messages of one window that are dispatched, in order of the log. `which`: their queue's number in
         `keys`, a list that only grows."""
         self._keys = keys
+        if self._deleted:
+            gone_below = np.array([self._deleted.get(topic, -1) for topic, _ in keys], np.int64)
+            there = records.physical >= gone_below[which]
+            which, records, units = which[there], records[there], units[there]
         self._waiting.append((which, records.queue_offset, records.index, units))
         self._pending += len(records)
         if self._pending >= _QUEUE_FLUSH_UNITS:

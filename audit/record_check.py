@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from dledger.audit.entries import BODY_DAMAGED, Array, Columns, Entry
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.records import (
@@ -41,11 +43,13 @@ from dledger.formats.record import (
     check_body_crc,
     decode_record,
 )
+from dledger.formats.state import TOPIC_DELETE, ReplicatedState
 
 DEEP_EVERY = 8
 """In one of so many windows the CRC inside each record is checked although that of its entry fits. A disk
 cannot make the one wrong and leave the other; a writer can, and does not do it once."""
 _TAGS = TAGS.encode()
+_DELETION = TOPIC_DELETE.encode()
 
 
 class Sorted(NamedTuple):
@@ -77,6 +81,7 @@ class RecordCheck:
         if records is None:
             self._add_singly(data, base, columns[has_record(columns)].entries())
             return None
+        self._deletions(data, records)
         texts = property_texts(data, records)
         taken = records.dispatched & (records.index <= self._committed)
         chosen = records[taken]
@@ -86,6 +91,20 @@ class RecordCheck:
                 self.names.keys, which, chosen, queue_units(chosen, tag_codes(texts)[taken])
             )
         return Sorted(records, texts, chosen, which)
+
+    def _deletions(self, data: bytes, records: Records) -> None:
+        """Topics that are deleted in this window."""
+        if _DELETION not in data:
+            return
+        asked = np.flatnonzero((records.kind == Kind.SYSTEM) & (records.index <= self._committed))
+        for number in asked.tolist():
+            at = int(records.body_at[number])
+            body = data[at : at + int(records.body_size[number])]
+            if _DELETION not in body:
+                continue
+            op = ReplicatedState.read(body)
+            if op is not None and op["op"] == TOPIC_DELETE:
+                self._queues.topic_deleted(op["name"], op["at"])
 
     def _add_singly(self, data: bytes, base: int, entries: list[Entry]) -> None:
         for entry in entries:

@@ -191,7 +191,7 @@ def scan_segment(
     units = IndexUnits(files, task.directory, task.index_end)
     index_check = IndexCheck(units, task.committed, task.index_end)
     no_units = np.empty(0, np.int64)
-    queues = QueueCheck(files, task.queue_root, task.replica, task.start, task.applied)
+    queues = QueueCheck(files, task.queue_root, task.replica, task.start, task.applied, dict(task.deleted))
     records = RecordCheck(task.committed, queues, deep=deep)
     first: Entry | None = None
     last: Entry | None = None

@@ -61,6 +61,7 @@ async def main(
             tasks.start("registration", broker.registrar.keep_informed())
             tasks.start("store", broker.store.run())
             tasks.start("index", broker.index.run())
+            tasks.start("exports", broker.exports.run())
             tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
             tasks.start("settings", broker.settings_requests.run())

@@ -9,6 +9,9 @@ from posixpath import dirname, join
 
 from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.admin.query_processor import QueryProcessor
+from dledger.broker.admin.refusal_processor import RefusalProcessor
+from dledger.broker.admin.replication_processor import ReplicationProcessor
+from dledger.broker.admin.tables_processor import TablesProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
@@ -44,10 +47,13 @@ from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_processor import StatsProcessor
+from dledger.broker.store.config_export import ConfigExport
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.topic.deletion import Deletions
+from dledger.broker.topic.deletion_service import DeletionService
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_processor import TopicProcessor
@@ -55,7 +61,7 @@ from dledger.broker.topic.topic_table import TopicTable
 from dledger.broker.transaction.check_service import TransactionCheckService
 from dledger.broker.transaction.end_processor import EndTransactionProcessor
 from dledger.config import NodeConfig
-from dledger.formats.state import TABLES, Source, state_version
+from dledger.formats.state import TABLES, TOPIC_DELETE, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION
@@ -84,7 +90,10 @@ PROCESSORS: tuple[type[Processor], ...] = (
     AdminProcessor,
     StatsProcessor,
     QueryProcessor,
+    ReplicationProcessor,
+    TablesProcessor,
     AuditProcessor,
+    RefusalProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 _NO_POOLS = {
@@ -145,7 +154,17 @@ class Broker:
         self.pop_ledger = PopLedger(self.store, settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.exports = ConfigExport(
+            env,
+            config.store_root,
+            self.store,
+            self.topic_table,
+            self.registrar.data_version,
+            lambda: settings.now.config_export_s,
+        )
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
+        self.deletions = Deletions(self.store, self.clients)
+        self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         origins = Origins(self.member_ips)
         self.access: AccessControl | None = None
         """Who may make which request; None: everybody may."""
@@ -162,6 +181,7 @@ class Broker:
             reader=Reader(env, self.store, self.node.log),
             index=self.index,
             creation=TopicCreation(settings),
+            deletions=self.deletions,
             clients=self.clients,
             client=self.client,
             offsets=self.offsets,
@@ -185,6 +205,7 @@ class Broker:
         self.delays = DelayService(context)
         self.revives = PopReviveService(context)
         self.transactions = TransactionCheckService(context)
+        self.forgetting = DeletionService(context)
         self.services = LeaderServices(
             (
                 self.registrar,
@@ -197,6 +218,7 @@ class Broker:
                 self.delays,
                 self.revives,
                 self.transactions,
+                self.forgetting,
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
@@ -213,6 +235,7 @@ class Broker:
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
+        self.store.on_deleted = self._deleted
         self.sealed_before = 0
         """Messages sealed in earlier leaderships."""
         settings.listen(self._settings_changed)
@@ -393,8 +416,14 @@ class Broker:
                 self.registrar.changed()
 
     def _ops_applied(self, ops: list[str]) -> None:
-        if "topic" in ops:
+        if "topic" in ops or TOPIC_DELETE in ops:
             self.registrar.changed()
+
+    def _deleted(self, topics: list[str]) -> None:
+        self.topic_table.deleted(topics)
+        for topic in topics:
+            self.pulls.deleted(topic)
+            self.pops.deleted(topic)
 
 
 def _texts(value: object) -> list[str]:

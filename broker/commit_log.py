@@ -30,6 +30,8 @@ from dledger.formats.record import (
 )
 from dledger.formats.state import (
     GROUPS,
+    MAX_OFFSET,
+    TOPIC_DELETE,
     TOPICS,
     VERSIONS,
     GroupConfig,
@@ -37,6 +39,7 @@ from dledger.formats.state import (
     Pending,
     ReplicatedState,
     TopicConfig,
+    TopicDeletion,
     VersionNote,
     pack_op,
 )
@@ -132,6 +135,9 @@ class CommitLogWriter:
         self.slots: dict[str, TopicSlot] = {}
         self.pending = Pending(state)
         """Tables with what is appended and not applied yet."""
+        self.fresh: dict[str, int] = {}
+        """Topics whose deletion is not applied yet -> index of its entry: what the state has of such a name
+        is of the topic before."""
         self.term = appender.term
         self.messages = 0
         """Messages sealed in this leadership."""
@@ -198,6 +204,27 @@ class CommitLogWriter:
             self._extend(slot)
         return index
 
+    def delete(self, topics: Sequence[str], group: Op | None = None, after: Sequence[Op] = ()) -> int:
+        """Delete topics, and a group by its operation, and do what `after` says, as one whole. Index of the
+        last entry. RemotingError 14 as `check_versions`.
+
+        Whoever has the slot of such a topic drops it in this turn of the loop.
+        """
+        self.note_version(TOPIC_DELETE)
+        groups = () if group is None else (group,)
+        ops = [*groups, *(TopicDeletion(name, MAX_OFFSET).op() for name in topics), *after]
+        at = self._appender.reserve(sum(HEADER_SIZE + system_record_size(len(pack_op(op))) for op in ops))
+        ops = [*groups, *(TopicDeletion(name, at).op() for name in topics), *after]
+        gone = [self.topic(name) for name in topics]
+        index = self.add_together((), ops)
+        for name, config in zip(topics, gone, strict=True):
+            self.slots.pop(name, None)
+            self.fresh[name] = index
+            if config is not None:
+                self.topics -= 1
+                self.table_bytes -= len(encode_topic(config)) + 1
+        return index
+
     def put_group(self, config: GroupConfig) -> int:
         """Create or replace a group. Index of the entry."""
         return self.append_op(config.op())
@@ -239,6 +266,12 @@ class CommitLogWriter:
     def applied(self, index: int) -> None:
         """The state holds everything up to this entry."""
         self.pending.applied(index)
+        if self.fresh:
+            self.fresh = {name: at for name, at in self.fresh.items() if at > index}
+
+    def next_applied(self, topic: str, queue_id: int) -> int:
+        """Offset behind the last message of a queue that is applied: 0 where the topic before was deleted."""
+        return 0 if topic in self.fresh else self._state.next_offset(topic, queue_id)
 
     def add_message(
         self,
@@ -415,4 +448,4 @@ class CommitLogWriter:
     def _extend(self, slot: TopicSlot) -> None:
         """Counters for all queues: from the applied state, exact as nothing of theirs is pending yet."""
         for queue_id in range(len(slot.next), slot.queues):
-            slot.next.append(self._state.next_offset(slot.config.name, queue_id))
+            slot.next.append(self.next_applied(slot.config.name, queue_id))

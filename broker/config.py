@@ -296,6 +296,9 @@ class BrokerConfig:
     """Time without a heartbeat after which a client is forgotten."""
     client_sweep_s: Annotated[float, Setting("clientSweepIntervalMs", 10, 3_600_000, "ms", hot=True)] = 10.0
     """Time between two looks for such clients."""
+    config_export_s: Annotated[float, Setting("configExportIntervalMs", 0, 86_400_000, "ms", hot=True)] = 10.0
+    """Time between two looks whether `config/*.json` are to be written, the tables of topics, groups,
+    consumer offsets and delays in RocketMQ's form, for tools; 0: never."""
     lock_live_s: Annotated[
         float, Setting("rebalanceLockMaxLiveTime", MIN_LOCK_LIVE_MS, 3_600_000, "ms", hot=True)
     ] = 60.0

@@ -20,6 +20,7 @@ from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting.client import RemotingClient
@@ -46,6 +47,8 @@ class BrokerContext:
     """Messages by key."""
     creation: TopicCreation
     """Rules by which topics and groups come to be."""
+    deletions: Deletions
+    """And by which they go."""
     clients: Clients
     client: RemotingClient
     """Connections of our own, to other members and to NameServers."""

@@ -94,5 +94,8 @@ class Node(Protocol):
     def retune(self, settings: NodeSettings) -> None:
         """Take over what may change while it runs."""
 
+    def delete_expired(self) -> None:
+        """What retention may take goes now, whatever hour it is."""
+
     async def step_aside(self, timeout_s: float) -> bool:
         """Hand over to a peer that is up to date."""

@@ -43,7 +43,7 @@ from dledger.client.requests import Requests
 from dledger.client.routes import inherited_route, publish_queues
 from dledger.client.selection import TopicTargets, selected
 from dledger.client.sending import SendKernel, next_turn
-from dledger.client.topics import create_topic
+from dledger.client.topics import create_topic, delete_topic
 from dledger.client.trace import MAX_TRACES_UNDER_WAY, TraceSendHook, Tracing
 from dledger.client.trace_records import TRACE_GROUP
 from dledger.client.unique_ids import UniqueIds
@@ -537,6 +537,15 @@ class AsyncProducer(AsyncClient):
         topic = with_namespace(topic, self._namespace)
         await create_topic(self._core, topic, queues, broker_name)
         self._use(topic, self._core.routes[topic])
+
+    async def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
+        """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
+        already. A try that got no answer is repeated: the lost one may still be carried out, also when the
+        topic was made again."""
+        self._core.check_open()
+        topic = with_namespace(topic, self._namespace)
+        await delete_topic(self._core, topic, broker_name)
+        self._topics.pop(topic, None)
 
     @property
     def pending(self) -> int:

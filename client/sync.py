@@ -206,6 +206,12 @@ class Producer(Hosted[AsyncProducer]):
         """Create a topic and wait until it can be used."""
         self._run(lambda producer: producer.create_topic(topic, queues, broker_name))
 
+    def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
+        """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
+        already. A try that got no answer is repeated: the lost one may still be carried out, also when the
+        topic was made again."""
+        self._run(lambda producer: producer.delete_topic(topic, broker_name))
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a message of this topic may go to."""
         return self._run(lambda producer: producer.queues(topic))

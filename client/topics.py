@@ -1,4 +1,4 @@
-"""Creating topics: on the leader of each broker group, then waiting until the NameServers know."""
+"""Creating topics, and deleting them: on the leader of each broker group, until the NameServers know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.client.message import check_topic
 from dledger.client.routes import publish_queues
 from dledger.remoting.bodies import PERM_READ, PERM_WRITE
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import CreateTopicHeader
+from dledger.remoting.headers import CreateTopicHeader, TopicHeader
 
 
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
@@ -40,6 +40,24 @@ async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: s
                 f"create topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code
             )
     await _wait_for_route(core, topic, queues, groups)
+
+
+async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = None) -> None:
+    """Delete a topic with its messages, in all broker groups or in one; one that is not there is deleted
+    already. Returns when the brokers have done so and told the NameServers.
+
+    A try that gets no answer is repeated: should the broker find the lost one later, a topic that was made
+    again meanwhile is deleted once more. InvalidMessage for a bad name, BrokerRefused, NoBroker.
+    """
+    check_topic(topic)
+    for name in await _find_groups(core, broker_name):
+        answer = await core.invoke_leader(
+            core.group(name), None, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic)
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(
+                f"delete topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code
+            )
 
 
 async def _find_groups(core: ClientCore, broker_name: str | None) -> list[str]:

@@ -123,8 +123,11 @@ class Routes:
         ha_address: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         enable_acting_master: bool = False,
+        whole_table: bool = False,
     ) -> Registered:
-        """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed."""
+        """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed.
+        `whole_table`: topics that are not named are the group's no more. (Apache's brokers tell changes
+        alone.)"""
         self._check(identity, registration)
         version = registration.data_version
         if identity.id == MASTER_ID:
@@ -153,6 +156,9 @@ class Routes:
         first = known is None
         if identity.id == MASTER_ID and (known is None or known.data_version != version):
             self._apply_topics(identity.name, group, registration.topics)
+            if whole_table:
+                for topic in group.topics.keys() - registration.topics.keys():
+                    self._drop_topic(identity.name, group, topic)
         # A first registration with a single topic may be an increment from a broker that thinks we know the
         # rest: its version is not believed, so that 322 asks for the full table. (Apache refuses it.)
         partial = first and len(registration.topics) == 1

@@ -37,6 +37,15 @@ from dledger.runtime.live_settings import LiveSettings, SettingsSource
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
+CONTROLLER_REQUESTS = (
+    RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CONTROLLER_GET_METADATA_INFO,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+    RequestCode.UPDATE_CONTROLLER_CONFIG,
+    RequestCode.GET_CONTROLLER_CONFIG,
+    RequestCode.CLEAN_BROKER_DATA,
+)
+"""Answered with why they cannot be."""
 MAX_CACHED_ROUTES = 10_000
 """Encoded routes kept between changes; further topics are encoded for each question."""
 MAX_REGISTRATION = MAX_FRAME_SIZE
@@ -93,7 +102,16 @@ class NameServer:
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_namespace,
             RequestCode.UPDATE_NAMESRV_CONFIG: self.settings_requests.update,
             RequestCode.GET_NAMESRV_CONFIG: self.settings_requests.show,
+            **dict.fromkeys(CONTROLLER_REQUESTS, self._no_controller),
         }
+
+    def _no_controller(self, connection: Connection, request: Request) -> None:
+        """What RocketMQ 5's tools ask a controller for, which runs in its NameServers."""
+        raise RemotingError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "there is no controller in this NameServer: the brokers of a group elect their leader among"
+            " themselves, by Raft (`dledger transfer` moves it)",
+        )
 
     # --- brokers --------------------------------------------------------------------------------------
 
@@ -114,6 +132,7 @@ class NameServer:
             ha_address=header.haServerAddr,
             timeout_s=timeout_ms / 1000 if timeout_ms else DEFAULT_TIMEOUT_S,
             enable_acting_master=header.enableActingMaster,
+            whole_table=header.wholeTable,
         )
         self._remember(header.brokerName, known)
         if self.routes.revision != revision:

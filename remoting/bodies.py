@@ -355,6 +355,30 @@ class SubscriptionGroupConfig(Body):
     attributes: dict[str, str] = {}
 
 
+class GroupConfigList(Body):
+    """Body of 225."""
+
+    groupConfigList: list[SubscriptionGroupConfig]
+
+
+class ListedTopic(Body):
+    """One topic of a `TopicConfigList`."""
+
+    topicName: str
+    readQueueNums: int = 16
+    writeQueueNums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topicSysFlag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class TopicConfigList(Body):
+    """Body of 18."""
+
+    topicConfigList: list[ListedTopic]
+
+
 class SubscriptionGroupTable(Body):
     """Answer to 201 (SubscriptionGroupWrapper), as far as it tells the groups."""
 

@@ -419,7 +419,8 @@ class KvNamespaceHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103 REGISTER_BROKER. bodyCrc32: of the body as it travels, 31 bits; 0 is not checked."""
+    """103 REGISTER_BROKER. bodyCrc32: of the body as it travels, 31 bits; 0 is not checked. wholeTable
+    (ours): the body has every topic of the broker group, so one that is not in it is there no more."""
 
     brokerName: str
     brokerAddr: str
@@ -430,6 +431,7 @@ class RegisterBrokerHeader(Header):
     enableActingMaster: bool = False
     compressed: bool = False
     bodyCrc32: I32 = 0
+    wholeTable: bool = False
 
 
 class BrokerIdentityHeader(Header):

@@ -74,3 +74,11 @@ class GroupTopicHeader(Header):
 
     group: str
     topic: str | None = None
+
+
+class CorrectionOffsetHeader(Header):
+    """308 QUERY_CORRECTION_OFFSET. `filterGroups`: names with commas between."""
+
+    compareGroup: str
+    topic: str
+    filterGroups: str | None = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dledger.remoting.codes import ResponseCode
@@ -40,9 +42,16 @@ class SettingsRequests:
         self._waiting: deque[tuple[Connection, Request, list[Property]]] = deque()
         self._wake = asyncio.Event()
 
-    def show(self, connection: Connection, request: Request, ext: dict[str, str] | None = None) -> None:
-        """The effective properties; secrets are hidden."""
-        properties = self._settings.schema.format(self._settings.now)
+    def show(
+        self,
+        connection: Connection,
+        request: Request,
+        ext: dict[str, str] | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """The effective properties; secrets are hidden. `more`: others that tools look for, and that nobody
+        sets."""
+        properties = {**more, **self._settings.schema.format(self._settings.now)}
         text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())
 

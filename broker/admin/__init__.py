@@ -1,4 +1,8 @@
 """Administration of a broker.
 
-* `admin_processor`   runtime figures and settings
+* `admin_processor`        runtime figures and settings
+* `query_processor`        messages by key, units of ConsumeQueues
+* `replication_processor`  the log, and how far the other brokers are
+* `tables_processor`       tables of the state
+* `refusals`               what there is none of here, and why; `refusal_processor` says it
 """

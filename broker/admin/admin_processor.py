@@ -24,6 +24,7 @@ class AdminProcessor:
         self._requests = context.settings_requests
         self._figures = context.figures
         self._env = context.env
+        self._node = context.node
         self._settings = context.settings
         self._reader = context.reader
         self._background = context.background
@@ -35,8 +36,16 @@ class AdminProcessor:
 
     @handles(RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN)
     def show_settings(self, call: Call[None]) -> None:
-        """The effective properties, as a .properties text."""
-        self._requests.show(call.connection, call.request, {"version": str(VERSION)})
+        """The effective properties, as a .properties text, with RocketMQ's that are none here, but that
+        `mqadmin exportConfigs` cannot do without."""
+        leads = self._node.serving
+        more = {
+            "brokerId": str(0 if leads else self._settings.now.follower_id),
+            "brokerRole": "SYNC_MASTER" if leads else "SLAVE",
+            "filterServerNums": "0",
+            "useTLS": "false",
+        }
+        self._requests.show(call.connection, call.request, {"version": str(VERSION)}, more)
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=Needs.ANY, reads=OWN)
     def runtime(self, call: Call[None]) -> None:

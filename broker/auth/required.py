@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.auth.plain_acl import PUB, SUB
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.bodies import LockRequest, decode_body, decode_client_config, decode_heartbeat
@@ -145,6 +146,20 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.GET_EARLIEST_MSG_STORETIME: ACCOUNT,
         RequestCode.UPDATE_AND_CREATE_TOPIC: ADMIN,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ADMIN,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: ADMIN,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ADMIN,
+        RequestCode.DELETE_TOPIC_IN_BROKER: ADMIN,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: ADMIN,
+        RequestCode.DELETE_EXPIRED_COMMITLOG: ADMIN,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: ADMIN,
+        RequestCode.CLEAN_UNUSED_TOPIC: ADMIN,
+        RequestCode.GET_BROKER_HA_STATUS: ACCOUNT,
+        RequestCode.GET_BROKER_EPOCH_CACHE: ACCOUNT,
+        RequestCode.GET_ALL_DELAY_OFFSET: ACCOUNT,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: ACCOUNT,
+        RequestCode.GET_ALL_PRODUCER_INFO: ACCOUNT,
+        RequestCode.QUERY_CORRECTION_OFFSET: ACCOUNT,
+        **dict.fromkeys(REFUSED, ACCOUNT),
         RequestCode.UPDATE_BROKER_CONFIG: ADMIN,
         RequestCode.GET_BROKER_CONFIG: ACCOUNT,
         RequestCode.GET_BROKER_RUNTIME_INFO: ACCOUNT,

@@ -56,6 +56,7 @@ class QueueLocks(LeaderService):
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
         """Loop time (s) at which the owner was last heard of; the oldest is the first."""
+        context.deletions.listeners.append(self._forget)
         self.expired = 0
         """Locks taken away since start."""
 
@@ -140,6 +141,11 @@ class QueueLocks(LeaderService):
         """See `LeaderService`."""
         self._writer = None
         self._heard = {}
+
+    def _forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
+        """A topic or a group is about to be deleted."""
+        for key in writer.pending.keys_of(LOCKS, kind, name):
+            self._heard.pop(key, None)
 
     def _expire(self) -> bool:
         """Take away what is over, of one owner and at most one batch. Whether there may be more."""

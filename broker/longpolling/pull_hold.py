@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dledger.broker.filter.message_filter import MessageFilter
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.formats.state import MAX_QUEUES
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
@@ -90,6 +91,14 @@ class HeldPulls:
                 self._by_queue[topic, queue_id] = [pull for pull in pulls if pull.group != group]
                 if not self._by_queue[topic, queue_id]:
                     del self._by_queue[topic, queue_id]
+        return taken
+
+    def take_topic(self, topic: str) -> list[Pull]:
+        """Those for a topic, which are held no more."""
+        taken: list[Pull] = []
+        for queue_id in range(MAX_QUEUES + 1):
+            taken += self._by_queue.pop((topic, queue_id), ())
+        self.count -= len(taken)
         return taken
 
     def __iter__(self) -> Iterator[Pull]:

@@ -24,8 +24,9 @@ from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
+from dledger.broker.topic.deleted_messages import OfLivingTopics, hosts_of
 from dledger.broker.topic.topic_names import RETRY_PREFIX
-from dledger.formats.state import RESETS, Perm
+from dledger.formats.state import DELETIONS, RESETS, Perm
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
@@ -200,6 +201,11 @@ class PullProcessor(LeaderService):
         """Messages were applied to these queues."""
         self.held.arrived(queues)
 
+    def deleted(self, topic: str) -> None:
+        """Those who wait hear of it at once."""
+        for pull in self.held.take_topic(topic):
+            pull.connection.again(pull.request)
+
     def end(self, reason: str) -> None:
         """Those who wait hear who leads, or go there."""
         for pull in (*self.held.take_all(), *self._looking):
@@ -282,8 +288,12 @@ class PullProcessor(LeaderService):
                 "The broker's consumer filter data is not exist!Your expression may be wrong! "
                 f"{error.remark}",
             ) from error
-        if kind != TAG and config.filter_retry and header.topic.startswith(RETRY_PREFIX):
-            return RetryFilter(lambda topic: self._of_topic(group, topic))
+        if header.topic.startswith(RETRY_PREFIX):
+            if kind != TAG and config.filter_retry:
+                wanted = RetryFilter(lambda topic: self._of_topic(group, topic))
+            deleted = self._store.state[DELETIONS].rows
+            if deleted:
+                wanted = OfLivingTopics(deleted, hosts_of(self._members), wanted)
         return wanted
 
     def _of_topic(self, group: ConsumerGroup | None, topic: str) -> MessageFilter:

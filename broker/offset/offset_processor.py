@@ -110,7 +110,7 @@ class OffsetProcessor:
             )
 
     def _check_end(self, topic: str, queue_id: int, offset: int) -> None:
-        end = self._store.state.next_offset(topic, queue_id)
+        end = self._offsets.end_of(topic, queue_id)
         if offset > end:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
@@ -136,7 +136,7 @@ class OffsetProcessor:
         """The offset that the next message will get, of what is committed."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
-        offset = self._store.state.next_offset(header.topic, header.queueId)
+        offset = call.writer.next_applied(header.topic, header.queueId)
         call.respond(ext={"offset": str(offset)})
 
     @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER, reads=APPLIED)

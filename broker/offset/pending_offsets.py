@@ -64,6 +64,8 @@ class PendingOffsets(LeaderService):
         index, offset = self._latest.get((group, topic, queue_id), (-1, -1))
         if index > self._store.applied_index:
             return offset
+        if self._writer is not None and topic in self._writer.fresh:
+            return None
         return self._store.state.consumer_offset(group, topic, queue_id)
 
     def applied(self, index: int) -> None:
@@ -84,7 +86,7 @@ class PendingOffsets(LeaderService):
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take note of an offset. False when it lies beyond the committed end. While a reset of the queue was
         not heard, nothing counts: who reports does not know of it."""
-        if offset > self._store.state.next_offset(topic, queue_id):
+        if offset > self.end_of(topic, queue_id):
             return False
         if self.unheard(group, topic, queue_id) is not None:
             return True
@@ -92,6 +94,25 @@ class PendingOffsets(LeaderService):
         if offset >= 0 and (current is None or offset > current):
             self._offsets.setdefault(group, {})[topic, queue_id] = offset
         return True
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Offset behind the last message of a queue that is applied; 0 where its topic was deleted since."""
+        if self._writer is not None:
+            return self._writer.next_applied(topic, queue_id)
+        return self._store.state.next_offset(topic, queue_id)
+
+    def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
+        """A topic or a group is about to be deleted: what was reported of it does not count any more."""
+        if kind == "group":
+            self._offsets.get(name, {}).clear()
+            gone = [key for key in self._latest if key[0] == name]
+        else:
+            for offsets in self._offsets.values():
+                for queue in [queue for queue in offsets if queue[0] == name]:
+                    del offsets[queue]
+            gone = [key for key in self._latest if key[1] == name]
+        for key in gone:
+            del self._latest[key]
 
     def reset(
         self, group: str, topic: str, offsets: Mapping[int, int], waiter: Waiter, *, announce: bool = True
@@ -243,8 +264,10 @@ class PendingOffsets(LeaderService):
                 return
             offsets = self._offsets.pop(group)
             rows = [(topic, queue, at) for (topic, queue), at in offsets.items()]
+            if not rows and group not in self._waiters and group not in self._readers:
+                continue  # of a topic that is deleted
             index = -1
-            for start in range(0, len(rows), MAX_ROWS):
+            for start in range(0, max(len(rows), 1), MAX_ROWS):
                 index = writer.append_op(offsets_op(group, rows[start : start + MAX_ROWS]))
             self._note(index, group, offsets)
             for connection, request, answer in self._waiters.pop(group, ()):

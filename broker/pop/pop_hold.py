@@ -126,6 +126,15 @@ class HeldPops:
         self._woken.update(dict.fromkeys(self._lines))
         self._wake()
 
+    def take_topic(self, topic: str) -> list[Pop]:
+        """Those for a topic, which are held no more."""
+        taken: list[Pop] = []
+        for line in [line for line in self._by_topic.get(topic, ()) if line[0] == topic]:
+            for pop in list(self._lines[line]):
+                self._removed(pop, self._lines[line].popleft)
+                taken.append(pop)
+        return taken
+
     def take_all(self) -> list[Pop]:
         """Hold nothing any more; what was held."""
         pops = [pop for line in self._lines.values() for pop in line]

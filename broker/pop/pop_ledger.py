@@ -112,6 +112,13 @@ class PopLedger(LeaderService):
     def _left_s(self, writer: CommitLogWriter, time_ms: int, invisible_ms: int) -> float:
         return min(max(time_ms + invisible_ms - writer.clock_ms(), 0), invisible_ms) / 1000
 
+    def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
+        """A topic or a group is about to be deleted, and nothing of it is in flight any more."""
+        for key in writer.pending.keys_of(POPS, kind, name):
+            self.done(key, len(writer.pending[POPS].rows[key].offsets), gone=True)
+        for order in writer.pending.keys_of(POP_ORDERS, kind, name):
+            self.order_ended(order)
+
     # -- what is appended -------------------------------------------------------------------------------
 
     def gave(self, row: PopCheckpoint, due_s: float) -> None:

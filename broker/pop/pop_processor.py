@@ -135,6 +135,11 @@ class PopProcessor(LeaderService):
         self.messages = 0
         """Messages given out since start."""
 
+    def deleted(self, topic: str) -> None:
+        """Those who wait hear of it at once."""
+        for pop in self.held.take_topic(topic):
+            pop.connection.again(pop.request)
+
     # -- requests ---------------------------------------------------------------------------------------
 
     @handles(RequestCode.POP_MESSAGE, PopMessageHeader, needs=Needs.LEADER, reads=APPLIED)

@@ -186,6 +186,7 @@ class Registrar(LeaderService):
             brokerId=self._broker_id(),
             heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
             bodyCrc32=crc,
+            wholeTable=True,
         )
         try:
             response = await self._client.invoke(

@@ -9,7 +9,7 @@ heads of the queues are in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
 from dledger.broker.context import BrokerContext
@@ -17,10 +17,11 @@ from dledger.broker.filter.message_filter import ALL
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
+from dledger.broker.topic.deleted_messages import hosts_of, is_gone
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
 from dledger.formats.properties import DELAY, REAL_QID, REAL_TOPIC, decode_properties, encode_properties
 from dledger.formats.record import Record, decode_record
-from dledger.formats.state import DELAYS, MAX_LEVELS, DelayProgress
+from dledger.formats.state import DELAYS, DELETIONS, MAX_LEVELS, DelayProgress
 from dledger.log.reading import Rotten
 
 BATCH_MESSAGES = 32
@@ -38,6 +39,7 @@ class DelayService(LeaderService):
     def __init__(self, context: BrokerContext) -> None:
         self._settings = context.settings
         self._reader = context.reader
+        self._members = context.members
         self._log = context.env.log.child("delay")
         self._writer: CommitLogWriter | None = None
         self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
@@ -106,6 +108,7 @@ class DelayService(LeaderService):
         clock_ms, loop_s = writer.clock_ms(), asyncio.get_running_loop().time()
         delays = self._settings.now.delay_levels
         delay_ms = delays[min(level, len(delays)) - 1]
+        hosts = hosts_of(self._members)
         due: list[Outgoing] = []
         count, wait_s, room = 0, 0.0, writer.max_batch - PROGRESS_BYTES
         for part in result.parts:
@@ -115,7 +118,7 @@ class DelayService(LeaderService):
                 wait_s = self._ahead_s(level, record.queue_offset, result.max_offset, delay_ms / 1000, loop_s)
             if wait_s > 0:
                 break
-            message = self._restored(writer, record)
+            message = self._restored(writer, record, hosts)
             if message is not None:
                 room -= message.size
                 if room < 0 and due:
@@ -147,12 +150,15 @@ class DelayService(LeaderService):
         found = self._reader.get(*where)
         return await self._reader.get_cold(*where) if found is None else found
 
-    def _restored(self, writer: CommitLogWriter, record: Record) -> Outgoing | None:
-        """The message as it was meant, for its real queue; None where there is no such topic any more."""
+    def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
+        """The message as it was meant, for its real queue; None where there is no such topic any more, or
+        another one of that name."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
         slot = writer.slot(topic)
+        if is_gone(writer.pending[DELETIONS].rows, properties, record.physical_offset, hosts):
+            slot = None
         if slot is None or not slot.queues or not queue.isdecimal():
             self.dropped += 1
             self._log.error(

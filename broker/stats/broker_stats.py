@@ -137,6 +137,14 @@ class BrokerStats(LeaderService):
         )
         return " ".join(f"{rate:g}" for rate in rates)
 
+    def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
+        """A topic is about to be deleted: of one that is made again, counting begins anew. What is kept by
+        topic and group goes when it was idle for a day."""
+        if kind == "topic":
+            self._puts.pop(name, None)
+            for statistic in _OF_TOPICS:
+                self._items[statistic].pop(name, None)
+
     def _count_puts(self) -> None:
         """The writer counts what the broker got anyway."""
         if self._writer is not None:

@@ -3,6 +3,7 @@
 * `consume_queue`  position, size and tag code of each message of a queue: memory tail and files
 * `dispatch`       applies committed entries to both
 * `message_store`  reading by queue offset, time and position; flushing and snapshots in the background
+* `config_export`  tables of the state in RocketMQ's files, for tools
 
 The replicated state itself is `formats.state`: audits read it too.
 """

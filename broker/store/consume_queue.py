@@ -120,6 +120,10 @@ class QueueTable:
             self.count += 1
         return queue
 
+    def drop(self, topic: str) -> None:
+        """The topic is deleted: whoever has one of its queues has a queue that is not in the table."""
+        self.count -= len(self.by_raw_topic.pop(topic.encode(), ()))
+
     def all(self) -> list[ConsumeQueue]:
         """Every queue, in order of creation."""
         return [queue for queues in self.by_raw_topic.values() for queue in queues.values()]
@@ -158,9 +162,12 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
     at = offset * UNIT_SIZE
     start = at - at % FILE_SIZE
     path = f"{directory}/{segment_name(start)}"
-    if not files.exists(path):
-        return b""
-    file = files.open(path)
+    try:
+        if not files.exists(path):
+            return b""
+        file = files.open(path)
+    except FileNotFoundError:
+        return b""  # its topic was deleted meanwhile
     try:
         data = file.pread(min(count * UNIT_SIZE, start + FILE_SIZE - at), at - start)
     finally:

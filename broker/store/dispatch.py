@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+import msgpack
+
 from dledger.broker.store.consume_queue import ConsumeQueue, QueueTable
 from dledger.errors import EXIT_CONFIG, InvariantBroken, NodeFailed
 from dledger.formats.consume_queue import UNIT
@@ -26,7 +28,7 @@ from dledger.formats.record import (
     CorruptRecord,
     decode_record,
 )
-from dledger.formats.state import ReplicatedState, UnknownOperation
+from dledger.formats.state import TOPIC_DELETE, ReplicatedState, UnknownOperation
 from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
@@ -56,6 +58,8 @@ class Dispatcher:
         """Entries of kind MESSAGE that hold no message record: skipped everywhere (safety.md S13)."""
         self.system_ops: list[str] = []
         """Names of the operations applied in the last chunk."""
+        self.deleted: list[str] = []
+        """Topics that were deleted in the last chunk."""
 
     def apply(self, chunk: Chunk) -> list[ConsumeQueue]:
         """Apply one chunk. The queues that got messages, each once, in order of their first one.
@@ -67,6 +71,7 @@ class Dispatcher:
         data = bytes(chunk.data)  # one copy; cheaper than many small slices of a view
         touched: dict[ConsumeQueue, None] = {}
         self.system_ops.clear()
+        self.deleted.clear()
         at = 0
         pos = chunk.pos
         for number in range(chunk.count):
@@ -158,8 +163,9 @@ class Dispatcher:
             self.malformed += 1
             return
         body_size = _RECORD.unpack_from(data, at + HEADER_SIZE)[5]
+        body = data[body_at : body_at + max(body_size, 0)]
         try:
-            op = self._state.apply(data[body_at : body_at + max(body_size, 0)])
+            op = self._state.apply(body)
         except UnknownOperation as error:
             raise NodeFailed(
                 f"entry {index}: {error}, which is older than what the group writes: start this node again"
@@ -168,6 +174,10 @@ class Dispatcher:
             ) from error
         if op is not None:
             self.system_ops.append(op)
+            if op == TOPIC_DELETE:
+                topic = msgpack.unpackb(body)["name"]
+                self._queues.drop(topic)
+                self.deleted.append(topic)
 
     def _tags_code(self, tags: bytes | None) -> int:
         if not tags:

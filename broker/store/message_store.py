@@ -95,6 +95,11 @@ class MessageStore:
         """Called once a chunk with the queues that got messages."""
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
         """Called once a chunk with the names of the system operations in it, if any."""
+        self.on_deleted: Callable[[list[str]], None] = lambda topics: None
+        """Called once a chunk with the topics that were deleted in it, if any."""
+        self.leaving: dict[str, None] = {}
+        """Topics whose files are still there: until they are gone, nothing is written for a new topic of that
+        name."""
         self.snapshot_index = -1
         self._log: LogReader | None = None
         self._opened = False
@@ -146,6 +151,7 @@ class MessageStore:
         self.dispatcher.applied_index = snapshot.applied
         self.dispatcher.applied_end = snapshot.end_pos
         self._messages_flushed = 0
+        self.leaving.clear()
 
     async def _forget_files(self) -> None:
         """Remove snapshot and queues: what was refused must not be believed once the log has grown."""
@@ -173,9 +179,11 @@ class MessageStore:
         run = self._env.workers.run
         ends = await run(Lane.DISK, queue_ends, parts)
         moved: list[ConsumeQueue] = []
-        for (topic, queue_id), end in ends.items():
+        for (topic, queue_id), (end, first) in ends.items():
             queue = self.queues.get(topic, queue_id)
-            if queue is not None and queue.bounds.min < end <= queue.bounds.next:
+            if queue is None or queue.bounds.first_position != first:
+                continue  # deleted, and perhaps made again: these ends are of the topic before
+            if queue.bounds.min < end <= queue.bounds.next:
                 queue.bounds.min = end
                 self.state.touch(topic)
                 if end >= UNITS_PER_FILE:
@@ -205,6 +213,9 @@ class MessageStore:
             self.on_arrival(touched)
         if self.dispatcher.system_ops:
             self.on_ops(self.dispatcher.system_ops)
+        if self.dispatcher.deleted:
+            self.leaving.update(dict.fromkeys(self.dispatcher.deleted))
+            self.on_deleted(self.dispatcher.deleted)
         if self.dispatcher.messages - self._messages_flushed >= self.limits.flush_units:
             self._flush_now.set()
 
@@ -232,7 +243,9 @@ class MessageStore:
                 continue
             behind = self.applied_index - self.snapshot_index
             began = loop.time()
-            many = behind >= self.limits.snapshot_entries and began >= earliest
+            # Files go only when a snapshot that knows of it follows at once: a start in between has to
+            # replay the whole log.
+            many = bool(behind >= self.limits.snapshot_entries or self.leaving) and began >= earliest
             try:
                 if behind and (began >= due or many):
                     await self.save_snapshot()
@@ -263,8 +276,12 @@ class MessageStore:
             await self._write_pending()
 
     async def save_snapshot(self) -> None:
-        """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot."""
+        """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot.
+
+        Before all that the files of deleted topics go: a snapshot that knows of a new topic of that name must
+        not find those of the old one."""
         async with self._writing:
+            await self._remove_deleted()
             applied = self.applied_index
             term = None if self._log is None else self._log.term_of(applied)
             pieces = snapshot_pieces(applied, self.dispatcher.applied_end, self.state.copy(), term)
@@ -278,6 +295,18 @@ class MessageStore:
             path = f"{self._state_dir}/{SNAPSHOT_FILE}"
             await publish(self._env.files, self._env.workers, Lane.DISK, path, data)
             self.snapshot_index = applied
+
+    async def _remove_deleted(self) -> None:
+        """Under the lock. What is deleted meanwhile is removed as well."""
+        run, files = self._env.workers.run, self._env.files
+        while self.leaving:
+            topics = list(self.leaving)
+            for topic in topics:
+                await run(Lane.DISK, files.rmtree, f"{self.queue_root}/{topic}")
+            await run(Lane.DISK, files.sync_dir, self.queue_root)
+            for topic in topics:
+                del self.leaving[topic]
+            self._messages_flushed = -1  # what was held back is looked for
 
     async def _sync(self, queue: ConsumeQueue, last: int) -> None:
         """One durable action a job (simulation.md). A failed fsync is final, also one for want of room: what
@@ -302,7 +331,8 @@ class MessageStore:
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
             return  # a look at each of 400,000 queues takes 0.1 s
-        writes = (queue.pending_write(self.queue_root) for queue in self.queues.all())
+        queues = (queue for queue in self.queues.all() if queue.topic not in self.leaving)
+        writes = (queue.pending_write(self.queue_root) for queue in queues)
         await self._write([write for write in writes if write is not None])
         self._messages_flushed = messages
 

@@ -26,6 +26,7 @@ from dledger.formats.record import (
     decode_record,
     raw_properties,
 )
+from dledger.formats.state import DELETIONS, was_deleted
 from dledger.host import LogReader
 from dledger.runtime.env import Env
 from dledger.runtime.files import Buffer
@@ -212,6 +213,8 @@ class Reader:
             return None
         if record.physical_offset != position or record.topic == SYSTEM_TOPIC:
             return None
+        if was_deleted(self._store.state[DELETIONS].rows, record.topic, position):
+            return None
         return data, record
 
     async def _store_time(self, queue: ConsumeQueue, offset: int) -> int | None:
@@ -233,6 +236,8 @@ class Reader:
         directory = queue_dir(self._store.queue_root, queue.topic, queue.queue_id)
         wanted = min(count, queue.flushed - offset)
         units = await self._env.workers.run(Lane.DISK, read_units, self._env.files, directory, offset, wanted)
+        if self._store.queues.get(queue.topic, queue.queue_id) is not queue:
+            return b""  # deleted meanwhile: what was read may be of the next topic of that name
         got = len(units) // UNIT_SIZE
         if 0 < got < count:  # the rest may be in memory
             units += queue.read_hot(offset + got, count - got) or b""

@@ -13,6 +13,7 @@ import msgspec
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.topic.shown import shown_group
 from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
 from dledger.broker.topic.topic_names import (
     FORBIDDEN_TO_SEND,
@@ -22,15 +23,30 @@ from dledger.broker.topic.topic_names import (
 )
 from dledger.broker.topic.topic_table import topic_body
 from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
-from dledger.remoting.bodies import SubscriptionGroupConfig, TopicList, decode_body
+from dledger.remoting.bodies import (
+    GroupConfigList,
+    SubscriptionGroupConfig,
+    TopicConfigList,
+    TopicList,
+    decode_body,
+)
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.fastjson import dumps
-from dledger.remoting.headers import CreateTopicHeader, GroupHeader, TopicHeader
+from dledger.remoting.headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupHeader,
+    TopicHeader,
+)
 from dledger.remoting.registration import table_body
 
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
+MAX_LIST = 100
+"""Topics or groups of one request."""
+MAX_LIST_BODY = 64 * 1024
+"""Bytes of it."""
 
 
 class TopicProcessor:
@@ -43,6 +59,8 @@ class TopicProcessor:
         self._background = context.background
         self._topic_table = context.topic_table
         self._registrar = context.registrar
+        self._deletions = context.deletions
+        self._log = context.env.log.child("topics")
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
@@ -67,31 +85,99 @@ class TopicProcessor:
         announce = partial(self._registrar.announce, respond)
         self._applied.add(index, call.connection, call.request, announce)
 
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    def create_topics(self, call: LeaderCall[None]) -> None:
+        """Create or change several topics: all are looked at before the first is made."""
+        writer = call.writer
+        asked = decode_body(call.request.body, TopicConfigList, "list of topics").topicConfigList
+        _check_length(len(asked))
+        configs: list[TopicConfig] = []
+        for one in asked:
+            header = CreateTopicHeader(
+                one.topicName,
+                "",
+                one.readQueueNums,
+                one.writeQueueNums,
+                one.perm,
+                topicSysFlag=one.topicSysFlag,
+                order=one.order,
+                attributes=",".join(
+                    text if text.startswith("-") else f"{'' if text.startswith('+') else '+'}{text}={value}"
+                    for text, value in one.attributes.items()
+                ),
+            )
+            config = self._topic_config(writer, header)
+            kept = self._queues_with_messages(writer, one.topicName)
+            configs.append(msgspec.structs.replace(config, read_queues=max(config.read_queues, kept)))
+        _check_room(writer)
+        index = None
+        for config in configs:
+            if writer.topic(config.name) != config:
+                index = self._creation.put_topic(writer, config)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+        else:
+            self._applied.add(index, call.connection, call.request, announce)
+
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    def create_groups(self, call: LeaderCall[None]) -> None:
+        """Create or change several groups: all are looked at before the first is made."""
+        asked = decode_body(call.request.body, GroupConfigList, "list of groups").groupConfigList
+        _check_length(len(asked))
+        configs = [_group_config(one) for one in asked]
+        _check_room(call.writer)
+        index = -1
+        for config in configs:
+            index = call.writer.put_group(config)
+        self._applied.add(index, call.connection, call.request, call.respond)
+
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
     def create_group(self, call: LeaderCall[None]) -> None:
         """Create a consumer group or change it."""
         writer = call.writer
-        body = decode_body(call.request.body, SubscriptionGroupConfig, "subscription group")
-        problem = group_problem(body.groupName)
-        if problem is not None:
-            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
-        numbers = (body.retryMaxTimes, body.groupSysFlag)
-        if not 0 <= body.retryQueueNums <= MAX_QUEUES or not all(0 <= one <= MAX_INT for one in numbers):
-            raise RemotingError(
-                ResponseCode.INVALID_PARAMETER, "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
-            )
+        config = _group_config(decode_body(call.request.body, SubscriptionGroupConfig, "subscription group"))
         _check_room(writer)
-        config = GroupConfig(
-            body.groupName,
-            body.consumeEnable,
-            body.consumeBroadcastEnable,
-            body.consumeMessageOrderly,
-            body.retryQueueNums,
-            body.retryMaxTimes,
-            body.groupSysFlag,
-        )
         index = writer.put_group(config)
         self._applied.add(index, call.connection, call.request, call.respond)
+
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=Needs.LEADER)
+    def delete_topic(self, call: LeaderCall[TopicHeader]) -> None:
+        """Delete a topic with all that is of it; one that is not there is deleted already. Answered when it
+        is gone here and the NameServers know."""
+        topic = call.header.topic
+        problem = topic_problem(topic)
+        if problem is None and (is_system_topic(topic) or topic in self._topic_table.system_names):
+            problem = f"The topic[{topic}] is conflict with system topic."
+        if problem is not None:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+        _check_room(call.writer)
+        index = self._deletions.delete_topic(call.writer, topic)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+            return
+        self._log.info("topic deleted", topic=topic, by=call.connection.peer)
+        self._applied.add(index, call.connection, call.request, announce)
+
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, needs=Needs.LEADER)
+    def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
+        """Delete a consumer group. With `cleanOffset` all that is of it: offsets, locks, pops, its retry
+        topic and its dead letters. Without, its configuration, as RocketMQ; what is left is there for a group
+        of that name. One that is not there is deleted already."""
+        name = call.header.groupName
+        problem = group_problem(name)
+        if problem is not None:
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+        _check_room(call.writer)
+        index = self._deletions.delete_group(call.writer, name, keep_offsets=not call.header.cleanOffset)
+        announce = partial(self._registrar.announce, call.respond)
+        if index is None:
+            announce()
+            return
+        peer = call.connection.peer
+        self._log.info("group deleted", group=name, offsets=call.header.cleanOffset, by=peer)
+        self._applied.add(index, call.connection, call.request, announce)
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
     def all_topics(self, call: Call[None]) -> None:
@@ -109,7 +195,7 @@ class TopicProcessor:
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
     def all_groups(self, call: Call[None]) -> None:
         """Every consumer group."""
-        groups = {name: _shown_group(group) for name, group in self._store.state.groups.items()}
+        groups = {name: shown_group(group) for name, group in self._store.state.groups.items()}
         version = self._registrar.data_version()
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
@@ -131,7 +217,7 @@ class TopicProcessor:
         if group is None:
             remark = f"No group in this broker. group: {call.header.group}"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        call.respond(body=_shown_group(group).encode())
+        call.respond(body=shown_group(group).encode())
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")
     def system_topics(self, call: Call[None]) -> None:
@@ -178,16 +264,30 @@ class TopicProcessor:
         )
 
 
-def _shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
-    return SubscriptionGroupConfig(
-        group.name,
-        consumeEnable=group.enable,
-        consumeBroadcastEnable=group.broadcast,
-        consumeMessageOrderly=group.order,
-        retryQueueNums=group.retry_queues,
-        retryMaxTimes=group.retry_max,
-        groupSysFlag=group.flags,
+def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
+    """RemotingError 29 for one that cannot be meant."""
+    problem = group_problem(body.groupName)
+    numbers = (body.retryMaxTimes, body.groupSysFlag)
+    if problem is None and (
+        not 0 <= body.retryQueueNums <= MAX_QUEUES or not all(0 <= one <= MAX_INT for one in numbers)
+    ):
+        problem = "retryQueueNums, retryMaxTimes or groupSysFlag out of range"
+    if problem is not None:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+    return GroupConfig(
+        body.groupName,
+        body.consumeEnable,
+        body.consumeBroadcastEnable,
+        body.consumeMessageOrderly,
+        body.retryQueueNums,
+        body.retryMaxTimes,
+        body.groupSysFlag,
     )
+
+
+def _check_length(count: int) -> None:
+    if not 0 < count <= MAX_LIST:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"a list of {count}: 1 to {MAX_LIST} at once")
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:

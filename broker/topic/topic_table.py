@@ -94,6 +94,21 @@ class TopicTable:
                 self._pages.joined()
                 await asyncio.sleep(PAUSE_S)
 
+    def deleted(self, topics: list[str]) -> None:
+        """These are gone from the state, or were made again since."""
+        state = self._state()
+        if state is not self._of:
+            return
+        gone = set(topics)
+        left = [config for config in self._seen if config.name not in gone]
+        if len(left) < len(self._seen):
+            for config in self._seen:
+                if config.name in gone:
+                    self._pages.remove(config.name)
+            self._seen = left
+        self._version = -1
+        self.encoded += 1
+
     def put_system(self, config: TopicConfig) -> None:
         """`system_topics` has this one now, which is new or was changed."""
         self._system_changes += 1
@@ -181,6 +196,15 @@ class _Pages:
             self._pages[number] = _Page(page.names[:PAGE], page.entries[:PAGE])
             self._pages.insert(number + 1, upper)
             self._firsts.insert(number + 1, upper.names[0])
+
+    def remove(self, name: str) -> None:
+        """One that is there."""
+        page = self._pages[bisect_right(self._firsts, name) - 1]
+        at = bisect_left(page.names, name)
+        self._bytes -= len(page.entries[at])
+        self.count -= 1
+        del page.names[at], page.entries[at]
+        page.joined = None
 
     def joined(self) -> list[bytes]:
         """All entries, those of a page with commas."""

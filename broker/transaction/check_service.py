@@ -16,12 +16,13 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL
 from dledger.broker.services import LeaderService
 from dledger.broker.store.reader import GetStatus
+from dledger.broker.topic.deleted_messages import is_gone
 from dledger.broker.topic.topic_names import HALF_TOPIC
 from dledger.broker.transaction.half_messages import again, as_asked, given_up, origin_of
 from dledger.formats.message_ids import encode_message_id
-from dledger.formats.properties import PGROUP, UNIQ_KEY, decode_properties
+from dledger.formats.properties import PGROUP, REAL_TOPIC, UNIQ_KEY, decode_properties
 from dledger.formats.record import Record, decode_record
-from dledger.formats.state import TRANSACTION, TRANSACTIONS, Transaction
+from dledger.formats.state import DELETIONS, TRANSACTION, TRANSACTIONS, Transaction
 from dledger.log.reading import Rotten
 from dledger.remoting.codes import RequestCode
 from dledger.runtime.cooperative import PAUSE_S
@@ -57,7 +58,7 @@ class TransactionCheckService(LeaderService):
         self.discarded = 0
         """Transactions that nobody ended."""
         self.lost = 0
-        """Half messages that are gone: retention was faster."""
+        """Half messages that are gone: retention was faster, or their topic was deleted."""
 
     @property
     def open(self) -> int:
@@ -146,6 +147,15 @@ class TransactionCheckService(LeaderService):
             writer.append_op(TRANSACTIONS.removal(row.half))
             return
         self._bytes += record.size
+        properties = decode_properties(record.properties)
+        origin = origin_of(record, row.half)
+        if is_gone(writer.pending[DELETIONS].rows, properties, origin, ()):
+            self.lost += 1
+            self._log.warning(
+                "a transaction ends: its topic was deleted", half=row.half, topic=properties.get(REAL_TOPIC)
+            )
+            writer.append_op(TRANSACTIONS.removal(row.half))
+            return
         if row.checks >= self._settings.now.transaction_check_max:
             self.discarded += 1
             self._log.warning(

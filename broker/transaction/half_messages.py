@@ -24,7 +24,7 @@ from dledger.formats.properties import (
     encode_properties,
 )
 from dledger.formats.record import TRANSACTION_COMMIT, Record, encode_record
-from dledger.formats.state import MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction
+from dledger.formats.state import DELETIONS, MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction, was_deleted
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
@@ -112,7 +112,11 @@ def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
     properties = decode_properties(record.properties)
     topic, queue = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
     properties.pop(TRAN_MSG, None)
-    slot = writer.slot(topic)
+    slot = (
+        None
+        if was_deleted(writer.pending[DELETIONS].rows, topic, origin_of(record, half))
+        else writer.slot(topic)
+    )
     if slot is None or not slot.queues or not queue.isdecimal():
         raise RemotingError(
             ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic!r} of the message does not exist"

@@ -92,6 +92,14 @@ SUITES: tuple[Suite, ...] = (
         packages=("broker", "formats/state"),
     ),
     Suite(
+        "deletes-seeds",
+        SIM,
+        300,
+        seeds=12,
+        profiles=("brokers-deletes",),
+        packages=("broker/topic", "broker/store", "broker/schedule", "formats/state"),
+    ),
+    Suite(
         "orderly-seeds",
         SIM,
         300,

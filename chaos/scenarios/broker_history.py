@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dledger.chaos.scenarios.deletion_history import DeletionHistory
 from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.pop_history import PopHistory
@@ -111,6 +112,7 @@ class BrokerHistory:
     commits: list[Commit] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
+    deletions: DeletionHistory = field(default_factory=DeletionHistory)
     resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
     transactions: TransactionHistory = field(default_factory=TransactionHistory)

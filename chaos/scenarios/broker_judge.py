@@ -15,6 +15,7 @@ from itertools import pairwise
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, Stored
+from dledger.chaos.scenarios.deletion_history import BRIEF
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
@@ -325,6 +326,8 @@ def judge_delays(
                 if message.delivered and not message.copied:
                     came.setdefault(message.value, []).append(message.store_ms)
     for value in {**due, **came}:
+        if value.startswith(BRIEF.encode()):
+            continue  # its topic may be gone: `judge_deletions` looks at it
         waited, found = sorted(due.get(value, [])), sorted(came.get(value, []))
         verdict.delivered += len(found)
         # What is said to be delivered is, once for each time it was stored, but for what retention took

@@ -71,6 +71,10 @@ class BrokerReplay:
         self.first_positions: dict[Queue, int] = {}
         self.messages: dict[Queue, list[Stored]] = {}
         """Those that were applied here: all, when it began with the first entry."""
+        self.deleted: dict[Queue, list[list[Stored]]] = {}
+        """Those of topics that are deleted, one list for each topic that had that name."""
+        self._position = 0
+        """Of the newest entry in the log."""
         self.last_store_ms = 0
 
     def table(self, kind: type[Kept]) -> Kept:
@@ -113,7 +117,7 @@ class BrokerReplay:
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
         """One entry. InvariantViolated for a message that does not continue its queue."""
-        self.index = header.index
+        self.index, self._position = header.index, header.pos
         if header.kind == Kind.MESSAGE:
             self._message(header, record)
         elif header.kind == Kind.SYSTEM:
@@ -159,9 +163,25 @@ class BrokerReplay:
             )
         )
 
+    def _forget(self, op: dict[str, Any]) -> None:
+        """A deletion: of its topic or group nothing is left, and a topic of that name begins anew."""
+        if op["op"] not in ("topic_delete", "group_delete"):
+            return
+        kind = "topic" if op["op"] == "topic_delete" else "config" if op["keep_offsets"] else "group"
+        for table in self._tables:
+            table.forget(kind, op["name"])
+        if kind != "topic":
+            return
+        if op["at"] > self._position:
+            raise InvariantViolated(f"a deletion says that the log is its topic's up to behind it: {op}")
+        for queue in [queue for queue in self.ends if queue[0] == op["name"]]:
+            del self.ends[queue], self.first_positions[queue]
+            self.deleted.setdefault(queue, []).append(self.messages.pop(queue, []))
+
     def _operation(self, op: dict[str, Any]) -> None:
         for table in self._tables:
             if op["op"] in table.operations:
                 table.apply(op, self.ends)
+                self._forget(op)
                 return
         raise InvariantViolated(f"an operation that nobody knows: {op}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Trace
 from dledger.chaos.machine.settings import MS
+from dledger.chaos.scenarios.brief_topics import BriefTopics
 from dledger.chaos.scenarios.broker_clients import (
     FIRST_TOPIC,
     ORDERLY_GROUP,
@@ -36,11 +38,21 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_turns,
     name_of,
 )
-from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, BrokerReplay
-from dledger.chaos.scenarios.broker_stage import OPERATOR, ORDERLY, POP, PRODUCERS, PULL, PUSH, BrokerStage
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, BrokerReplay, Stored
+from dledger.chaos.scenarios.broker_stage import (
+    BRIEF_CLIENT,
+    OPERATOR,
+    ORDERLY,
+    POP,
+    PRODUCERS,
+    PULL,
+    PUSH,
+    BrokerStage,
+)
+from dledger.chaos.scenarios.deletion_history import generations, is_brief, judge_deletions
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
-from dledger.chaos.scenarios.oracle import Delays, Offsets, Topics, Transactions
+from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics, Transactions
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
@@ -109,9 +121,10 @@ class BrokerRun(Run):
             *(PushWorker(stage, number, history, topics) for number in PUSH),
             *(
                 OrderlyWorker(stage, number, history, topics)
-                for number in ORDERLY[: stage.clients - ORDERLY[0]]
+                for number in (ORDERLY if stage.profile.orderly else ())
             ),
             *(PopWorker(stage, number, history, topics) for number in POP),
+            *(BriefTopics(stage, BRIEF_CLIENT, history, topics) for _ in range(stage.profile.deletes)),
         ]
         for program in self._programs:
             stage.programs[program.name] = program.main
@@ -194,11 +207,12 @@ class BrokerRun(Run):
         stage = self.stage
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
         groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
-        judge_completeness(self.broker_history.reached, groups, stage.ledger.messages, stage.begun)
-        messages, begun = stage.ledger.messages, stage.begun
+        messages = _lasting(stage.ledger.messages)
+        judge_completeness(self.broker_history.reached, groups, messages, stage.begun)
+        begun = stage.begun
         gone = {queue: sum(one.position < begun for one in stored) for queue, stored in messages.items()}
         judge_followed(self.broker_history.resets, gone)
-        judge_popped(self.broker_history.pops.values, stage.ledger.messages, stage.begun, UNREAD)
+        judge_popped(self.broker_history.pops.values, messages, stage.begun, UNREAD)
 
     # Checkpoints and the end
 
@@ -215,10 +229,16 @@ class BrokerRun(Run):
         if broker is None or probe is None or not probe.opened or probe.node.snapshots.receiver.replacing:
             return
         disk = stage.world.nodes[name].disk
+        root = f"{stage.broker_root}/consumequeue"
+        for topic in sorted(disk.directory(root).names):
+            # Of a topic that is deleted no files are left, but for the moment until they are removed.
+            known = topic in broker.store.state.queues or topic in broker.store.leaving
+            if is_brief(topic) and not known:
+                raise InvariantViolated(f"{name}: {root}/{topic} is of a topic that was deleted")
         for queue in broker.store.queues.all():
             key = (queue.topic, queue.queue_id)
             bounds = queue.bounds
-            stored = stage.ledger.messages.get(key, [])
+            stored = self._stored(key, bounds.first_position)
             if not 0 <= bounds.min <= bounds.next <= len(stored):
                 raise InvariantViolated(f"{name}: {key} has {bounds}, the log has {len(stored)} messages")
             # Nothing is missing at the beginning but what is before the beginning of a log.
@@ -236,6 +256,12 @@ class BrokerRun(Run):
                 if offset < queue.flushed and content[offset * UNIT_SIZE :][:UNIT_SIZE] != wanted:
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
 
+    def _stored(self, queue: Queue, first_position: int) -> list[Stored]:
+        """Messages of a queue as the log has them: of the topic that began there, if several had its name."""
+        known = generations(self.stage.ledger, queue)
+        of_its = (stored for stored in known if stored and stored[0].position == first_position)
+        return next(of_its, []) if is_brief(queue[0]) else known[-1]
+
     def _check_index(self, name: str) -> None:
         """The IndexFiles of a broker find each message up to where it looked, and no other."""
         stage = self.stage
@@ -250,7 +276,9 @@ class BrokerRun(Run):
                 unit = KeyUnit._make(UNIT.unpack_from(content, unit_offset(file.slots, number)))
                 found.setdefault(unit.position, []).append(unit.key_hash)
         begun = max(stage.begun, probe.node.log.begin_pos)
-        for (topic, _), messages in stage.ledger.messages.items():
+        ledger = stage.ledger
+        every = (queue for queue in dict.fromkeys((*ledger.messages, *ledger.deleted)))
+        for topic, messages in ((key[0], chain(*generations(ledger, key))) for key in every):
             for message in messages:
                 hashes = found.pop(message.position, [])
                 if not begun <= message.position < broker.index.indexed:
@@ -277,7 +305,9 @@ class BrokerRun(Run):
             resets.apply(header, record)
             pops.apply(header, record)
             transactions.apply(header, record)
-        messages = replay.messages
+        again, _ = judge_deletions(history.deletions, replay)
+        stage.cluster.count("a topic that is made again has nothing of the one before", again)
+        messages = _lasting(replay.messages)
         judge_sends(history.sends, messages, verdict)
         judge_times(messages)
         following = replay.table(Delays).rows
@@ -349,3 +379,8 @@ class BrokerRun(Run):
         for send in history.sends:
             if send.end >= 0 and send.outcome == ACKNOWLEDGED:
                 self.took((send.end - send.begin) / MS)
+
+
+def _lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]:
+    """Of the topics that nobody deletes."""
+    return {queue: stored for queue, stored in messages.items() if not is_brief(queue[0])}

@@ -48,6 +48,8 @@ PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPE
 """Numbers of the client machines."""
 ORDERLY = (POP[-1] + 1, POP[-1] + 2)
 """In runs with consumers that work in order."""
+BRIEF_CLIENT = POP[-1] + 1
+"""In runs with topics that are deleted."""
 LOCK_LIVE_S = 5.0
 """There."""
 
@@ -170,6 +172,8 @@ class BrokerStage(Stage):
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         if PROFILES[plan.profile].orderly:
             self.clients = ORDERLY[-1] + 1
+        elif PROFILES[plan.profile].deletes:
+            self.clients = BRIEF_CLIENT + 1
         super().__init__(plan, trace)
         self.ledger = BrokerReplay()
         """What everything that was committed so far makes."""
@@ -251,6 +255,7 @@ class BrokerStage(Stage):
 
     async def _main(self, env: Env, machine: Machine) -> None:
         config = BrokerConfig(
+            config_export_s=0,
             cluster_name=CLUSTER,
             broker_name=BROKER_NAME,
             broker_ip=self.world.nodes[machine.name].address,

@@ -39,6 +39,9 @@ class Notes:
         else:
             self.rows.pop(op["name"], None)
 
+    def forget(self, kind: str, name: str) -> None:
+        """Nothing goes."""
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op for op in value}
 

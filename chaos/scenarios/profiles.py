@@ -62,6 +62,8 @@ class Profile:
     written that the older does not know."""
     brokers: bool = False
     """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
+    deletes: bool = False
+    """With a client that makes topics and deletes them."""
     orderly: bool = False
     """Two more consumers share a group that works in order, and change hands again and again."""
     spread_chance: float = 0.0
@@ -174,6 +176,7 @@ TWICE = "a message was sent again and is there twice"
 NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
 LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
+DELETED_MEANWHILE = "a topic was made again and deleted while the leader changed"
 IN_A_CALL = "the leader changed in the middle of an orderly call"
 FORWARDED = "a broker forwarded what only the leader can do"
 ON_THE_WAY = "the leader changed while a request was forwarded to it"
@@ -422,5 +425,18 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         orderly=True,
         marks=(NEW_LEADER, LOCKED_ANEW, IN_A_CALL),
+    ),
+    # Topics are deleted and made again while leaders go, nodes start again from their snapshots, and
+    # retention takes the beginning of the log.
+    "brokers-deletes": Profile(
+        (
+            KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE, POWER, POWER_CRASH, CRASH,
+            RETIRE, OUTAGE, WIPE, CLIENT_KILL,
+        ),
+        brokers=True,
+        deletes=True,
+        segment=32 * 1024,
+        reserved_s=15.0,
+        marks=(NEW_LEADER, RETIRED, INSTALLED, DELETED_MEANWHILE),
     ),
 }  # fmt: skip

@@ -123,10 +123,13 @@ def decide(
     situation: Situation,
     boundaries: Sequence[Boundary],
     delete_before: int | None = None,
+    *,
+    any_hour: bool = False,
 ) -> Removal | None:
     """Where the log should begin, None to leave it.
 
-    `boundaries` ascending. `delete_before`: an operator wants entries below this index gone at any age.
+    `boundaries` ascending. `delete_before`: an operator wants entries below this index gone at any age;
+    `any_hour`: what expired, now.
     """
     allowed = [
         boundary
@@ -143,7 +146,7 @@ def decide(
     chosen: Removal | None = None
     if delete_before is not None:
         chosen = _last(unneeded, lambda boundary: boundary.index < delete_before, "asked for")
-    if is_delete_hour(settings, situation.now_ms) or situation.used_ratio > settings.clean_ratio:
+    if any_hour or is_delete_hour(settings, situation.now_ms) or situation.used_ratio > settings.clean_ratio:
         limit = situation.now_ms - settings.reserved_hours * HOUR_MS
         # A log that another program wrote may hold times that went back: a segment before a boundary may
         # then be younger than the boundary says.

@@ -187,6 +187,10 @@ class Node:
         self.scrubber.retune(settings.scrub_bytes_per_s, settings.scrub_pause_s)
         self.snapshots.retainer.retune(settings.retention)
 
+    def delete_expired(self) -> None:
+        """What retention may take goes now, whatever hour it is."""
+        self.snapshots.retainer.delete_expired()
+
     async def step_aside(self, timeout_s: float) -> bool:
         """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the
         other. True when it moved; the node then still answers and votes until it is cancelled."""

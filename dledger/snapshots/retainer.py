@@ -35,6 +35,7 @@ class Retainer:
         self._catalog = catalog
         self._wake = asyncio.Event()
         self._asked: int | None = None
+        self._any_hour = False
         self._asked_until = 0.0
         self._unfinished = False
         self.used_ratio = 0.0
@@ -51,6 +52,11 @@ class Retainer:
         """An operator wants entries below `index` gone: as far as whole segments and snapshots allow."""
         self._asked = index
         self._asked_until = asyncio.get_running_loop().time() + ASKED_TIMEOUT_S
+        self._wake.set()
+
+    def delete_expired(self) -> None:
+        """An operator wants what expired gone now, whatever hour it is."""
+        self._any_hour = True
         self._wake.set()
 
     def wake(self) -> None:
@@ -80,7 +86,9 @@ class Retainer:
         async with self._catalog.changing:
             if self._unfinished:
                 self._unfinished = not await self._log.drop_before(self._log.base)
-            removal = decide(self._settings, self._situation(), self._catalog.manifests, self._asked)
+            manifests, asked = self._catalog.manifests, self._asked
+            any_hour, self._any_hour = self._any_hour, False
+            removal = decide(self._settings, self._situation(), manifests, asked, any_hour=any_hour)
             if removal is not None:
                 try:
                     await self._remove(removal)

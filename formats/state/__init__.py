@@ -4,13 +4,22 @@
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
-  `transactions` half messages that wait for their end
+  `transactions` half messages that wait for their end; `deletions` what was deleted
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
 """
 
 from dledger.formats.state.delays import DELAYS, MAX_LEVELS, DelayProgress
+from dledger.formats.state.deletions import (
+    DELETIONS,
+    GROUP_DELETE,
+    TOPIC_DELETE,
+    TopicDeletion,
+    forgotten_by,
+    group_deletion,
+    was_deleted,
+)
 from dledger.formats.state.groups import GROUPS, GroupConfig
 from dledger.formats.state.locks import (
     LOCK_BATCH,
@@ -60,6 +69,7 @@ from dledger.formats.state.resets import (
 from dledger.formats.state.table import (
     MAX_INT,
     MAX_NAME,
+    MAX_OFFSET,
     MAX_QUEUES,
     PIECE,
     Declared,
@@ -76,7 +86,9 @@ from dledger.formats.state.versions import VERSIONS, VersionNote
 
 __all__ = [
     "DELAYS",
+    "DELETIONS",
     "GROUPS",
+    "GROUP_DELETE",
     "LOCKS",
     "LOCK_BATCH",
     "MAX_INT",
@@ -84,6 +96,7 @@ __all__ = [
     "MAX_LEVELS",
     "MAX_LOCK_BATCH",
     "MAX_NAME",
+    "MAX_OFFSET",
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "MAX_RESET_QUEUES",
@@ -98,6 +111,7 @@ __all__ = [
     "RESETS",
     "TABLES",
     "TOPICS",
+    "TOPIC_DELETE",
     "TRANSACTION",
     "TRANSACTIONS",
     "UNLOCK_BATCH",
@@ -125,11 +139,14 @@ __all__ = [
     "StateCopy",
     "StateRow",
     "TopicConfig",
+    "TopicDeletion",
     "Transaction",
     "UnknownOperation",
     "VersionNote",
     "batch_op",
     "done_op",
+    "forgotten_by",
+    "group_deletion",
     "heard_op",
     "holds_state",
     "offsets_op",
@@ -138,4 +155,5 @@ __all__ = [
     "queue_ends",
     "state_version",
     "unpack_parts",
+    "was_deleted",
 ]

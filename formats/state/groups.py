@@ -20,4 +20,6 @@ class GroupConfig(Row, frozen=True):
     flags: Int32 = 0
 
 
-GROUPS = Declared[str, GroupConfig]("groups", GroupConfig, key=("name",), since=1)
+GROUPS = Declared[str, GroupConfig](
+    "groups", GroupConfig, key=("name",), since=1, of={"group": "name", "config": "name"}
+)

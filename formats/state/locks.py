@@ -84,4 +84,5 @@ LOCKS = Declared[LockKey, QueueLock](
     since=3,
     more={LOCK_BATCH: _lock, UNLOCK_BATCH: _unlock},
     queue_field="queue",
+    of={"topic": "topic", "group": "group"},
 )

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, cast
 
 import msgpack
 
+from dledger.formats.state.deletions import forgotten_by
 from dledger.formats.state.groups import GROUPS, GroupConfig
 from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.queues import QueueBounds, QueueEnds
@@ -107,6 +108,9 @@ class ReplicatedState:
             table = self._by_op.get(name)
             if table is not None:
                 table.apply(op, self)
+                gone = forgotten_by(op)
+                if gone is not None:
+                    self._forget(*gone)
                 return str(name)
         except (*SKIPPED, msgpack.UnpackException):
             table, name = None, None  # total by design (S13): every table checks before it changes
@@ -114,6 +118,19 @@ class ReplicatedState:
             raise UnknownOperation(name)
         self.skipped += 1
         return None
+
+    def _forget(self, kind: str, name: str) -> None:
+        for table in self._tables.values():
+            table.forget(kind, name)
+
+    @staticmethod
+    def read(body: bytes) -> Op | None:
+        """The operation of a SYSTEM entry; None for what is none."""
+        try:
+            op = msgpack.unpackb(body, strict_map_key=False)
+        except (ValueError, msgpack.UnpackException):
+            return None
+        return op if isinstance(op, dict) and isinstance(op.get("op"), str) else None
 
     def since(self, op: str) -> int:
         """State version of the programs that know this operation; KeyError for an unknown one."""
@@ -149,6 +166,10 @@ class ReplicatedState:
     def offsets(self) -> dict[str, dict[tuple[str, int], int]]:
         """group -> (topic, queue id) -> next offset to consume."""
         return cast(OffsetTable, self._tables[OFFSETS.name]).rows
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets in a topic."""
+        return cast(OffsetTable, self._tables[OFFSETS.name]).groups_of(topic)
 
     @property
     def queues(self) -> dict[str, dict[int, QueueBounds]]:
@@ -294,11 +315,15 @@ def holds_state(parts: Mapping[str, bytes]) -> bool:
     return COUNTERS in parts and TOPICS.name in parts
 
 
-def queue_ends(parts: Mapping[str, bytes]) -> dict[tuple[str, int], int]:
-    """(topic, queue id) -> next offset, from the parts of a snapshot; ValueError."""
+def queue_ends(parts: Mapping[str, bytes]) -> dict[tuple[str, int], tuple[int, int]]:
+    """(topic, queue id) -> next offset and first position, from the parts of a snapshot; ValueError."""
     ends = QueueEnds()
     try:
         ends.load(msgpack.unpackb(parts.get(QUEUES.name, b"\x90"), strict_map_key=False))
     except (TypeError, msgpack.UnpackException) as error:
         raise ValueError(f"not the queues of a state: {error!r}") from error
-    return {(topic, queue): one.next for topic, queues in ends.rows.items() for queue, one in queues.items()}
+    return {
+        (topic, queue): (one.next, one.first_position)
+        for topic, queues in ends.rows.items()
+        for queue, one in queues.items()
+    }

@@ -49,6 +49,8 @@ class OffsetTable:
         self.rows: dict[str, dict[Queue, int]] = {}
         self._copied: set[str] = set()
         """Groups whose offsets a copy of the state holds as they are: a change takes a copy of them first."""
+        self._groups: dict[str, dict[str, int]] = {}
+        """Topic -> groups with offsets in it -> queue ids of theirs are below this."""
 
     @property
     def empty(self) -> bool:
@@ -59,21 +61,56 @@ class OffsetTable:
         """See `Table`. An offset that is not higher, or beyond the end, is left out."""
         group = _name(op.get("group"))
         rows = [_row(item) for item in _list(op.get("offsets"))]
-        known = self.rows.setdefault(group, {})
-        if group in self._copied:
-            self._copied.discard(group)
-            known = self.rows[group] = known.copy()
+        self.rows.setdefault(group, {})
+        known = self._own(group)
         reset = op["op"] == RESET_OP
         for topic, queue_id, offset in rows:
             key = (topic, queue_id)
             before = -1 if reset else known.get(key, -1)
             if before < offset <= state.next_offset(topic, queue_id):
+                if key not in known:
+                    self._has(group, topic, queue_id)
                 known[key] = offset
+
+    def _own(self, group: str) -> dict[Queue, int]:
+        """Offsets of a group, to be changed."""
+        known = self.rows[group]
+        if group in self._copied:
+            self._copied.discard(group)
+            known = self.rows[group] = known.copy()
+        return known
+
+    def _has(self, group: str, topic: str, queue_id: int) -> None:
+        groups = self._groups.setdefault(topic, {})
+        groups[group] = max(groups.get(group, 0), queue_id + 1)
+
+    def forget(self, kind: str, name: str) -> None:
+        """See `Table`."""
+        if kind == "topic":
+            for group, queues in self._groups.pop(name, {}).items():
+                known = self._own(group)
+                for queue_id in range(queues):
+                    known.pop((name, queue_id), None)
+        elif kind == "group":
+            self._copied.discard(name)
+            for topic in dict.fromkeys(topic for topic, _ in self.rows.pop(name, {})):
+                groups = self._groups[topic]
+                del groups[name]
+                if not groups:
+                    del self._groups[topic]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets in a topic."""
+        return list(self._groups.get(topic, ()))
 
     def load(self, value: Any) -> None:
         """See `Table`."""
         self.rows = {name: {(topic, queue): at for topic, queue, at in rows} for name, rows in value}
         self._copied = set()
+        self._groups = {}
+        for group, known in self.rows.items():
+            for topic, queue_id in known:
+                self._has(group, topic, queue_id)
 
     load_own = load
 

@@ -8,12 +8,13 @@ applied meanwhile falls out of the layer. Nothing here is kept when leadership e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import suppress
 from typing import Any, cast
 
+from dledger.formats.state.deletions import forgotten_by
 from dledger.formats.state.machine import ReplicatedState
-from dledger.formats.state.table import SKIPPED, Declared, DeclaredTable, K, Op, R
+from dledger.formats.state.table import SKIPPED, Declared, DeclaredTable, K, Op, R, named
 
 _GONE = object()
 
@@ -49,6 +50,25 @@ class Pending:
         cast("Layer[Any, Any]", table.rows).index = index
         with suppress(*SKIPPED):  # it is in the log, and will be skipped there as well
             table.apply(op, self._state)
+            gone = forgotten_by(op)
+            if gone is not None:
+                self._forget(index, *gone)
+
+    def keys_of(self, declared: Declared[K, R], kind: str, name: str) -> list[K]:
+        """Keys of the rows that are a part of this topic or group."""
+        layer = cast("Layer[K, R]", self[declared].rows)
+        place = declared.key.index(declared.of[kind])
+        keys = dict.fromkeys(self._state[declared].keys_of(kind, name))
+        keys.update(dict.fromkeys(key for key in layer.changed if named(key, place) == name))
+        return [key for key in keys if key in layer]
+
+    def _forget(self, index: int, kind: str, name: str) -> None:
+        for source in self._state.sources:
+            if isinstance(source, Declared) and kind in source.of:
+                table = self[source]
+                cast("Layer[Any, Any]", table.rows).index = index
+                for key in self.keys_of(source, kind, name):
+                    table.discard(key)
 
     def applied(self, index: int) -> None:
         """The state holds everything up to this entry."""
@@ -75,6 +95,11 @@ class Layer(MutableMapping[K, R]):
             at, key = order.popleft()
             if self._latest.get(key) == at:
                 del self._latest[key], self._changed[key]
+
+    @property
+    def changed(self) -> Iterable[K]:
+        """Keys of what differs from the rows below."""
+        return self._changed
 
     @property
     def at_most(self) -> int:

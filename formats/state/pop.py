@@ -150,10 +150,20 @@ POPS = Declared[CheckpointKey, PopCheckpoint](
     key=("group", "topic", "queue", "start", "time"),
     since=_SINCE,
     more={POP_DONE: _done},
+    of={"topic": "topic", "group": "group"},
 )
 POP_ORDERS = Declared[OrderKey, PopOrder](
-    "pop_orders", PopOrder, key=("group", "topic", "queue"), since=_SINCE, remove=POP_ORDER_END
+    "pop_orders",
+    PopOrder,
+    key=("group", "topic", "queue"),
+    since=_SINCE,
+    remove=POP_ORDER_END,
+    of={"topic": "topic", "group": "group"},
 )
 REQUEST_MODES = Declared[tuple[str, str], RequestMode](
-    "request_modes", RequestMode, key=("topic", "group"), since=_SINCE
+    "request_modes",
+    RequestMode,
+    key=("topic", "group"),
+    since=_SINCE,
+    of={"topic": "topic", "group": "group"},
 )

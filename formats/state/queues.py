@@ -60,7 +60,15 @@ class QueueEnds:
 
     def touch(self, topic: str) -> None:
         """Bounds of queues of this topic were changed."""
-        self._touched[topic] = None
+        if topic in self.rows:
+            self._touched[topic] = None
+
+    def forget(self, kind: str, name: str) -> None:
+        """See `Table`: the next message of the topic is the first of its queue."""
+        if kind == "topic":
+            self.rows.pop(name, None)
+            self._packed.pop(name, None)
+            self._touched.pop(name, None)
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
         """There are no operations."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dledger.formats.state.delays import DELAYS
+from dledger.formats.state.deletions import DELETIONS
 from dledger.formats.state.groups import GROUPS
 from dledger.formats.state.locks import LOCKS
 from dledger.formats.state.offsets import OffsetTable
@@ -51,6 +52,7 @@ TABLES: tuple[Source, ...] = (
     VERSIONS,
     RESETS,
     TRANSACTIONS,
+    DELETIONS,
 )
 
 

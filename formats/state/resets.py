@@ -81,5 +81,11 @@ def _heard(table: DeclaredTable[ResetKey, OffsetReset], op: Op, state: Replicate
 
 
 RESETS = Declared[ResetKey, OffsetReset](
-    "resets", OffsetReset, key=("group", "topic"), since=5, remove="reset_over", more={RESET_HEARD: _heard}
+    "resets",
+    OffsetReset,
+    key=("group", "topic"),
+    since=5,
+    remove="reset_over",
+    more={RESET_HEARD: _heard},
+    of={"topic": "topic", "group": "group"},
 )

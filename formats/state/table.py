@@ -134,6 +134,10 @@ class Table(Protocol):
     def load_own(self, value: Any) -> None:
         """Inverse of `TableCopy.own_pieces`."""
 
+    def forget(self, kind: str, name: str) -> None:
+        """The topic or the group (`kind`) of this name is deleted: nothing of it stays. Of kind "config" a
+        group's configuration goes, and nothing else."""
+
     def copy(self) -> TableCopy:
         """Quick, and nothing of it is sorted."""
 
@@ -152,7 +156,8 @@ class Declared(Generic[K, R]):
     `key`: the fields of a row that are its key; with one, the key is its value, else the tuple of them.
     `remove`: name of the operation that removes a row; its fields are those of the key. `more`: further
     operations. `versioned`: the number of changes is part of the state (DataVersion.counter). `topic_field`,
-    `queue_field`: fields that have columns of their own in views, where a row has them.
+    `queue_field`: fields that have columns of their own in views, where a row has them. `of`: fields whose
+    topic or group a row is a part of, kind (`Table.forget`) -> field of the key: it goes when that goes.
     """
 
     name: str
@@ -164,6 +169,7 @@ class Declared(Generic[K, R]):
     versioned: bool = False
     topic_field: str = "topic"
     queue_field: str = "queue"
+    of: Mapping[str, str] = field(default_factory=dict)
 
     def make(self) -> DeclaredTable[K, R]:
         """An empty one."""
@@ -199,6 +205,11 @@ class DeclaredTable(Generic[K, R]):
         """Changes so far."""
         self._fields = tuple(one.encode_name for one in msgspec.structs.fields(declaration.row))
         self._key_type = _key_type(declaration) if declaration.remove else None
+        of = declaration.of if rows is None else {}  # others' rows are found by their owner
+        self._of: dict[str, dict[str, dict[K, None]]] = {kind: {} for kind in of}
+        """Kind -> name -> keys of the rows that go with it."""
+        self._places = {kind: declaration.key.index(name) for kind, name in of.items()}
+        """Place of the name in the key."""
 
     @property
     def empty(self) -> bool:
@@ -208,15 +219,37 @@ class DeclaredTable(Generic[K, R]):
     def put(self, row: R) -> None:
         """Create or replace a row. One that is there already is no change."""
         key = self.declaration.key_of(row)
-        if self.rows.get(key) != row:
+        known = self.rows.get(key)
+        if known != row:
             self.rows[key] = row
             self.version += 1
+            if known is None and self._of:
+                self._belongs(key)
 
     def discard(self, key: K) -> None:
         """Remove the row of a key, if there is one."""
         if key in self.rows:
             del self.rows[key]
             self.version += 1
+            for kind, place in self._places.items():
+                name = named(key, place)
+                keys = self._of[kind].get(name, {})
+                keys.pop(key, None)
+                if not keys:
+                    self._of[kind].pop(name, None)
+
+    def keys_of(self, kind: str, name: str) -> list[K]:
+        """Keys of the rows that are a part of this topic or group."""
+        return list(self._of.get(kind, {}).get(name, ()))
+
+    def forget(self, kind: str, name: str) -> None:
+        """See `Table`."""
+        for key in self.keys_of(kind, name):
+            self.discard(key)
+
+    def _belongs(self, key: K) -> None:
+        for kind, place in self._places.items():
+            self._of[kind].setdefault(named(key, place), {})[key] = None
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
         """See `Table`."""
@@ -232,6 +265,10 @@ class DeclaredTable(Generic[K, R]):
         """See `Table`."""
         rows = map(self._row, value)
         self.rows = {self.declaration.key_of(row): row for row in rows}
+        self._of = {kind: {} for kind in self._of}
+        if self._of:
+            for key in self.rows:
+                self._belongs(key)
 
     load_own = load
 
@@ -283,6 +320,11 @@ class DeclaredCopy(Generic[K, R]):
         yield from packed_array(len(self.rows), (row.op() for row in heapq.merge(*runs, key=key)))
 
     own_pieces = pieces
+
+
+def named(key: object, place: int) -> str:
+    """The name in a key."""
+    return str(key[place] if isinstance(key, tuple) else key)
 
 
 def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:

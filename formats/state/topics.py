@@ -32,5 +32,5 @@ class TopicConfig(Row, frozen=True, rename={"read_queues": "read", "write_queues
 
 
 TOPICS = Declared[str, TopicConfig](
-    "topics", TopicConfig, key=("name",), since=1, versioned=True, topic_field="name"
+    "topics", TopicConfig, key=("name",), since=1, versioned=True, topic_field="name", of={"topic": "name"}
 )

@@ -130,12 +130,16 @@ class FakeNode:
         self.transfer_to: str | None = None
         self._scheduled = False
         self.tuned: NodeSettings = config
+        self.expired = False
 
     async def open(self) -> None:
         self.applied_index = self.commit_index = await self.host.open(self.log)
 
     def retune(self, settings: NodeSettings) -> None:
         self.tuned = settings
+
+    def delete_expired(self) -> None:
+        self.expired = True
 
     async def run(self) -> None:
         await self.open()

@@ -66,6 +66,7 @@ class SimGroup:
 
     async def _broker(self, env: Env, name: str) -> None:
         config = BrokerConfig(
+            config_export_s=0,
             store_root="/store",
             self_id=name,
             peers={peer: f"{peer}:40911" for peer in NAMES},

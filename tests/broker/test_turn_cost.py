@@ -18,16 +18,18 @@ from typing import Any, cast
 
 import pytest
 
+from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
 from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
+from dledger.broker.topic.topic_processor import MAX_LIST
 from dledger.formats.message_ids import decode_message_id
 from dledger.formats.state import MAX_LOCK_BATCH
 from dledger.namesrv.config import NamesrvConfig
-from dledger.namesrv.service import NameServer
+from dledger.namesrv.service import CONTROLLER_REQUESTS, NameServer
 from dledger.remoting.bodies import MAX_BARE_TAGS
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.fastjson import MAX_ODD, MAX_UNQUOTED
@@ -106,6 +108,10 @@ def sends() -> list[Asked]:
 def replies() -> list[Asked]:
     properties = "REPLY_TO_CLIENT\x01c\x02" + "".join(f"k{number}\x01v\x02" for number in range(3500))
     return [(send_header("T", 0, properties), b"x" * (4 << 20)), (send_header("T", 0, ""), b"x")]
+
+
+def listed(body: Mapping[str, object]) -> bytes:
+    return json.dumps(body).encode()
 
 
 def topic(**more: object) -> Asked:
@@ -250,6 +256,26 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda: [group_settings()],
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: [(None, b"")],
     RequestCode.GET_ALL_CONSUMER_OFFSET: lambda: [(None, b"")],
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: lambda: [
+        (None, listed({"topicConfigList": [{"topicName": f"List{number}"} for number in range(MAX_LIST)]}))
+    ],
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: lambda: [
+        (None, listed({"groupConfigList": [{"groupName": f"List{number}"} for number in range(MAX_LIST)]}))
+    ],
+    RequestCode.GET_ALL_DELAY_OFFSET: lambda: [(None, b"")],
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: lambda: [(None, b"")],
+    RequestCode.GET_ALL_PRODUCER_INFO: lambda: [(None, b"")],
+    RequestCode.QUERY_CORRECTION_OFFSET: lambda: [
+        queue(compareGroup="CG", filterGroups=",".join(map(str, range(5000))))
+    ],
+    RequestCode.GET_BROKER_HA_STATUS: lambda: [(None, b"")],
+    RequestCode.GET_BROKER_EPOCH_CACHE: lambda: [(None, b"")],
+    RequestCode.DELETE_EXPIRED_COMMITLOG: lambda: [(None, b"")],
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: lambda: [(None, b"")],
+    RequestCode.CLEAN_UNUSED_TOPIC: lambda: [(None, b"")],
+    **{code: lambda: [(None, b"")] for code in REFUSED},
+    RequestCode.DELETE_TOPIC_IN_BROKER: lambda: [queue()],
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: lambda: [queue(groupName="CG", cleanOffset="true")],
     RequestCode.GET_TOPIC_STATS_INFO: lambda: [queue()],
     RequestCode.GET_CONSUME_STATS: lambda: [queue(), queue(topicList=";".join(["T"] * 1000))],
     RequestCode.GET_BROKER_CONSUME_STATS: lambda: [queue(isOrder="false")],
@@ -350,6 +376,7 @@ NAMESERVER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.GET_KVLIST_BY_NAMESPACE: lambda: [identity()],
     RequestCode.UPDATE_NAMESRV_CONFIG: lambda: [(None, b"orderMessageEnable=true\n" * 300)],
     RequestCode.GET_NAMESRV_CONFIG: lambda: [(None, b"")],
+    **{code: lambda: [(None, b"")] for code in CONTROLLER_REQUESTS},
 }
 
 

@@ -208,3 +208,72 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
         check(major, group, {f"resetOffsetByTime -g {name} -t {topic} -s 0": r"(?s)#offset.* 0\s"})
         assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
     check(major, group, {f"consumerProgress -g {name}": r"(?m)Diff Total: 0"})
+
+
+def test_it_deletes_for_good_and_to_all_brokers(
+    major: int, group: LocalCluster, topics: Callable[[str], str]
+) -> None:
+    """A topic and a group are gone everywhere, and a topic of that name begins at 0. A command that goes to
+    all brokers of the cluster works at once, also where a follower is asked."""
+    topic, name = f"Gone{major}", f"CG_gone{major}"
+    leader = wait_for(group.leader, READY_S, lambda: "no leader")
+    (follower, *_) = (node for node in group.spec.node_ids if node != leader)
+    check(
+        major,
+        group,
+        {
+            f"updateTopic -c DefaultCluster -t {topic} -r 1 -w 1": f"{group.addr(leader)} success",
+            f"updateSubGroup -c DefaultCluster -g {name}": "success",
+            f"updateTopic -b {group.addr(follower)} -t {topic}F": "success",
+        },
+    )
+    for turn in range(2):
+        with Producer("PG_gone", group.namesrv_addr) as producer:
+            producer.create_topic(topic, 1)
+            assert [producer.send(Message(topic, b"%d" % turn)).queue_offset for _ in range(3)] == [0, 1, 2]
+        check(
+            major,
+            group,
+            {f"printMsg -t {topic}": rf"(?s)BODY: {turn}(?!.*BODY: {turn - 1})"},
+        )
+        check(
+            major,
+            group,
+            {
+                f"deleteTopic -c DefaultCluster -t {topic}": rf"\[{topic}\] from cluster .*success",
+                f"deleteSubGroup -c DefaultCluster -g {name}": "success",
+            },
+        )
+    (listed,) = printed(major, group, "topicList")
+    assert topic not in listed.split() and f"%RETRY%{name}" not in listed.split()
+
+
+def test_it_administers_a_group(major: int, stage: Stage) -> None:
+    """What asks a master for its slaves, cleans, exports, and the rest of what works on a Raft group."""
+    leader = stage.leader
+    stage.group.create_topic(f"Rt{major}")
+    later = {
+        "haStatus -c DefaultCluster": r"(?s)#InSyncSlaveNum\s+2.*OK.*OK",
+        "getBrokerEpoch -c DefaultCluster": r"epoch=\d+, startOffset=0",
+        f"producer -b {leader}": "language=JAVA",
+        f"getColdDataFlowCtrInfo -b {leader}": "does not slow down groups",
+        f"listUser -b {leader}": "plain_acl.yml",
+        f"getControllerMetaData -a {stage.group.namesrv_addr}": "among themselves, by Raft",
+    }
+    check(
+        major,
+        stage.group,
+        {
+            f"getBrokerConfig -b {leader}": r"brokerRole\s+=\s+SYNC_MASTER",
+            "cleanExpiredCQ -c DefaultCluster": "success",
+            "cleanUnusedTopic -c DefaultCluster": "success",
+            "deleteExpiredCommitLog -c DefaultCluster": "success",
+            "exportConfigs -c DefaultCluster -f .": "success",
+            "exportMetrics -c DefaultCluster -f .": "success",
+            "exportMetadata -c DefaultCluster -f .": "success",
+            f"checkMsgSendRT -t Rt{major} -a 2 -s 64": "true",
+            f"allocateMQ -t {stage.topic} -i a,b": '"a":',
+            "topicClusterList -t " + stage.topic: "DefaultCluster",
+            **(later if major == 5 else {}),
+        },
+    )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from dledger.chaos.scenarios.oracle.delays import Delays
+from dledger.chaos.scenarios.oracle.deletions import Deletions
 from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
@@ -34,6 +35,9 @@ class Oracle(Protocol):
     def apply(self, op: Mapping[str, Any], ends: Mapping[Queue, int]) -> None:
         """One operation. `ends`: next offset of each queue that ever had a message."""
 
+    def forget(self, kind: str, name: str) -> None:
+        """A topic or a group is deleted; or a group's "config" alone."""
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         """What a boundary snapshot says: the unpacked part, and the part `counters`."""
 
@@ -55,11 +59,13 @@ def oracles() -> tuple[Oracle, ...]:
         Versions(),
         Resets(),
         Transactions(),
+        Deletions(),
     )
 
 
 __all__ = [
     "Delays",
+    "Deletions",
     "Groups",
     "Locks",
     "Offsets",

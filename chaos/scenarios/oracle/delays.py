@@ -18,6 +18,9 @@ class Delays:
     def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
         self.rows[op["level"]] = op["next"]
 
+    def forget(self, kind: str, name: str) -> None:
+        """Nothing goes."""
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["level"]: op["next"] for op in value}
 

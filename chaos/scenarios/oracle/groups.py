@@ -18,6 +18,10 @@ class Groups:
     def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
         self.rows[op["name"]] = op
 
+    def forget(self, kind: str, name: str) -> None:
+        if kind in ("group", "config"):
+            self.rows.pop(name, None)
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op for op in value}
 

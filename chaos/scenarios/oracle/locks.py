@@ -24,6 +24,10 @@ class Locks:
             elif self.rows.get(key) == op["client"]:
                 del self.rows[key]
 
+    def forget(self, kind: str, name: str) -> None:
+        place = {"group": 0, "topic": 1}.get(kind)
+        self.rows = {key: row for key, row in self.rows.items() if place is None or key[place] != name}
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {(op["group"], op["topic"], op["queue"]): op["client"] for op in value}
 

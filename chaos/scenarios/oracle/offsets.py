@@ -22,6 +22,13 @@ class Offsets:
             if before < offset <= ends.get((topic, queue), 0):
                 known[topic, queue] = offset
 
+    def forget(self, kind: str, name: str) -> None:
+        if kind == "group":
+            self.rows.pop(name, None)
+        elif kind == "topic":
+            for group, rows in self.rows.items():
+                self.rows[group] = {queue: at for queue, at in rows.items() if queue[0] != name}
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {group: {(topic, queue): at for topic, queue, at in rows} for group, rows in value}
 

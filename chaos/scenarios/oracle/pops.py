@@ -30,6 +30,10 @@ class Pops:
             if left:
                 self.rows[key] = {**row, "offsets": left}
 
+    def forget(self, kind: str, name: str) -> None:
+        place = {"group": 0, "topic": 1}.get(kind)
+        self.rows = {key: row for key, row in self.rows.items() if place is None or key[place] != name}
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {}
         for op in value:
@@ -55,6 +59,10 @@ class PopOrders:
         else:
             self.rows.pop(key, None)
 
+    def forget(self, kind: str, name: str) -> None:
+        place = {"group": 0, "topic": 1}.get(kind)
+        self.rows = {key: row for key, row in self.rows.items() if place is None or key[place] != name}
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {(op["group"], op["topic"], op["queue"]): dict(op) for op in value}
 
@@ -74,6 +82,9 @@ class Versions:
     def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
         self.rows[op["version"]] = None
 
+    def forget(self, kind: str, name: str) -> None:
+        """Nothing goes."""
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["version"]: None for op in value}
 
@@ -92,6 +103,10 @@ class RequestModes:
 
     def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
         self.rows[op["topic"], op["group"]] = dict(op)
+
+    def forget(self, kind: str, name: str) -> None:
+        place = {"topic": 0, "group": 1}.get(kind)
+        self.rows = {key: row for key, row in self.rows.items() if place is None or key[place] != name}
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {(op["topic"], op["group"]): dict(op) for op in value}

@@ -20,6 +20,11 @@ class Topics:
         self.version += self.rows.get(op["name"]) != op
         self.rows[op["name"]] = op
 
+    def forget(self, kind: str, name: str) -> None:
+        if kind == "topic" and name in self.rows:
+            del self.rows[name]
+            self.version += 1
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op for op in value}
         self.version = counters["topics_version"]

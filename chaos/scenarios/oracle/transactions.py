@@ -21,6 +21,9 @@ class Transactions:
         else:
             self.rows.pop(op["half"], None)
 
+    def forget(self, kind: str, name: str) -> None:
+        """Nothing goes."""
+
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["half"]: dict(op) for op in value}
 

@@ -1,0 +1,24 @@
+"""Says no, with the reason (`refusals`)."""
+
+from __future__ import annotations
+
+from dledger.broker.admin.refusals import REFUSED
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+
+
+class RefusalProcessor:
+    """Handler of all of them."""
+
+    def __init__(self, context: BrokerContext) -> None: ...
+
+    def refuse(self, call: Call[None]) -> None:
+        """With the reason."""
+        why = REFUSED[RequestCode(call.request.code)]
+        raise RemotingError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
+
+
+for _code in REFUSED:
+    handles(_code, needs=Needs.ANY, reads="nothing: refused")(RefusalProcessor.refuse)

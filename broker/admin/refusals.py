@@ -1,0 +1,78 @@
+"""Requests of RocketMQ's tools that ask for what there is none of here: each is told why.
+
+They are answered with the code of a request that is not supported (3), as an unknown one, and with a text
+that says what there is instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.remoting.codes import RequestCode
+
+_ACL = (
+    "accounts are in the file plain_acl.yml of each broker, which reads it again when it changes: no request"
+    " shows or changes them"
+)
+_COLD = (
+    "this broker does not slow down groups that read cold data: such reads are done by workers and hold up"
+    " nobody else"
+)
+_CONTAINER = (
+    "this broker is one of a Raft group: members join and leave by `dledger member`, not by a container"
+)
+_CONTROLLER = "there is no controller: the brokers of a group elect their leader among themselves, by Raft"
+_ROCKSDB = (
+    "this broker keeps its ConsumeQueues in files and its configuration in the replicated log, not in RocksDB"
+)
+_STATIC = "there are no static topics here: a topic's queues stay with their broker group, whoever leads it"
+REFUSED: Mapping[RequestCode, str] = {
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
+    RequestCode.DELETE_ACL_CONFIG: _ACL,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACL,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACL,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ACL,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: (
+        "a group cannot be kept from one topic alone: disable the group (updateSubGroup -s false), or take"
+        " the read permission from the topic (updateTopicPerm)"
+    ),
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _STATIC,
+    RequestCode.ADD_BROKER: _CONTAINER,
+    RequestCode.REMOVE_BROKER: _CONTAINER,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: (
+        "there is no flush offset of a master to set: what is committed is durable at a majority of the group"
+    ),
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _CONTROLLER,
+    RequestCode.CONTROLLER_ELECT_MASTER: f"{_CONTROLLER}; `dledger transfer` moves leadership",
+    RequestCode.CONTROLLER_GET_METADATA_INFO: _CONTROLLER,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: f"{_CONTROLLER}; haStatus shows how far the others are",
+    RequestCode.UPDATE_CONTROLLER_CONFIG: _CONTROLLER,
+    RequestCode.GET_CONTROLLER_CONFIG: _CONTROLLER,
+    RequestCode.CLEAN_BROKER_DATA: _CONTROLLER,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
+    RequestCode.SET_COMMITLOG_READ_MODE: (
+        "how the log is read ahead is not set: hot segments are mapped, cold ones are read by workers"
+    ),
+    RequestCode.POP_ROLLBACK: (
+        "pops are rows of the replicated state, not messages of a revive topic: there is nothing to export,"
+        " or to roll back"
+    ),
+    RequestCode.SWITCH_TIMER_ENGINE: (
+        "there is one way in which delayed messages wait, in the replicated log: no engine to choose"
+    ),
+    RequestCode.AUTH_CREATE_USER: _ACL,
+    RequestCode.AUTH_UPDATE_USER: _ACL,
+    RequestCode.AUTH_DELETE_USER: _ACL,
+    RequestCode.AUTH_GET_USER: _ACL,
+    RequestCode.AUTH_LIST_USER: _ACL,
+    RequestCode.AUTH_CREATE_ACL: _ACL,
+    RequestCode.AUTH_UPDATE_ACL: _ACL,
+    RequestCode.AUTH_DELETE_ACL: _ACL,
+    RequestCode.AUTH_GET_ACL: _ACL,
+    RequestCode.AUTH_LIST_ACL: _ACL,
+}
+"""Code -> why."""

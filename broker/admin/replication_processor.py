@@ -1,0 +1,143 @@
+"""The replicated log as RocketMQ's tools ask for it: 907 GET_BROKER_HA_STATUS, 1007 GET_BROKER_EPOCH_CACHE,
+329 DELETE_EXPIRED_COMMITLOG, 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC (AdminBrokerProcessor).
+
+They ask a master and its slaves: here the leader and its followers. Any broker answers, of itself.
+"""
+
+from __future__ import annotations
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
+from dledger.host import LogReader
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.fastjson import dumps
+
+OWN = "the answering broker's own log, committed or not"
+MAX_EPOCHS = 200
+"""Terms of one answer, the newest: each is a look into the index file."""
+
+
+class ReplicationProcessor:
+    """Handlers of these codes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._node = context.node
+        self._settings = context.settings
+        self._members = context.members
+        self._gate = context.gate
+        self._background = context.background
+        self._log = context.env.log.child("admin")
+
+    @handles(RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN)
+    def ha_status(self, call: Call[None]) -> None:
+        """How far the others are, of the leader; of a follower where it is (HARuntimeInfo)."""
+        self._background.start(call.connection, call.request, self._ha_status(call))
+
+    async def _ha_status(self, call: Call[None]) -> None:
+        log, status = self._node.log, self._node.status()
+        end = log.end_pos
+        shown: dict[str, object] = {
+            "master": self._node.serving,
+            "masterCommitLogMaxOffset": end if self._node.serving else 0,
+            "inSyncSlaveNums": 0,
+            "haConnectionInfo": [],
+            "haClientRuntimeInfo": {
+                "masterAddr": self._gate.leader_address or "",
+                "transferredByteInSecond": 0,
+                "maxOffset": end,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "activated": not self._node.serving and self._gate.leader_address is not None,
+            },
+        }
+        peers = status.get("peers")
+        if self._node.serving and isinstance(peers, dict):
+            known = self._members()
+            rows = []
+            for name, peer in sorted(peers.items()):
+                durable = peer.get("durable_index")
+                durable = durable if isinstance(durable, int) else -1
+                acknowledged = await _end_of(log, durable)
+                rows.append(
+                    {
+                        "addr": known.get(name) or str(peer.get("address", name)),
+                        "slaveAckOffset": acknowledged,
+                        "diff": max(end - acknowledged, 0),
+                        "inSync": bool(peer.get("connected")) and durable >= self._node.commit_index,
+                        "transferredByteInSecond": 0,
+                        "transferFromWhere": acknowledged,
+                    }
+                )
+            shown["haConnectionInfo"] = rows
+            shown["inSyncSlaveNums"] = sum(bool(row["inSync"]) for row in rows)
+        call.respond(body=dumps(shown))
+
+    @handles(RequestCode.GET_BROKER_EPOCH_CACHE, needs=Needs.ANY, reads=OWN)
+    def epochs(self, call: Call[None]) -> None:
+        """Where each term begins in the log (EpochEntryCache)."""
+        self._background.start(call.connection, call.request, self._epochs(call))
+
+    async def _epochs(self, call: Call[None]) -> None:
+        log, config = self._node.log, self._settings.now
+        starts: list[tuple[int, int]] = []
+        index, end = log.last_index, log.end_pos
+        while index >= log.first_index and len(starts) < MAX_EPOCHS:
+            term = log.term_of(index)
+            if term is None:
+                break
+            first = _first_of_term(log, term, index)
+            starts.append((term, (await log.find(first))[0]))
+            index = first - 1
+        rows = []
+        for term, start in starts:  # the newest first
+            rows.append({"epoch": term, "startOffset": start, "endOffset": end})
+            end = start
+        call.respond(
+            body=dumps(
+                {
+                    "brokerName": config.broker_name,
+                    "clusterName": config.cluster_name,
+                    "brokerId": 0 if self._node.serving else config.follower_id,
+                    "maxOffset": log.end_pos,
+                    "epochList": rows[::-1],
+                }
+            )
+        )
+
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG, needs=Needs.ANY, reads=OWN)
+    def delete_expired(self, call: Call[None]) -> None:
+        """Retention looks now, whatever hour it is (`deleteWhen`). Answered at once; what is kept for
+        `fileReservedTime` stays."""
+        self._log.info("expired segments are looked for", by=call.connection.peer)
+        self._node.delete_expired()
+        call.respond()
+
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, needs=Needs.ANY, reads="nothing")
+    @handles(RequestCode.CLEAN_UNUSED_TOPIC, needs=Needs.ANY, reads="nothing")
+    def clean(self, call: Call[None]) -> None:
+        """Nothing is left to do: files of ConsumeQueues go with the part of the log that they point at, and
+        with their topic."""
+        call.respond(remark="files of ConsumeQueues go by themselves, with the log and with their topic")
+
+
+def _first_of_term(log: LogReader, term: int, index: int) -> int:
+    """The first entry of a term that the log holds; `index` is one of it."""
+    low, high = log.first_index, index
+    while low < high:
+        middle = (low + high) // 2
+        found = log.term_of(middle)
+        if found is not None and found >= term:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+async def _end_of(log: LogReader, index: int) -> int:
+    """Log offset behind an entry; the log's beginning where it holds it no more."""
+    try:
+        pos, size = await log.find(index)
+    except KeyError:
+        return log.begin_pos
+    return pos + size

@@ -1,0 +1,118 @@
+"""Tables of the state as RocketMQ's tools and slaves ask for them: 45 GET_ALL_DELAY_OFFSET,
+308 QUERY_CORRECTION_OFFSET, 328 GET_ALL_PRODUCER_INFO, 402 GET_ALL_MESSAGE_REQUEST_MODE."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.formats.state import DELAYS, REQUEST_MODES
+from dledger.remoting.codes import LanguageCode, RequestCode
+from dledger.remoting.fastjson import dumps
+from dledger.remoting.operator_headers import CorrectionOffsetHeader
+from dledger.runtime.cooperative import Pace
+
+APPLIED_HERE = "applied index of the node that answers (any)"
+APPLIED = "applied index of the leader"
+SLICE = 1000
+"""Rows that are looked at in one go, about 1 ms."""
+MAX_PRODUCERS = 20_000
+"""Producers of one answer; of more the first."""
+MAX_FILTERED = 1000
+"""Groups that one request leaves out."""
+JAVA_MAX_LONG = (1 << 63) - 1
+
+
+class TablesProcessor:
+    """Handlers of these codes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._store = context.store
+        self._clients = context.clients
+        self._registrar = context.registrar
+        self._background = context.background
+        self._env = context.env
+
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET, needs=Needs.ANY, reads=APPLIED_HERE)
+    def delay_offsets(self, call: Call[None]) -> None:
+        """How far each delay level is delivered (DelayOffsetSerializeWrapper)."""
+        rows = sorted(self._store.state[DELAYS].rows.items())
+        table = {str(level): row.next for level, row in rows}
+        call.respond(body=dumps({"dataVersion": self._registrar.data_version(), "offsetTable": table}))
+
+    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, needs=Needs.ANY, reads=APPLIED_HERE)
+    def request_modes(self, call: Call[None]) -> None:
+        """How the consumers of each topic and group ask for messages."""
+
+        async def answer() -> None:
+            table: dict[str, dict[str, object]] = {}
+            pace = Pace(SLICE)
+            for row in list(self._store.state[REQUEST_MODES].rows.values()):
+                table.setdefault(row.topic, {})[row.group] = {
+                    "consumerGroup": row.group,
+                    "mode": row.mode,
+                    "popShareQueueNum": row.share,
+                    "topic": row.topic,
+                }
+                await pace.step()
+            call.respond(body=dumps({"messageRequestModeMap": table}))
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.GET_ALL_PRODUCER_INFO, needs=Needs.LEADER, reads="the leader's own connections")
+    def producers(self, call: LeaderCall[None]) -> None:
+        """Producers that are connected, by group (ProducerTableInfo)."""
+
+        async def answer() -> None:
+            table: dict[str, list[object]] = {}
+            pace, count = Pace(SLICE), 0
+            now_s, now_ms = asyncio.get_running_loop().time(), self._env.wall.now_ms()
+            for name, members in list(self._clients.producers.items()):
+                for member in list(members.values()):
+                    await pace.step()
+                    count += 1
+                    if count > MAX_PRODUCERS:
+                        break
+                    languages = LanguageCode.__members__
+                    table.setdefault(name, []).append(
+                        {
+                            "clientId": member.client_id,
+                            "remoteIP": member.connection.peer,
+                            "language": member.language if member.language in languages else "OTHER",
+                            "version": member.version,
+                            "lastUpdateTimestamp": now_ms - int((now_s - member.last_seen) * 1000),
+                        }
+                    )
+            remark = f"the first {MAX_PRODUCERS} of {count}" if count > MAX_PRODUCERS else None
+            call.respond(body=dumps({"data": table}), remark=remark)
+
+        self._background.start(call.connection, call.request, answer())
+
+    @handles(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    def correction(self, call: LeaderCall[CorrectionOffsetHeader]) -> None:
+        """The lowest offset of each queue of a topic over all groups but those named; the largest number for
+        queues where the compared group is behind that. (RocketMQ deletes the offsets of the named groups by
+        that question; this does not.)"""
+        header = call.header
+        left_out = dict.fromkeys((header.filterGroups or "").split(",")[:MAX_FILTERED])
+
+        async def answer() -> None:
+            state, queues = self._store.state, self._store.queues.by_raw_topic.get(header.topic.encode(), {})
+            lowest: dict[int, int] = {}
+            pace = Pace(SLICE)
+            for group in state.groups_of(header.topic):
+                offsets = {} if group in left_out else state.offsets.get(group, {})
+                for number, queue in list(queues.items()):
+                    await pace.step()
+                    offset = offsets.get((header.topic, number))
+                    if offset is not None and offset >= queue.bounds.min:
+                        lowest[number] = min(lowest.get(number, offset), offset)
+            compared = state.offsets.get(header.compareGroup, {})
+            for number in lowest:
+                offset = compared.get((header.topic, number))
+                if offset is not None and lowest[number] > offset:
+                    lowest[number] = JAVA_MAX_LONG
+            call.respond(body=dumps({"correctionOffsets": {str(one): at for one, at in lowest.items()}}))
+
+        self._background.start(call.connection, call.request, answer())

@@ -1,0 +1,116 @@
+"""Deletion of topics and groups by the leader: what everybody forgets with the operation, and what is told.
+
+The operation takes everything that the state has (`formats.state.deletions`). What a leader has in memory
+beside that forgets it in the same turn of the loop, before the operation is appended: those listen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from dledger.broker.client.clients import Clients
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.formats.pop_handles import retry_topic_v1, retry_topic_v2
+from dledger.formats.state import (
+    DELETIONS,
+    RESETS,
+    TOPIC_DELETE,
+    OffsetReset,
+    Op,
+    group_deletion,
+)
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+
+MAX_DELETED = 50_000
+"""Names of deleted topics that are remembered, until the log holds nothing of the old ones. A deletion beyond
+that is refused (2)."""
+TOGETHER = 50
+"""Topics, or groups that are sent on, of one batch of the log."""
+MAX_SENT_ON = 5_000
+"""Pairs of group and topic whose consumers are sent to the beginning of a topic that is made again: half of
+what resets may have (`pending_offsets.MAX_RESETS`)."""
+
+Forget = Callable[[CommitLogWriter, str, str], None]
+"""Writer, "topic" or "group", its name: about to be deleted. `writer.pending` still has what is there."""
+
+
+class Deletions:
+    """Rules of deletion. Every deletion is an entry of the log; what follows it may count on it at once."""
+
+    def __init__(self, store: MessageStore, clients: Clients) -> None:
+        self._store = store
+        self._clients = clients
+        self.listeners: list[Forget] = []
+
+    def delete_topic(self, writer: CommitLogWriter, topic: str) -> int | None:
+        """Delete a topic, and the retry topics of those that pop it. Index of the last entry, None where
+        there is no such topic. RemotingError 2 or 14: it is still there.
+
+        Consumers of now are at offsets of the topic that is deleted. Where it is made again they are sent to
+        its beginning, and what they report before they went there does not count.
+        """
+        names = [
+            name
+            for group in self._store.state.groups_of(topic)
+            for name in (retry_topic_v1(topic, group), retry_topic_v2(topic, group))
+        ]
+        config = writer.topic(topic)
+        known = [name for name in names if writer.topic(name) is not None]
+        index = None
+        for start in range(0, len(known), TOGETHER):
+            index = self._delete(writer, known[start : start + TOGETHER])
+        if config is None:
+            return index
+        rows = tuple((queue, 0) for queue in range(max(config.read_queues, 1)))
+        groups = (name for name, group in self._clients.consumers.items() if topic in group.subscriptions)
+        room = min(MAX_SENT_ON - writer.pending.at_most(RESETS), TOGETHER)
+        sent_on = [OffsetReset(group, topic, rows).op() for group in islice(groups, max(room, 0))]
+        return self._delete(writer, [topic], sent_on)
+
+    def delete_group(self, writer: CommitLogWriter, group: str, *, keep_offsets: bool) -> int | None:
+        """Delete a group with its offsets, its retry topic and its dead letters; with `keep_offsets` its
+        configuration alone, as RocketMQ. Index of the last entry, None where there is nothing of it.
+        RemotingError 2 or 14: it is still there."""
+        if keep_offsets:
+            if writer.group(group) is None:
+                return None
+            self._check(writer, 0)
+            if not writer.room:
+                raise writer.refused
+            return writer.delete((), group_deletion(group, keep_offsets=True))
+        topics = [prefix + group for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
+        known = [name for name in topics if writer.topic(name) is not None]
+        if writer.group(group) is None and group not in self._store.state.offsets and not known:
+            return None
+        self._check(writer, len(known))
+        if not writer.room:
+            raise writer.refused
+        for name in known:
+            self._tell(writer, "topic", name)
+        self._tell(writer, "group", group)
+        return writer.delete(known, group_deletion(group))
+
+    def _check(self, writer: CommitLogWriter, more: int) -> None:
+        writer.check_versions(TOPIC_DELETE)
+        if writer.pending.at_most(DELETIONS) + more > MAX_DELETED:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the limit of {MAX_DELETED} deleted topics is reached whose messages are still in the log: "
+                "wait until retention has taken them",
+            )
+
+    def _delete(self, writer: CommitLogWriter, names: Sequence[str], after: Sequence[Op] = ()) -> int:
+        self._check(writer, len(names))
+        if not writer.room:
+            raise writer.refused
+        for name in names:
+            self._tell(writer, "topic", name)
+        return writer.delete(names, after=after)
+
+    def _tell(self, writer: CommitLogWriter, kind: str, name: str) -> None:
+        for forget in self.listeners:
+            forget(writer, kind, name)

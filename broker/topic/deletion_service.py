@@ -1,0 +1,63 @@
+"""What is remembered of deleted topics goes when nobody needs it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.services import LeaderService
+from dledger.formats.state import DELETIONS, RESETS
+
+SWEEP_S = 10.0
+"""Time between two looks."""
+KEPT = 1000
+"""Deletions that are remembered longer than the leader's log knows of the old topics: those of other brokers
+may begin earlier."""
+TOGETHER = 100
+"""Rows that go in one turn of the loop."""
+
+
+class DeletionService(LeaderService):
+    """One task, while this node leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._node = context.node
+        self._clients = context.clients
+        self._writer: CommitLogWriter | None = None
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """See `LeaderService`."""
+        self._writer = writer
+
+    def end(self, reason: str) -> None:
+        """See `LeaderService`."""
+        self._writer = None
+
+    async def run(self) -> None:
+        """See `LeaderService`."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """One look: as many rows as go in one turn."""
+        writer = self._writer
+        if writer is None or not writer.room:
+            return
+        deleted = writer.pending[DELETIONS].rows
+        begin = self._node.log.begin_pos
+        old = (name for name, row in deleted.items() if row.at <= begin)
+        for name in list(islice(old, min(TOGETHER, max(len(deleted) - KEPT, 0)))):
+            writer.append_op(DELETIONS.removal(name))
+        # Consumers that were to be sent to the beginning of a topic that was never made again.
+        stale = (key for key in writer.pending[RESETS].rows if self._nobody_hears(writer, *key))
+        for key in list(islice(stale, TOGETHER)):
+            writer.append_op(RESETS.removal(key))
+
+    def _nobody_hears(self, writer: CommitLogWriter, group: str, topic: str) -> bool:
+        if writer.topic(topic) is not None:
+            return False
+        members = self._clients.consumers.get(group)
+        return members is None or topic not in members.subscriptions

@@ -1,0 +1,19 @@
+"""Groups as RocketMQ shows them."""
+
+from __future__ import annotations
+
+from dledger.formats.state import GroupConfig
+from dledger.remoting.bodies import SubscriptionGroupConfig
+
+
+def shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
+    """As in the answer to 201, and in subscriptionGroup.json."""
+    return SubscriptionGroupConfig(
+        group.name,
+        consumeEnable=group.enable,
+        consumeBroadcastEnable=group.broadcast,
+        consumeMessageOrderly=group.order,
+        retryQueueNums=group.retry_queues,
+        retryMaxTimes=group.retry_max,
+        groupSysFlag=group.flags,
+    )

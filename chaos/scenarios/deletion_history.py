@@ -1,0 +1,103 @@
+"""Topics that live briefly, what was sent to each life of theirs, and what must hold of it.
+
+A client machine makes a topic, sends to it, reads it, leaves an offset there and deletes it, again and again
+under the same names, while brokers fail. Nothing of one life may be in the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_replay import BrokerReplay, Stored
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
+from dledger.chaos.scenarios.oracle import Queue
+
+BRIEF = "brief"
+"""Names of such topics begin so."""
+
+
+@dataclass
+class BriefSend:
+    """One message. `once`: its producer sent it a single time, so the network holds no further copy."""
+
+    value: bytes
+    outcome: str = ""
+    queue: int = -1
+    offset: int = -1
+    once: bool = False
+    delayed: bool = False
+
+
+@dataclass
+class Life:
+    """One topic, from its making to its deletion."""
+
+    topic: str
+    number: int
+    sends: list[BriefSend] = field(default_factory=list)
+    deleted: bool = False
+    """Its deletion was acknowledged."""
+
+
+@dataclass
+class DeletionHistory:
+    """All of them."""
+
+    lives: list[Life] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
+    """What was seen in a life and is of none, or of an earlier one."""
+    unsure: dict[str, None] = field(default_factory=dict)
+    """Topics that are used no more: a request that was lost may still be carried out."""
+
+
+def is_brief(topic: str) -> bool:
+    """Whether only this program uses a topic."""
+    return topic.startswith(BRIEF)
+
+
+def generations(replay: BrokerReplay, queue: Queue) -> list[list[Stored]]:
+    """Messages of a queue, a list for each topic that had its name; the one of now is the last."""
+    return [*replay.deleted.get(queue, []), replay.messages.get(queue, [])]
+
+
+def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int, int]:
+    """How many lives followed a deletion, and in how many of them something was acknowledged."""
+    # Nobody is shown anything of a topic that was deleted before: no message, and no consumer offset.
+    if history.strange:
+        raise InvariantViolated("; ".join(history.strange))
+    life_of = {send.value: (life, send) for life in history.lives for send in life.sends}
+    places: dict[bytes, list[tuple[Queue, int, int]]] = {}
+    for queue in dict.fromkeys((*replay.messages, *replay.deleted)):
+        if not is_brief(queue[0]):
+            continue
+        for number, stored in enumerate(generations(replay, queue)):
+            lives: dict[int, bytes] = {}
+            for offset, message in enumerate(stored):
+                # Nothing is in such a topic that was not sent to it.
+                if message.value not in life_of:
+                    raise InvariantViolated(f"{message.value!r} at {offset} of {queue} was never sent")
+                life, send = life_of[message.value]
+                places.setdefault(message.value, []).append((queue, number, offset))
+                if send.once:
+                    lives.setdefault(life.number, message.value)
+            # A topic that is made again has messages of its own alone, delayed ones as well.
+            if len(lives) > 1:
+                raise InvariantViolated(f"{queue} holds messages of several lives of its topic: {lives}")
+    again = acknowledged = 0
+    deleted: dict[str, None] = {}
+    for life in history.lives:
+        again += life.topic in deleted
+        if life.deleted:
+            deleted[life.topic] = None
+        for send in life.sends:
+            found = places.get(send.value, [])
+            # What was acknowledged is there, in the queue and at the offset that was told.
+            if send.outcome == ACKNOWLEDGED and not send.delayed:
+                acknowledged += 1
+                if not any((queue[1], offset) == (send.queue, send.offset) for queue, _, offset in found):
+                    raise InvariantViolated(f"lost: {send}, which is at {found}")
+            # What was refused is nowhere.
+            if send.outcome == REFUSED and found:
+                raise InvariantViolated(f"refused, and stored at {found}: {send}")
+    return again, acknowledged

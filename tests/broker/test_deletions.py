@@ -1,0 +1,346 @@
+"""Deletions: nothing of what is deleted is in what is made again under that name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.formats.message_ids import encode_message_id
+from dledger.formats.record import Record
+from dledger.formats.state import DELETIONS, LOCKS, POPS, RESETS, TRANSACTIONS
+from dledger.remoting.bodies import LockRequest, MessageQueue
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import (
+    ConsumerSendMsgBackHeader,
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    QueryConsumerOffsetHeader,
+    QueryMessageHeader,
+    TopicHeader,
+    UpdateConsumerOffsetHeader,
+    ViewMessageHeader,
+)
+from tests.broker.fake_node import FakeLog
+from tests.broker.harness import Pending, Reply, World, pull_header, run
+from tests.broker.test_clients import heartbeat
+from tests.broker.test_delays import leading
+
+GONE = ResponseCode.TOPIC_NOT_EXIST
+
+
+async def delete(world: World, topic: str = "T") -> None:
+    reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+    assert (reply.code, reply.remark) == (0, None)
+
+
+async def delete_group(world: World, group: str = "CG", *, clean: bool = True) -> None:
+    header = DeleteSubscriptionGroupHeader(group, clean)
+    assert (await world.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
+
+
+async def create(world: World, topic: str = "T", queues: int = 4) -> Reply:
+    return await world.call(RequestCode.UPDATE_AND_CREATE_TOPIC, creation(topic, queues))
+
+
+def creation(topic: str = "T", queues: int = 4) -> CreateTopicHeader:
+    return CreateTopicHeader(topic, "TBW102", queues, queues, 6, "SINGLE_TAG")
+
+
+async def report(world: World, offset: int, queue: int = 0) -> Reply:
+    header = UpdateConsumerOffsetHeader("CG", "T", queue, offset)
+    return await world.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+async def where(world: World, queue: int = 0, group: str = "CG") -> Reply:
+    header = QueryConsumerOffsetHeader(group, "T", queue, False)
+    return await world.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+
+def pull(world: World, offset: int, queue: int = 0, **more: Any) -> Pending:
+    return world.ask(RequestCode.PULL_MESSAGE, pull_header("T", queue, offset, **more))
+
+
+async def bodies(world: World, topic: str = "T", queue: int = 0) -> list[bytes]:
+    return [record.body for record in (await world.pull(topic, queue)).records]
+
+
+async def come(world: World, topic: str, count: int) -> list[Record]:
+    for _ in range(500):
+        found = (await world.pull(topic)).records
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.002)
+    raise AssertionError(f"{topic} has {len(found)} of {count}")
+
+
+def test_a_topic_made_again_begins_at_0_with_nothing_of_the_one_before(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for number in range(6):
+                await world.send(body=b"old %d" % number, properties="KEYS\x01k\x02")
+            await pull(world, 0)
+            await report(world, 5)
+            await delete(world)
+            assert (await world.send(defaultTopic="none")).code == GONE
+            assert (await pull(world, 0)).code == GONE
+            await delete(world)  # twice is once
+            await create(world)
+            reply = await world.send(body=b"new")
+            assert reply.ext["queueOffset"] == "0"
+            assert await bodies(world) == [b"new"]
+            assert (await where(world)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test)
+
+
+def test_what_is_asked_for_by_its_place_or_key_is_gone_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            follow = asyncio.ensure_future(world.broker.index.run())
+            old = await world.send(body=b"old", properties="KEYS\x01k\x02")
+            await delete(world)
+            await create(world)
+            new = await world.send(body=b"new", properties="KEYS\x01k\x02")
+            found = await world.call(RequestCode.QUERY_MESSAGE, QueryMessageHeader("T", "k", 32, 0, 1 << 60))
+            assert [record.body for record in found.records] == [b"new"]
+            for reply, code in ((old, ResponseCode.SYSTEM_ERROR), (new, 0)):
+                place = int(reply.ext["msgId"][16:], 16)
+                assert (
+                    await world.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(place))
+                ).code == code
+            follow.cancel()
+
+    run(test)
+
+
+def test_it_holds_for_the_next_leader_and_for_one_that_plays_the_log_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        log = FakeLog()
+        async with leading(tmp_path / "a", log) as world:
+            for number in range(3):
+                await world.send(body=b"old %d" % number)
+            await world.broker.store.save_snapshot()
+            await delete(world)
+            await create(world)
+            await world.send(body=b"new 0")
+            await world.broker.store.flush()
+            assert await bodies(world) == [b"new 0"]
+        # From the snapshot before the deletion, from one behind it, and from nothing.
+        for number, root in enumerate((tmp_path / "a", tmp_path / "a", tmp_path / "b")):
+            async with leading(root, log) as world:
+                assert await bodies(world) == [b"new %d" % one for one in range(1 + number)]
+                sent = await world.send(body=b"new %d" % (1 + number))
+                assert sent.ext["queueOffset"] == str(1 + number)
+                await world.broker.store.save_snapshot()
+
+    run(test)
+
+
+def test_no_file_of_it_is_left_and_none_is_taken_for_the_new_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            store = world.broker.store
+            for queue in range(4):
+                await world.send(queue=queue)
+            await store.flush()
+            directory = tmp_path / "consumequeue" / "T"
+            assert len(list(directory.iterdir())) == 4
+            await delete(world)
+            await create(world)
+            await world.send(body=b"new", queue=2)
+            await store.flush()
+            await store.save_snapshot()
+            assert [one.name for one in directory.iterdir()] == ["2"]
+            (unit,) = directory.glob("2/*")
+            queue = store.queues.get("T", 2)
+            assert queue is not None and unit.read_bytes()[:20] == bytes(queue.tail[:20])
+            await delete(world)
+            await store.save_snapshot()
+            assert not directory.exists()
+
+    run(test)
+
+
+def test_retention_of_the_old_topic_hides_nothing_of_the_new_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for _ in range(3):
+                await world.send()
+            parts: dict[str, bytes] = {}
+            for name, piece in world.broker.store.snapshot():
+                parts[name] = parts.get(name, b"") + piece
+            await delete(world)
+            await create(world)
+            for number in range(5):
+                await world.send(body=b"new %d" % number)
+            await world.broker.store.log_begins(parts)
+            assert len(await bodies(world)) == 5
+
+    run(test)
+
+
+def test_consumers_of_now_hear_of_it_and_begin_at_0_of_the_new_one(tmp_path: Path) -> None:
+    """One that is at an offset of the old topic neither reads on from there, nor says it of the new one."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            world.ask(RequestCode.HEART_BEAT, None, heartbeat("c"))
+            for _ in range(5):
+                await world.send()
+            await pull(world, 0)
+            held = pull(world, 5, sysFlag=2, suspendTimeoutMillis=30_000)
+            await report(world, 3)
+            await delete(world)
+            assert (await held).code == GONE
+            await create(world)
+            for _ in range(6):
+                await world.send(body=b"new")
+            assert (await report(world, 4)).remark == "Offset has been previously reset"
+            moved = await pull(world, 4, sysFlag=1, commitOffset=4)
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+            assert (await where(world)).code == ResponseCode.QUERY_NOT_FOUND
+            assert len((await pull(world, 0)).records) == 6
+            await report(world, 2)
+            assert (await where(world)).ext["offset"] == "2"
+
+    run(test)
+
+
+def test_what_was_reported_and_is_not_in_the_log_goes_with_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for _ in range(3):
+                await world.send()
+            await pull(world, 0)
+            world.node.auto = False
+            header = UpdateConsumerOffsetHeader("CG", "T", 0, 2)
+            waiting = world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            ending = world.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader("T"))
+            making = world.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, creation())
+            for _ in range(3):
+                world.send(body=b"new")
+            late = world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            assert late.reply.code == ResponseCode.INVALID_PARAMETER, "beyond the end of what is committed"
+            world.node.auto = True
+            for _ in range(3):
+                await asyncio.sleep(0.02)
+                world.node.commit()
+            for one in (waiting, ending, making):
+                await one
+            assert (await where(world)).code == ResponseCode.QUERY_NOT_FOUND
+
+    run(test)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_what_waits_for_its_time_does_not_come(tmp_path: Path, again: bool) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await create(world)
+            await world.send(body=b"old", properties="DELAY\x0118\x02")
+            await delete(world)
+            if again:
+                await create(world)
+                await world.send(body=b"new", properties="DELAY\x0118\x02")
+                assert [one.body for one in await come(world, "T", 1)] == [b"new"]
+            for _ in range(500):
+                if world.broker.delays.dropped:
+                    break
+                await asyncio.sleep(0.002)
+            assert world.broker.delays.dropped == 1
+            if again:
+                assert await bodies(world) == [b"new"]
+
+    run(test)
+
+
+def test_a_message_that_was_given_back_does_not_come(tmp_path: Path) -> None:
+    """Neither from a delay level, nor from the retry topic where it is already."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            world.broker.members = dict  # type: ignore[method-assign]
+            await world.send(body=b"old")
+            await pull(world, 0)
+            record = (await world.pull()).records[0]
+            header = ConsumerSendMsgBackHeader(record.physical_offset, "CG", 1)
+            assert (await world.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
+            retry = await come(world, "%RETRY%CG", 1)
+            assert f"ORIGIN_MESSAGE_ID\x01{encode_message_id(record.store_host, record.physical_offset)}" in (
+                retry[0].properties
+            )
+            await delete(world)
+            await create(world)
+            assert await bodies(world, "%RETRY%CG") == []
+            assert (await world.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code != 0
+
+    run(test)
+
+
+def test_locks_and_pops_go_with_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            await pull(world, 0)
+            lock = LockRequest("CG", "c", [MessageQueue("T", "broker-a", 0)])
+            await world.call(RequestCode.LOCK_BATCH_MQ, None, lock.encode())
+            state = world.broker.store.state
+            assert len(state[LOCKS].rows) == 1
+            await delete(world)
+            assert not state[LOCKS].rows and not state[POPS].rows and not state[RESETS].rows
+            assert not state[TRANSACTIONS].rows and list(state[DELETIONS].rows) == ["T"]
+            assert "T" not in state.queues and world.broker.store.queues.get("T", 0) is None
+
+    run(test)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_group_is_deleted(tmp_path: Path, clean: bool) -> None:
+    """With its offsets, its retry topic and dead letters if the request says so."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for _ in range(3):
+                await world.send()
+            await pull(world, 0)
+            await report(world, 2)
+            state = world.broker.store.state
+            assert "CG" in state.groups and "%RETRY%CG" in state.topics
+            await delete_group(world, clean=clean)
+            assert "CG" not in state.groups
+            assert ("%RETRY%CG" in state.topics) is not clean
+            await pull(world, 0)
+            reply = await where(world)
+            assert reply.code == (ResponseCode.QUERY_NOT_FOUND if clean else 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "a b", "BenchmarkTest"])
+def test_what_brokers_need_is_not_deleted(tmp_path: Path, topic: str) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+            assert reply.code == ResponseCode.INVALID_PARAMETER
+
+    run(test)
+
+
+def test_the_registered_table_loses_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for name in ("A", "B", "C"):
+                await create(world, name)
+            table = world.broker.topic_table
+            await table.prepare()
+            before, encoded = len(table), table.encoded
+            await delete(world, "B")
+            text = b",".join(table.entries())
+            assert len(table) == before - 1 and b'"B"' not in text and b'"A"' in text and b'"C"' in text
+            assert table.encoded <= encoded + 1, "the others are not encoded again"
+            assert table.size == len(text)
+
+    run(test)
