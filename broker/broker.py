@@ -46,6 +46,9 @@ from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.timer.recall_processor import RecallProcessor
+from dledger.broker.timer.timer_claims import TimerClaims
+from dledger.broker.timer.timer_service import TimerService
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_processor import TopicProcessor
@@ -66,6 +69,7 @@ from dledger.runtime.live_settings import LiveSettings, SettingsSource
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
     SendBackProcessor,
+    RecallProcessor,
     EndTransactionProcessor,
     PullProcessor,
     ClientProcessor,
@@ -138,6 +142,7 @@ class Broker:
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
         self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
         self.pop_ledger = PopLedger(self.store, settings)
+        self.timer_claims = TimerClaims(settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
@@ -154,6 +159,7 @@ class Broker:
             client=self.client,
             offsets=self.offsets,
             pops=self.pop_ledger,
+            timers=self.timer_claims,
             committed=self.committed,
             applied=self.applied,
             stats=self.stats,
@@ -171,6 +177,7 @@ class Broker:
         (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
+        self.timers = TimerService(context)
         self.revives = PopReviveService(context)
         self.transactions = TransactionCheckService(context)
         self.services = LeaderServices(
@@ -181,8 +188,10 @@ class Broker:
                 self.committed,
                 self.stats,
                 self.pop_ledger,
+                self.timer_claims,
                 *own,
                 self.delays,
+                self.timers,
                 self.revives,
                 self.transactions,
             )
@@ -305,6 +314,7 @@ class Broker:
         self.pulls.arrived(queues)
         self.pops.arrived(queues)
         self.delays.arrived(queues)
+        self.timers.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------
 
@@ -358,6 +368,9 @@ class Broker:
             "heldPops": str(self.pops.held.count),
             "popInflightMessages": str(self.pop_ledger.messages),
             "popRevivedMessages": str(self.revives.revived),
+            "timerMessagesWaiting": str(self.timer_claims.waiting),
+            "timerMessagesDelivered": str(self.timers.delivered),
+            "timerMessagesRecalled": str(self.timers.recalled),
             "openTransactions": str(self.transactions.open),
             "askedTransactions": str(self.transactions.asked),
             "discardedTransactions": str(self.transactions.discarded),

@@ -48,7 +48,7 @@ PURE = (
     "dledger/host.py", "formats/*", "runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
-    "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno",
+    "base64", "binascii", "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct",
     "types", "typing", "zlib", "zlib_ng",
 )  # fmt: skip

@@ -4,7 +4,7 @@
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
-  `transactions` half messages that wait for their end
+  `transactions` half messages that wait for their end; `timers` how far timer messages are delivered
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -70,6 +70,12 @@ from dledger.formats.state.table import (
     Source,
     StateRow,
 )
+from dledger.formats.state.timers import (
+    MAX_TIMER_ROWS,
+    TIMER,
+    TIMERS,
+    TimerProgress,
+)
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
 from dledger.formats.state.transactions import MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction
 from dledger.formats.state.versions import VERSIONS, VersionNote
@@ -87,6 +93,7 @@ __all__ = [
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "MAX_RESET_QUEUES",
+    "MAX_TIMER_ROWS",
     "MAX_WAIT_MS",
     "PIECE",
     "POP",
@@ -97,6 +104,8 @@ __all__ = [
     "REQUEST_MODES",
     "RESETS",
     "TABLES",
+    "TIMER",
+    "TIMERS",
     "TOPICS",
     "TRANSACTION",
     "TRANSACTIONS",
@@ -124,6 +133,7 @@ __all__ = [
     "Source",
     "StateCopy",
     "StateRow",
+    "TimerProgress",
     "TopicConfig",
     "Transaction",
     "UnknownOperation",
