@@ -39,6 +39,7 @@ from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
+from dledger.broker.schedule.kept_messages import KeptMessages
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_processor import StatsProcessor
@@ -146,13 +147,15 @@ class Broker:
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
+        reader = Reader(env, self.store, self.node.log)
+        self._kept = KeptMessages(self.store, reader)
         context = BrokerContext(
             env=env,
             settings=settings,
             node=self.node,
             gate=self.gate,
             store=self.store,
-            reader=Reader(env, self.store, self.node.log),
+            reader=reader,
             index=self.index,
             creation=TopicCreation(settings),
             clients=self.clients,
@@ -241,6 +244,10 @@ class Broker:
         """Retention: messages before `pos` are gone."""
         await self.store.log_begins(parts)
         await self.index.log_begins()
+
+    async def kept_from(self) -> int | None:
+        """Where the first message lies that waits for its time."""
+        return await self._kept.first()
 
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""

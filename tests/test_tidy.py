@@ -48,7 +48,8 @@ PURE = (
     "dledger/host.py", "formats/*", "runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
-    "base64", "binascii", "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno",
+    "__future__", "array", "base64", "binascii", "collections", "contextlib", "dataclasses", "difflib",
+    "enum", "errno",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct",
     "types", "typing", "zlib", "zlib_ng",
 )  # fmt: skip

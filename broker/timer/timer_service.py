@@ -66,9 +66,7 @@ CLOCK_S = 1.0
 LOOK_AHEAD_MS = 10_000
 """So long before the last known unit is due the next ones are looked for."""
 KEEP_S = 10.0
-"""Time between two looks at the oldest message that waits."""
-MOVED_UNITS = 1000
-"""Units that are done before the first one that waits: with so many the table says so."""
+"""Time between two looks at the oldest message that waits, and what is done before it."""
 ROLL_AHEAD_MS = 60_000
 """What is due within this time is not put into the log again."""
 
@@ -379,8 +377,6 @@ class TimerService(LeaderService):
             return KEEP_S
         rows = in_order(writer.pending[TIMERS].rows.values())
         begin = first if rolled is None else rolled[1]
-        if rolled is None and begin - rows[0].begin < MOVED_UNITS and begin < units.end:
-            return KEEP_S
         ops = _begun(rows, begin)
         if rolled is not None:
             self._append(writer, rolled[0], ops)
