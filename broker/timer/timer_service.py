@@ -68,7 +68,7 @@ LOOK_AHEAD_MS = 10_000
 KEEP_S = 10.0
 """Time between two looks at the oldest message that waits, and what is done before it."""
 ROLL_AHEAD_MS = 60_000
-"""What is due within this time is not put into the log again."""
+"""What is due within this time, or a quarter of `timerRollWindowSlot`, is not put into the log again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,12 +351,14 @@ class TimerService(LeaderService):
 
     async def _keep(self) -> None:
         while True:
+            now = self._settings.now
             try:
                 pause_s = await self._advance()
             except (OSError, Rotten) as error:
                 self._log.warning("timer messages that wait for long cannot be read now", error=error)
                 pause_s = KEEP_S
-            await asyncio.sleep(pause_s)
+            window_s = now.timer_roll_window_slots * now.timer_precision_ms / 1000
+            await asyncio.sleep(min(pause_s, max(window_s / 4, RETRY_S)))
 
     async def _advance(self) -> float:
         """Let the table begin with the first message that waits; put that into the log again if it is old.
@@ -409,8 +411,10 @@ class TimerService(LeaderService):
         if self._writer is not writer:
             return None
         now = self._settings.now
-        old_ms = writer.clock_ms() - now.timer_roll_window_slots * now.timer_precision_ms
-        soon_ms = max(writer.clock_ms(), self._claims.claimed, self._claims.delivering) + ROLL_AHEAD_MS
+        window_ms = now.timer_roll_window_slots * now.timer_precision_ms
+        old_ms = writer.clock_ms() - window_ms
+        soon_ms = max(writer.clock_ms(), self._claims.claimed, self._claims.delivering)
+        soon_ms += min(ROLL_AHEAD_MS, window_ms // 4)
         progress = Progress(list(writer.pending[TIMERS].rows.values()))
         slot = writer.slot(TIMER_TOPIC)
         assert slot is not None  # every broker has it

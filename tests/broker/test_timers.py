@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ async def recall(world: World, handle: str, topic: str = "T") -> Reply:
     return await world.call(RequestCode.RECALL_MESSAGE, RecallMessageHeader(topic, handle, "PG"))
 
 
-async def done(world: World, count: int) -> None:
-    """Until the leader has appended so many deliveries."""
+async def until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while world.broker.timers.delivered < count:  # noqa: ASYNC110  # nobody tells
+        while not happened():  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.002)
 
 
@@ -137,9 +137,7 @@ def test_too_many_are_refused(tmp_path: Path) -> None:
         async with leading(tmp_path, max_timer_messages=3) as world:
             for _ in range(3):
                 assert (await world.send("T", b"x", 0, timed(TIMER_DELAY_SEC=60))).code == 0
-            async with asyncio.timeout(5):
-                while world.broker.timer_claims.waiting < 3:  # noqa: ASYNC110  # nobody tells
-                    await asyncio.sleep(0.002)
+            await until(lambda: world.broker.timer_claims.waiting == 3)
             reply = await world.send("T", b"x", 0, timed(TIMER_DELAY_SEC=60))
             assert reply.code == 1 and "max num limit is 3" in str(reply.remark)
 
@@ -250,5 +248,110 @@ def test_a_broker_may_know_no_recalls(tmp_path: Path) -> None:
         assert told.code == 0 and "recallHandle" not in told.ext
         handle = RecallHandle("T", "broker-a", world.clock.value + 5000, "K").encode()
         assert (await recall(world, handle)).code == 16
+
+    run(test)
+
+
+def test_what_waits_for_long_is_put_into_the_log_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is what retention leaves; it comes once, and a recall of it still counts."""
+    monkeypatch.setattr(timer_service, "KEEP_S", 0.02)
+    monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 4)
+
+    async def test() -> None:
+        world = await World(str(tmp_path), timer_roll_window_slots=50, **SHORT).open()
+        service = asyncio.ensure_future(world.broker.services.run())
+        at = world.clock.value + 3600_000
+        told = [
+            await world.send("T", b"%d" % number, 0, timed(TIMER_DELIVER_MS=at + number % 3))
+            for number in range(20)
+        ]
+        assert (await recall(world, told[7].ext["recallHandle"])).code == 0
+        first = await world.broker.kept_from()
+        world.clock.value += 51
+        await until(lambda: world.broker.timers.rolled == 21)
+        assert (await recall(world, told[9].ext["recallHandle"])).code == 0
+        (row,) = world.broker.store.state[TIMERS].rows.values()
+        assert row.begin == 21
+        kept = await world.broker.kept_from()
+        assert first is not None and kept is not None and kept > first
+        (again,) = (await world.pull(TIMER_TOPIC, 0, 21, maxMsgNums=1)).records
+        assert again.body == b"0" and decode_properties(again.properties)["TIMER_ROLL_TIMES"] == "1"
+        # What is due soon is not put there again.
+        world.clock.value = at - 10
+        await asyncio.sleep(0.15)
+        assert world.broker.timers.rolled == 21
+        world.clock.value = at + 100
+        found = [int(record.body) for record in await all_of(world, 18)]
+        wanted = sorted((number % 3, number) for number in range(20) if number not in (7, 9))
+        assert found == [number for _, number in wanted]
+        await until(lambda: min(world.broker.store.state[TIMERS].rows) == 43)
+        assert await world.broker.kept_from() is None
+        service.cancel()
+
+    run(test)
+
+
+def test_a_clock_that_went_back_loses_and_delays_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), **SHORT).open()
+        service = asyncio.ensure_future(world.broker.services.run())
+        start = world.clock.value
+        world.clock.value = start + 3600_000
+        await world.send("T", b"ahead", 0, timed(TIMER_DELAY_MS=5))
+        await world.send("T", b"far", 0, timed(TIMER_DELAY_SEC=60))
+        await asyncio.sleep(0.01)
+        world.clock.value += 5
+        assert [record.body for record in await all_of(world, 1)] == [b"ahead"]
+        world.clock.value = start
+        told = await world.send("T", b"back", 0, timed(TIMER_DELAY_MS=50))
+        await world.send("T", b"and forth", 0, timed(TIMER_DELAY_MS=40))
+        await world.send("T", b"no", 0, timed(TIMER_DELAY_MS=50, UNIQ_KEY="N"))
+        handle = RecallHandle.decode(told.ext["recallHandle"])._replace(message_id="N")
+        assert (await recall(world, handle.encode())).code == 0
+        assert len(world.broker.store.state[TIMERS].rows) == 2
+        await asyncio.sleep(0.05)
+        assert len(await now(world)) == 1
+        world.clock.value = start + 50
+        assert [record.body for record in await all_of(world, 3)] == [b"ahead", b"and forth", b"back"]
+        world.clock.value = start + 3600_000 + 60_000 + 5
+        assert [record.body for record in await all_of(world, 4)][3:] == [b"far"]
+        await until(lambda: len(world.broker.store.state[TIMERS].rows) == 1)
+        service.cancel()
+
+    run(test)
+
+
+def test_one_time_with_more_than_memory_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_service, "NEAR_UNITS", 10)
+    monkeypatch.setattr("dledger.broker.timer.timer_wheel.ARRIVED_UNITS", 10)
+    monkeypatch.setattr(timer_service, "FOLLOWED_UNITS", 5)
+    monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 7)
+
+    async def test() -> None:
+        async with leading(tmp_path, **SHORT) as world:
+            at = world.clock.value + 400
+            for number in range(60):
+                told = await world.send("T", b"%d" % number, 0, timed(TIMER_DELIVER_MS=at + number % 2))
+                if number % 10 == 3:
+                    assert (await recall(world, told.ext["recallHandle"])).code == 0
+            found = [int(record.body) for record in await all_of(world, 54)]
+            wanted = sorted((number % 2, number) for number in range(60) if number % 10 != 3)
+            assert found == [number for _, number in wanted]
+
+    run(test)
+
+
+def test_retention_leaves_what_waits(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        assert await world.broker.kept_from() is None
+        await world.send("T", b"first", 0)
+        await world.send("T", b"level", 0, "DELAY\x013\x02")
+        kept = await world.broker.kept_from()
+        assert kept == world.node.log.entries[-1][0]
+        await world.send("T", b"timer", 0, timed(TIMER_DELAY_SEC=5))
+        assert await world.broker.kept_from() == kept
 
     run(test)
