@@ -25,9 +25,7 @@ def test_java_s_timer_messages_come_at_their_time_over_a_leader_kill(
     for major in (4, 5):
         topic = f"Timed{major}"
         group.create_topic(topic)
-        producers[major] = drive(
-            java_client(major, 1000), "timers", group.namesrv_addr, topic, f"PG_{topic}"
-        )
+        producers[major] = drive(java_client(major, 1000), "timers", group.namesrv_addr, topic, f"PG_{topic}")
         consumers[major] = drive(
             java_client(9 - major, 1000), "consume", group.namesrv_addr, topic, f"CG_{topic}"
         )

@@ -257,7 +257,8 @@ public class JavaDriver {
     static void received(MessageExt item) {
         say("received", ",\"seq\":" + new String(item.getBody()).trim() + ",\"keys\":" + text(item.getKeys())
             + ",\"tag\":" + text(item.getTags()) + ",\"queue\":" + item.getQueueId()
-            + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes());
+            + ",\"offset\":" + item.getQueueOffset() + ",\"times\":" + item.getReconsumeTimes()
+            + ",\"stored\":" + item.getStoreTimestamp());
     }
 
     static void push(String namesrv, String topic, String group, int pollMs, String mode, int failures,
