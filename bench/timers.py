@@ -101,7 +101,7 @@ async def _measure(group: LocalCluster, messages: int, rate: int, size: int) -> 
         result: dict[str, object] = {}
         count = int(STEADY_S * rate)
         async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(run.receive(count))
+            receiving = tasks.create_task(run.receive(count), name="receive")
             began = run.now_ms
             for number in range(count):
                 ahead_ms = began + number * 1000 // rate - run.now_ms

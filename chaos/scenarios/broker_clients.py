@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import shake_128
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.chaos.scenarios.reset_judge import Reset
-from dledger.chaos.scenarios.timer_history import RECALL_EVERY, WAITS_MS, Recall
+from dledger.chaos.scenarios.timed_sends import send_timed
 from dledger.chaos.scenarios.transaction_history import End, Fate
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listening import ConsumeOrderlyStatus
@@ -240,37 +239,10 @@ class Producer(Planned):
         if rest == IN_TRANSACTIONS:
             await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
         elif rest == TIMED:
-            await self._timed(producer, topic, size, turn)
+            message, begin = self._message(topic, size), partial(self._begin, TIMERS)
+            await send_timed(self._stage, self._history, producer, message, turn, begin, self._settle)
         else:
             await self._one(producer, topic, size)
-
-    async def _timed(self, producer: AsyncTransactionProducer, topic: str, size: int, turn: int) -> None:
-        """A message for a time of its own, which may be recalled."""
-        message, timers = self._message(topic, size), self._history.timers
-        wanted_ms = producer._core.env.wall.now_ms() + WAITS_MS[turn % len(WAITS_MS)]
-        message.deliver_at = datetime.fromtimestamp(wanted_ms / 1000, UTC)
-        timers.wanted_ms[message.body] = wanted_ms
-        send = self._begin(TIMERS, [message])
-        handles: list[str] = []
-        await self._settle(send, _with_handle(producer.send(message), handles))
-        if send.outcome != ACKNOWLEDGED:
-            return
-        if not handles:  # its time was over
-            send.topic = topic
-            return
-        send.queue = 0
-        if turn % RECALL_EVERY:
-            return
-        recall = Recall(message.body)
-        timers.recalls.append(recall)
-        elections = self._stage.elections
-        try:
-            await producer.recall(topic, handles[0])
-            recall.outcome = ACKNOWLEDGED
-            if self._stage.elections > elections:
-                self._stage.marks.reach("a timer message was recalled while the leader changed")
-        except ClientError:
-            recall.outcome = UNKNOWN
 
     async def _in_transaction(
         self, producer: AsyncTransactionProducer, topic: str, size: int, fate: Fate
@@ -321,12 +293,6 @@ class Producer(Planned):
         except ClientError as error:  # all others say: certainly not stored
             send.outcome, send.text = REFUSED, str(error)
         send.end = self.now()
-
-
-async def _with_handle(sending: Awaitable[SendResult], handles: list[str]) -> SendResult:
-    result = await sending
-    handles += [result.recall_handle] if result.recall_handle else []
-    return result
 
 
 async def _begun(transaction: AsyncTransaction) -> SendResult:

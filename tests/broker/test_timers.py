@@ -353,5 +353,10 @@ def test_retention_leaves_what_waits(tmp_path: Path) -> None:
         assert kept == world.node.log.entries[-1][0]
         await world.send("T", b"timer", 0, timed(TIMER_DELAY_SEC=5))
         assert await world.broker.kept_from() == kept
+        other = await World(str(tmp_path / "other")).open()
+        await other.send("T", b"timer", 0, timed(TIMER_DELAY_SEC=5))
+        kept = await other.broker.kept_from()
+        await other.send("T", b"level", 0, "DELAY\x013\x02")
+        assert kept is not None and await other.broker.kept_from() == kept
 
     run(test)
