@@ -252,7 +252,10 @@ class TimerService(LeaderService):
         if not self._ready:
             self._ready = wheel.take(due.until, BATCH_MESSAGES)
         ready = self._ready
-        await self._hear_recalls(wheel, due.until)
+        if ready:
+            for past in [time for time in self._recalled if time < ready[0].due]:
+                del self._recalled[past]
+            await self._hear_recalls(wheel, ready[-1].due)
         records = await self._reader.records([(one.position, one.size) for one in ready])
         if self._writer is not writer or self._ready is not ready:
             return 0.0
