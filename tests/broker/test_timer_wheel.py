@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from dledger.broker.timer import timer_wheel
 from dledger.broker.timer.timer_wheel import END, Progress, QueueUnits, Timer, Wheel, first_waiting, look
+from dledger.broker.timer.waited import unpack_waited
 from dledger.formats.consume_queue import UNIT
+from dledger.formats.properties import decode_properties, encode_properties
+from dledger.formats.record import decode_record, encode_record
 from dledger.formats.state import TimerProgress
 from dledger.runtime.files import OsFiles
 
@@ -128,3 +131,39 @@ def test_units_in_files_are_read_as_those_in_memory(tmp_path: Path, monkeypatch:
         assert found.messages.timers(0, 50) == wanted
     with pytest.raises(FileNotFoundError):
         look(OsFiles(), QueueUnits(str(tmp_path / "gone"), 0, 40, 50, b""), progress, 1000)
+
+
+NAMES = st.sampled_from(["REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "XREAL_TOPIC", "REAL_TOPICX", "TAGS", "é"])
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=8)
+
+
+@given(
+    st.dictionaries(NAMES, VALUES, max_size=8),
+    st.binary(max_size=40),
+    st.sampled_from([0, 1, 0x4, 0x101]),
+    st.integers(0, 99),
+)
+@settings(deadline=None)
+def test_what_waited_goes_on_as_it_was(
+    properties: dict[str, str], body: bytes, sys_flag: int, number: int
+) -> None:
+    data = encode_record(
+        topic="rmq_sys_wheel_timer",
+        body=body,
+        flag=number,
+        sys_flag=sys_flag,
+        born_timestamp=number + 7,
+        born_host=bytes(range(8)),
+        reconsume_times=number % 5,
+        properties=encode_properties(properties),
+    )
+    found = unpack_waited(data)
+    told = decode_properties(encode_properties(properties))
+    assert (found.topic, found.queue) == (properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", ""))
+    assert found.key == properties.get("UNIQ_KEY", "")
+    told.pop("REAL_TOPIC", None), told.pop("REAL_QID", None)
+    assert decode_properties(found.properties.decode()) == told
+    record = decode_record(data)
+    assert (found.body, found.flag, found.reconsume_times) == (body, number, number % 5)
+    assert found.sys_flag == sys_flag & ~0xC
+    assert (found.born_timestamp, found.born_host) == (number + 7, record.born_host)
