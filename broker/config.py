@@ -19,6 +19,7 @@ from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
+from dledger.runtime.remoting_tls import TlsSettings
 from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, name, parts
 from dledger.runtime.tls import TlsFiles
 
@@ -59,23 +60,13 @@ IGNORED = MappingProxyType(
 """Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
 _OFF = ("false", "")
 _NO_ACL = (
-    "this broker has no access control, so that everybody who reaches listenPort could read and write. Take "
-    "the property out if a private network is protection enough"
+    "this broker has access control by accounts in a file (aclEnable, aclFile), not by users and policies"
 )
 PROTECTIVE = MappingProxyType(
     {
-        "aclEnable": Protective(_OFF, _NO_ACL),
         "authenticationEnabled": Protective(_OFF, _NO_ACL),
         "authorizationEnabled": Protective(_OFF, _NO_ACL),
         "migrateAuthFromV1Enabled": Protective(_OFF, _NO_ACL),
-        "tls.server.mode": Protective(
-            ("disabled", "permissive", ""),
-            "clients connect without TLS only. Take the property out, and keep listenPort on a private "
-            "network (tls.peer.* is TLS between the brokers)",
-        ),
-        "tls.enable": Protective(
-            _OFF, "clients connect without TLS only (tls.peer.* is TLS between the brokers)"
-        ),
         "brokerPermission": Protective(
             ("6", ""), "a broker takes reads and writes. Take permissions from topics (updateTopic -p)"
         ),
@@ -187,6 +178,14 @@ class BrokerConfig:
     """Where to listen for HTTP; empty: as `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
     """Directory of broker.log; empty: standard error."""
+
+    # Access control.
+
+    acl_enable: Annotated[bool, Setting("aclEnable", important=True)] = False
+    """Whether requests must be signed by an account of `aclFile` that may make them."""
+    acl_file: Annotated[str, Setting("aclFile")] = ""
+    """File of accounts, in the form of RocketMQ's plain_acl.yml, read again when it changes; files in a
+    directory `acl` beside it count as well. Empty: `plain_acl.yml` beside the configuration file."""
 
     # Topics and groups.
 
@@ -325,6 +324,8 @@ class BrokerConfig:
     transfer_timeout_s: Annotated[float, Setting("handOverTimeoutMs", 0, 600_000, "ms", hot=True)] = 2.0
     """How long a stop waits for another node to take over."""
     server: ServerLimits = field(default_factory=ServerLimits)
+    client_tls: TlsSettings = field(default_factory=TlsSettings)
+    """Of the client port, and of our connections to others; that between peers is `tls`."""
 
     # Registration.
 

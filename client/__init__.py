@@ -79,6 +79,8 @@ from dledger.client.transactions import (
     TransactionListener,
     TransactionSendResult,
 )
+from dledger.remoting.signing import Credentials
+from dledger.runtime.remoting_tls import TlsOptions
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -108,6 +110,7 @@ __all__ = [
     "ConsumeReturnType",
     "ConsumeStatus",
     "ConsumerOptions",
+    "Credentials",
     "Delivery",
     "FilterHook",
     "FlowLimits",
@@ -141,6 +144,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql",
+    "TlsOptions",
     "TopicNotFound",
     "Transaction",
     "TransactionListener",

@@ -17,7 +17,9 @@ from dledger.client.process_queue import FlowLimits
 from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
+from dledger.remoting.signing import Credentials
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.remoting_tls import TlsOptions
 
 MAX_RECONSUME_TIMES = 16
 """RocketMQ's."""
@@ -66,6 +68,12 @@ class ClientOptions:
     """Message trace (enableMsgTrace): who sent and who consumed each message goes to `trace_topic`."""
     trace_topic: str = TRACE_TOPIC
     """Where traces go (customizedTraceTopic)."""
+    credentials: Credentials | None = field(default_factory=Credentials.from_environment)
+    """Account whose key requests are signed with, where brokers have access control; by default that in
+    ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
+    tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
+    """TLS for all connections, to brokers and NameServers; by default where ROCKETMQ_TLS=true asks for it,
+    with the authorities in ROCKETMQ_TLS_CA."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from dledger.formats.addresses import check_host
 from dledger.remoting.limits import ServerLimits
+from dledger.runtime.remoting_tls import TlsSettings
 from dledger.runtime.settings import Schema, Setting
 
 _NO_POOL = "one event loop serves all requests"
@@ -53,6 +54,7 @@ class NamesrvConfig:
     )
     """Time between two looks for brokers that went silent."""
     server: ServerLimits = field(default_factory=ServerLimits)
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
 
 SETTINGS = Schema(NamesrvConfig, ignored=IGNORED)

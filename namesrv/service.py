@@ -65,6 +65,7 @@ class NameServer:
             name="server",
             on_close=self._connection_closed,
             max_body={RequestCode.REGISTER_BROKER: MAX_REGISTRATION},
+            tls=config.tls.server(env.log),
         )
 
     def _handlers(self) -> dict[int, Handler]:
