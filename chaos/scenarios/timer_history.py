@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dledger.chaos.scenarios.history import RUNNING
 
-WAITS_MS = (600, 2_500, 7_000)
+WAITS_MS = (60, 2_500, 7_000)
 """For so long messages of producers wait."""
 PRECISION_MS = 100
 """Settings of the brokers."""

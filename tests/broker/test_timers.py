@@ -227,6 +227,33 @@ def test_a_new_leader_goes_on_where_the_other_ended(tmp_path: Path, monkeypatch:
     run(test)
 
 
+def test_what_is_not_applied_is_waited_for(tmp_path: Path) -> None:
+    """Also a recall: what is due is delivered when all of it is known."""
+
+    async def test() -> None:
+        async with standing(tmp_path, **SHORT) as world:
+            at = world.clock.value + 100
+            first = await world.send("T", b"first", 0, timed(TIMER_DELIVER_MS=at))
+            world.node.auto = False
+            second = world.send("T", b"second", 0, timed(TIMER_DELIVER_MS=at - 1))
+            recalled = asyncio.ensure_future(recall(world, first.ext["recallHandle"]))
+            await asyncio.sleep(0.01)
+            set_clock(world, at)
+            await asyncio.sleep(0.1)
+            assert world.broker.timers.delivered == 0 and not recalled.done()
+            # Its time is claimed: a recall comes too late, a message is due later.
+            assert (await recall(world, first.ext["recallHandle"])).code == 604
+            third = world.send("T", b"third", 0, timed(TIMER_DELIVER_MS=at + 1))
+            world.node.auto = True
+            world.node.commit()
+            assert [(await one).code for one in (second, recalled, third)] == [0, 0, 0]
+            assert [record.body for record in await all_of(world, 1)] == [b"second"]
+            set_clock(world, at + 1)
+            assert [record.body for record in await all_of(world, 2)] == [b"second", b"third"]
+
+    run(test)
+
+
 def test_what_was_recalled_never_comes(tmp_path: Path) -> None:
     async def test() -> None:
         async with standing(tmp_path, **SHORT) as world:
