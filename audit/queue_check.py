@@ -15,7 +15,7 @@ import numpy as np
 
 from dledger.audit.entries import Array
 from dledger.audit.findings import QueueRow
-from dledger.audit.records import SCHEDULE_TOPIC, QueueKey, Records, differing_units
+from dledger.audit.records import TIMED_TOPICS, QueueKey, Records, differing_units
 from dledger.audit.unit_files import UnitFiles
 from dledger.audit.walk import Fault
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
@@ -203,7 +203,7 @@ class QueueCheck:
         expected = units[: count * UNIT_SIZE]
         if stored == expected:
             return
-        for number in differing_units(stored, expected, without_code=key[0] == SCHEDULE_TOPIC):
+        for number in differing_units(stored, expected, without_code=key[0] in TIMED_TOPICS):
             index = int(indexes[number])
             where = f"{_name(key)} offset {first + number}"
             theirs, ours = (

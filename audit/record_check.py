@@ -12,7 +12,7 @@ import numpy as np
 from dledger.audit.entries import BODY_DAMAGED, Array, Columns, Entry
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.records import (
-    SCHEDULE_TOPIC,
+    TIMED_TOPICS,
     PropertyTexts,
     QueueNames,
     Records,
@@ -200,4 +200,4 @@ def _wide_record(data: memoryview, pos: int) -> _Unit | None:
 def _pack_unit(physical: int, size: int, topic: bytes, properties: bytes) -> bytes:
     tags = find_property(properties, _TAGS)
     code = tags_code(tags.decode("utf-8", "replace")) if tags else 0
-    return UNIT.pack(physical, size, 0 if topic == SCHEDULE_TOPIC else code)
+    return UNIT.pack(physical, size, 0 if topic in TIMED_TOPICS else code)

@@ -40,8 +40,8 @@ from dledger.formats.record import (
     TRANSACTION_MASK,
 )
 
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-"""Its tag codes are delivery times, which the log does not say."""
+TIMED_TOPICS = (b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_wheel_timer")
+"""Their tag codes are delivery times: the log does not say them, or those of RocketMQ are others."""
 
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2

@@ -20,6 +20,7 @@ from dledger.bench.report import Load, Tally
 from dledger.bench.spark_audit import spark_audit
 from dledger.bench.spark_read import spark_read
 from dledger.bench.spark_write import spark_write
+from dledger.bench.timers import timers
 from dledger.bench.topics import topics
 from dledger.client.errors import ClientError
 from dledger.runtime.env import production_env
@@ -40,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if options.check and taken["worst"] > taken["limit"] else 0
     if options.mode == "topics":
         return _show(topics(options.topics), "ms", options.json)
+    if options.mode == "timers":
+        found = timers(options.messages or 100_000, options.rate, options.size, options.precision)
+        return _print(found, options.json)
     if options.mode == "loaded":
         return _loaded(options)
     if options.mode == "audit":
@@ -172,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
             "core",
             "idle",
             "loaded",
+            "timers",
             "topics",
             "audit",
             "spark",
@@ -182,6 +187,8 @@ def _parser() -> argparse.ArgumentParser:
         "(--seconds, default 20), with --check exit code 1 when a node takes more than 2 percent of a core; "
         "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
         "--batch, --size), exit code 1 above a third of the election time-out; "
+        "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
+        "(--messages, --size, --precision); "
         "topics: milliseconds that a change of one topic takes on the event loops (--topics); "
         "audit: speed and memory of the audit of large stores; "
         "spark: messages a second that Spark reads from a store (--messages, --size, --store, --runs); "
@@ -195,6 +202,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=_positive, default=1, help="messages of one request (default: 1)")
     parser.add_argument("--seconds", type=float, help="end after this time (default of produce: 10)")
     parser.add_argument("--messages", type=_positive, help="end after this many")
+    parser.add_argument("--rate", type=_positive, default=1000, help="messages a second (default: 1000)")
+    parser.add_argument(
+        "--precision", type=_positive, default=1000, help="timerPrecisionMs of the brokers (default: 1000)"
+    )
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
     parser.add_argument("--topics", type=_positive, default=50_000, help="of that mode (default: 50000)")

@@ -44,6 +44,7 @@ from dledger.broker.ports import Node
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
+from dledger.broker.schedule.kept_messages import KeptMessages
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_processor import StatsProcessor
@@ -52,6 +53,9 @@ from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.timer.recall_processor import RecallProcessor
+from dledger.broker.timer.timer_claims import TimerClaims
+from dledger.broker.timer.timer_service import TimerService
 from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.deletion_service import DeletionService
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -74,6 +78,7 @@ from dledger.runtime.live_settings import LiveSettings, SettingsSource
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
     SendBackProcessor,
+    RecallProcessor,
     EndTransactionProcessor,
     PullProcessor,
     ClientProcessor,
@@ -152,6 +157,7 @@ class Broker:
         self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
         self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
         self.pop_ledger = PopLedger(self.store, settings)
+        self.timer_claims = TimerClaims(settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.exports = ConfigExport(
@@ -165,6 +171,8 @@ class Broker:
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
         self.deletions = Deletions(self.store, self.clients)
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
+        reader = Reader(env, self.store, self.node.log)
+        self._kept = KeptMessages(self.store, reader)
         origins = Origins(self.member_ips)
         self.access: AccessControl | None = None
         """Who may make which request; None: everybody may."""
@@ -178,7 +186,7 @@ class Broker:
             node=self.node,
             gate=self.gate,
             store=self.store,
-            reader=Reader(env, self.store, self.node.log),
+            reader=reader,
             index=self.index,
             creation=TopicCreation(settings),
             deletions=self.deletions,
@@ -186,6 +194,7 @@ class Broker:
             client=self.client,
             offsets=self.offsets,
             pops=self.pop_ledger,
+            timers=self.timer_claims,
             committed=self.committed,
             applied=self.applied,
             stats=self.stats,
@@ -203,6 +212,7 @@ class Broker:
         (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays = DelayService(context)
+        self.timers = TimerService(context)
         self.revives = PopReviveService(context)
         self.transactions = TransactionCheckService(context)
         self.forgetting = DeletionService(context)
@@ -214,8 +224,10 @@ class Broker:
                 self.committed,
                 self.stats,
                 self.pop_ledger,
+                self.timer_claims,
                 *own,
                 self.delays,
+                self.timers,
                 self.revives,
                 self.transactions,
                 self.forgetting,
@@ -269,6 +281,10 @@ class Broker:
         """Retention: messages before `pos` are gone."""
         await self.store.log_begins(parts)
         await self.index.log_begins()
+
+    async def kept_from(self) -> int | None:
+        """Where the first message lies that waits for its time."""
+        return await self._kept.first()
 
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
@@ -342,6 +358,7 @@ class Broker:
         self.pulls.arrived(queues)
         self.pops.arrived(queues)
         self.delays.arrived(queues)
+        self.timers.arrived(queues)
 
     # -- figures --------------------------------------------------------------------------------------
 
@@ -395,6 +412,9 @@ class Broker:
             "heldPops": str(self.pops.held.count),
             "popInflightMessages": str(self.pop_ledger.messages),
             "popRevivedMessages": str(self.revives.revived),
+            "timerMessagesWaiting": str(self.timer_claims.waiting),
+            "timerMessagesDelivered": str(self.timers.delivered),
+            "timerMessagesRecalled": str(self.timers.recalled),
             "openTransactions": str(self.transactions.open),
             "askedTransactions": str(self.transactions.asked),
             "discardedTransactions": str(self.transactions.discarded),

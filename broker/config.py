@@ -250,6 +250,26 @@ class BrokerConfig:
         MAX_POP_IN_FLIGHT
     )
     """The same of all groups together, of which one group may have half."""
+    timer_wheel_enable: Annotated[bool, Setting("timerWheelEnable", hot=True)] = True
+    """Whether messages may wait for a time of their own; without it they are refused (1). What waits already
+    comes."""
+    timer_max_delay_s: Annotated[
+        int, Setting("timerMaxDelaySec", 1, 366 * 24 * 3600, "seconds", hot=True)
+    ] = 3 * 24 * 3600
+    """How far away that time may be; a message for a later one is refused (13)."""
+    timer_precision_ms: Annotated[int, Setting("timerPrecisionMs", 1, 60_000, "ms", hot=True)] = 1000
+    """Such a message comes at the next whole number of these behind the time that is asked for, never
+    before."""
+    timer_roll_window_slots: Annotated[
+        int, Setting("timerRollWindowSlot", 1, 366 * 24 * 3600 * 10, hot=True)
+    ] = 2 * 24 * 3600
+    """A message that waits for more than so many `timerPrecisionMs` is put into the log again, so that what
+    is older can be deleted. Below `fileReservedTime`; what waits is kept until then in any case."""
+    max_timer_messages: Annotated[int, Setting("maxTimerMessages", 1, 1_000_000_000, hot=True)] = 100_000_000
+    """Messages that wait for a time of their own, about; one more is refused (1). Each takes 20 bytes of disk
+    besides its place in the log."""
+    recall_enable: Annotated[bool, Setting("recallMessageEnable", hot=True)] = True
+    """Whether such a message can be recalled; off in RocketMQ."""
     reject_transactions: Annotated[bool, Setting("rejectTransactionMessage", hot=True)] = False
     """Half messages of transactions are refused (16)."""
     transaction_timeout_ms: Annotated[int, Setting("transactionTimeOut", 0, 86_400_000, "ms", hot=True)] = (

@@ -20,6 +20,7 @@ from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
+from dledger.broker.timer.timer_claims import TimerClaims
 from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
@@ -55,6 +56,8 @@ class BrokerContext:
     offsets: PendingOffsets
     pops: PopLedger
     """What was popped and is not acknowledged."""
+    timers: TimerClaims
+    """Up to what time timer messages are being delivered."""
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses

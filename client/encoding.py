@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -18,6 +19,9 @@ from dledger.formats.properties import (
     MAX_PROPERTIES_SIZE,
     RETRY_TOPIC,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     UNIQ_KEY,
     WAIT,
     decode_properties,
@@ -33,21 +37,20 @@ RESEND_TEXT = f"{RESEND}\x011\x02"
 
 MAX_DELAY_LEVEL = 64
 """Brokers have 18, or as many as their `messageDelayLevel` says; a higher one is their highest."""
-_RESERVED = frozenset((DELAY, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND))
+_RESERVED = frozenset(
+    (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND)
+)
 _TEXT = msgspec.json.Encoder()
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def properties_text(message: Message, unique_id: str) -> str:
     """The properties of a message with its unique id; InvalidMessage when they cannot travel."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
-    level = message.delay_level
-    if message.tags is None and message.keys is None and message.properties is None and not level:
+    waits = message.waits
+    if message.tags is None and message.keys is None and message.properties is None and not waits:
         return text
-    named = {}
-    if level:
-        if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
-            raise InvalidMessage(f"delay_level {level!r}: 0 to {MAX_DELAY_LEVEL} is expected")
-        named[DELAY] = str(level)
+    named = _waiting(message) if waits else {}
     if message.tags:
         check_tags(message.tags)  # a message may have been changed after it was made
         named[TAGS] = message.tags
@@ -55,7 +58,7 @@ def properties_text(message: Message, unique_id: str) -> str:
         named[KEYS] = joined_keys(message.keys)
     for name, value in (message.properties or {}).items():
         if name in _RESERVED:
-            fields = "tags=, keys= or delay_level="
+            fields = "tags=, keys=, delay_level=, delay= or deliver_at="
             raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use {fields}, or rename it")
         if not name:
             raise InvalidMessage("a property without a name")
@@ -72,6 +75,24 @@ def properties_text(message: Message, unique_id: str) -> str:
     if size > MAX_PROPERTIES_SIZE - len(RESEND_TEXT):
         raise InvalidMessage(f"the properties have {size} bytes: at most {MAX_PROPERTIES_SIZE - 16}")
     return text
+
+
+def _waiting(message: Message) -> dict[str, str]:
+    """The property that says when it comes; InvalidMessage."""
+    level, delay, deliver_at = message.delay_level, message.delay, message.deliver_at
+    if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
+        raise InvalidMessage("give one of delay_level, delay and deliver_at")
+    if delay is not None:
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
+            raise InvalidMessage(f"delay {delay!r}: a timedelta of 0 or more is expected")
+        return {TIMER_DELAY_MS: str(-(-delay // _MILLISECOND))}
+    if deliver_at is not None:
+        if not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None:
+            raise InvalidMessage(f"deliver_at {deliver_at!r}: a datetime with a time zone is expected")
+        return {TIMER_DELIVER_MS: str(-(-(deliver_at - _EPOCH) // _MILLISECOND))}
+    if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
+        raise InvalidMessage(f"delay_level {level!r}: 0 to {MAX_DELAY_LEVEL} is expected")
+    return {DELAY: str(level)}
 
 
 def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple, cast
 
@@ -52,6 +53,8 @@ class SendResult(NamedTuple):
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
+    """Of a message that waits for its time (`delay`, `deliver_at`): for `recall`."""
 
 
 @dataclass(slots=True, init=False)
@@ -63,7 +66,9 @@ class Message:
     application's own; names of RocketMQ's (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields.
     `flag` is a number that the system does not interpret. `delay_level`: the message comes after the time
     that the brokers' `messageDelayLevel` has for it, by default 1 s, 5 s, 10 s, 30 s ... 2 h for levels
-    1 to 18; 0: at once.
+    1 to 18; 0: at once. `delay`: it comes after this time, by the broker's clock; `deliver_at`: at this time,
+    a datetime with its time zone. Brokers take up to 3 days (`timerMaxDelaySec`), and deliver at the next
+    whole second (`timerPrecisionMs`), never before. At most one of the three.
 
     >>> Message("orders", b"body", tags="paid", keys=["order-1", "customer-7"]).keys
     'order-1 customer-7'
@@ -76,6 +81,8 @@ class Message:
     properties: Mapping[str, str] | None
     flag: int
     delay_level: int
+    delay: timedelta | None
+    deliver_at: datetime | None
 
     def __init__(
         self,
@@ -86,6 +93,8 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> None:
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
@@ -96,6 +105,13 @@ class Message:
         self.properties = properties
         self.flag = flag
         self.delay_level = delay_level
+        self.delay = delay
+        self.deliver_at = deliver_at
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to come later: such a message goes by itself, in no batch and no transaction."""
+        return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]

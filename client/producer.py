@@ -39,6 +39,7 @@ from dledger.client.message import (
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
+from dledger.client.recalls import recall
 from dledger.client.requests import Requests
 from dledger.client.routes import inherited_route, publish_queues
 from dledger.client.selection import TopicTargets, selected
@@ -271,6 +272,8 @@ class AsyncProducer(AsyncClient):
             {**(message.properties or {}), **asking},
             message.flag,
             message.delay_level,
+            message.delay,
+            message.deliver_at,
         )
         with self._requests.expecting(correlation_id) as reply:  # it may be here before the acknowledgement
             await self.send(asked, queue, ordering_key)
@@ -422,8 +425,8 @@ class AsyncProducer(AsyncClient):
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
-            if message.delay_level:
-                raise InvalidMessage("a batch takes no message with a delay_level: send it by itself")
+            if message.waits:
+                raise InvalidMessage("a batch takes no message that comes later: send it by itself")
             check_body(message.body, self.options.max_message_size)
             items.append(self._item(message))
         if topic.startswith(RETRY_PREFIX):
@@ -456,7 +459,7 @@ class AsyncProducer(AsyncClient):
     def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
         """Have a message travel with others, where it may. Whether it does."""
         size = len(message.body)
-        if message.delay_level or not held.has_room(size) or 0 < self.options.compress_over < size:
+        if message.waits or not held.has_room(size) or 0 < self.options.compress_over < size:
             return False
         if message.topic.startswith(RETRY_PREFIX) or message.topic.endswith(REPLY_SUFFIX):
             return False
@@ -530,6 +533,15 @@ class AsyncProducer(AsyncClient):
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
         return with_namespace(topic, self._namespace) in self._core.routes
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """A message that was sent with a `delay` or for a time (`deliver_at`) is not to come.
+
+        `handle`: `SendResult.recall_handle`. Its unique id. The broker does not say whether there was such a
+        message. BrokerRefused when its time is over; then it came, or is about to.
+        """
+        self._core.check_open()
+        return await recall(self._core, self.group, with_namespace(topic, self._namespace), handle)
 
     async def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
         """Create a topic in every broker group (or one) and wait until it can be used."""

@@ -79,6 +79,7 @@ class _Stored(Header):
     msgId: str
     queueId: int
     queueOffset: int
+    recallHandle: str | None = None
 
 
 class _Flush:
@@ -237,7 +238,10 @@ class SendKernel:
             ext = response.ext
             region_id = ext.get(MSG_REGION, "")
             self.regions[queue.broker_name] = region_id, bool(region_id) and ext.get(TRACE_ON) != "false"
-        self._finish(send, SendResult(status, send.unique_id, header.msgId, queue, header.queueOffset))
+        stored = SendResult(
+            status, send.unique_id, header.msgId, queue, header.queueOffset, header.recallHandle
+        )
+        self._finish(send, stored)
 
     def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
         if send.finished:

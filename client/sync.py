@@ -202,6 +202,10 @@ class Producer(Hosted[AsyncProducer]):
         """Whether the topic exists, as far as the NameServers' last answer says."""
         return self._open()[0].has_route(topic)
 
+    def recall(self, topic: str, handle: str) -> str:
+        """A message that waits for its time is not to come; see AsyncProducer.recall."""
+        return self._run(lambda producer: producer.recall(topic, handle))
+
     def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
         """Create a topic and wait until it can be used."""
         self._run(lambda producer: producer.create_topic(topic, queues, broker_name))

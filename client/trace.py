@@ -170,7 +170,7 @@ class TraceSendHook(SendHook):
                 store_host=context.broker_address,
                 body_length=sum(len(one.body) for one in context.messages),
                 cost_ms=max(0, self._core.env.wall.now_ms() - began_ms),
-                message_type=DELAY_MSG if message.delay_level else NORMAL_MSG,
+                message_type=DELAY_MSG if message.waits else NORMAL_MSG,
                 offset_message_id=result.offset_message_id.rpartition(",")[2],
                 success=result.status is SendStatus.OK,
             )

@@ -247,8 +247,8 @@ class AsyncTransactionProducer(AsyncProducer):
         message = transaction.message
         if transaction.transaction_id:
             raise ClientError("the transaction was begun already")
-        if message.delay_level:
-            raise InvalidMessage("a transactional message cannot be delayed as well: leave out delay_level")
+        if message.waits:
+            raise InvalidMessage("a transactional message cannot be delayed as well: leave out its delay")
         half = _Half(
             message.topic,
             message.body,

@@ -123,6 +123,10 @@ class Host(Protocol):
         """Entries up to `index` are gone from the log, or will be in a moment: it begins at `pos`, and these
         are the parts of the snapshot there. Also called at every start of such a log."""
 
+    async def kept_from(self) -> int | None:
+        """Log offset of the first entry that the state machine still needs: retention leaves it, and what is
+        behind it, but where it has to delete by force. None: it needs none."""
+
     def apply(self, chunk: Chunk) -> None:
         """Apply entries in order. Total: unknown content is skipped alike everywhere (safety.md S13)."""
 

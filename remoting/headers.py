@@ -117,6 +117,15 @@ class SendMessageV2Header(
     brokerName: str | None = None
 
 
+class RecallMessageHeader(Header):
+    """370 RECALL_MESSAGE. `recallHandle`: as a send was answered (`formats.timers`)."""
+
+    topic: str
+    recallHandle: str
+    producerGroup: str | None = None
+    brokerName: str | None = msgspec.field(name="bname", default=None)
+
+
 class ReplyMessageHeader(Header):
     """326 PUSH_REPLY_MESSAGE_TO_CLIENT. Hosts as "ip:port", times in ms since the epoch."""
 
@@ -537,6 +546,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,
     RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroupHeader,
+    RequestCode.RECALL_MESSAGE: RecallMessageHeader,
     RequestCode.BROKER_HEARTBEAT: BrokerHeartbeatHeader,
     RequestCode.POP_MESSAGE: PopMessageHeader,
     RequestCode.ACK_MESSAGE: AckMessageHeader,

@@ -48,7 +48,8 @@ PURE = (
     "dledger/host.py", "formats/*", "runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
-    "__future__", "array", "collections", "contextlib", "dataclasses", "difflib", "enum", "errno",
+    "__future__", "array", "base64", "binascii", "collections", "contextlib", "dataclasses", "difflib",
+    "enum", "errno",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct",
     "types", "typing", "zlib", "zlib_ng",
 )  # fmt: skip
@@ -102,6 +103,7 @@ OUTSIDE: dict[str, str] = {
     "bench/spark_audit.py": "measures real processes",
     "bench/spark_read.py": "measures real processes",
     "bench/spark_write.py": "measures real processes",
+    "bench/timers.py": "measures real processes",
     "bench/topics.py": "measures with the machine's clock, against real processes",
     "chaos/machine/*": "is the other side of the doors: simulates them",
     "chaos/mutants/*": "runs test suites on copies of the tree",

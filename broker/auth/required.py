@@ -112,6 +112,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.SEND_MESSAGE: Rule(topic="topic", perm=PUB),
         RequestCode.SEND_MESSAGE_V2: Rule(topic="b", perm=PUB),
         RequestCode.SEND_BATCH_MESSAGE: Rule(topic="b", perm=PUB),
+        RequestCode.RECALL_MESSAGE: Rule(topic="topic", perm=PUB),
         RequestCode.SEND_REPLY_MESSAGE: ACCOUNT,  # goes to who asked, over its connection
         RequestCode.SEND_REPLY_MESSAGE_V2: ACCOUNT,
         RequestCode.CONSUMER_SEND_MSG_BACK: _OF_GROUP,

@@ -2,8 +2,7 @@
 hooks of RocketMQ's that look at properties before a message is put).
 
 The kind follows from flags, properties and topic, and from nothing else, so that a message means the same by
-itself and in a batch. What this version does not do with a kind is refused here, with RocketMQ's code: stored
-as it is, a message that is to wait would be delivered too early."""
+itself and in a batch."""
 
 from __future__ import annotations
 
@@ -11,17 +10,26 @@ import re
 from enum import Enum
 
 from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.formats.properties import (
+    START_DELIVER_TIME,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+)
 from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 DELAY_LEVEL = "DELAY"
-TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
 """Properties that say when; the last one is that of older clients."""
 TRANSACTION = "TRAN_MSG"
 _WIDE_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
 REFUSED_FLAGS = TRANSACTION_MASK | _WIDE_HOSTS
-_TELLING = re.compile(f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRANSACTION, *TIMERS))})\x01([^\x02]*)")
+_TELLING = re.compile(
+    f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRANSACTION, TIMER_OUT_MS, *TIMERS))})\x01([^\x02]*)"
+)
 
 
 class Disposition(Enum):
@@ -38,9 +46,6 @@ class Disposition(Enum):
     """Until its producer says what becomes of it."""
 
 
-SUPPORTED = (Disposition.ORDINARY, Disposition.RETRY, Disposition.DELAYED, Disposition.HALF)
-
-
 def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
     """The kind of a message. `properties`: as they were sent."""
     if sys_flag & TRANSACTION_MASK:
@@ -49,10 +54,11 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
     if told.get(TRANSACTION) == "true":
         return Disposition.HALF
     retry = topic.startswith(RETRY_PREFIX)
-    if not retry and any(name in told for name in TIMERS):
-        return Disposition.TIMED
     if told.get(DELAY_LEVEL, "0") != "0":
         return Disposition.DELAYED
+    # One that has waited already comes at once, as with RocketMQ: a consumer may have sent it on as it was.
+    if not retry and TIMER_OUT_MS not in told and any(name in told for name in TIMERS):
+        return Disposition.TIMED
     return Disposition.RETRY if retry else Disposition.ORDINARY
 
 
@@ -71,15 +77,10 @@ def may_tell(properties: str) -> bool:
 
 
 def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition:
-    """The same; RemotingError 13 for a kind that this version does not do, 29 for flags that no client may
-    set."""
+    """The same; RemotingError 13 for what cannot be as it is meant, 29 for flags that no client may set."""
     if not sys_flag & REFUSED_FLAGS and not may_tell(properties):
         return Disposition.RETRY if topic.startswith(RETRY_PREFIX) else Disposition.ORDINARY
     kind = disposition_of(topic, sys_flag, properties)
-    if kind not in SUPPORTED:
-        raise RemotingError(
-            ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not supported by this version"
-        )
     if kind is Disposition.HALF:
         _check_half(topic, sys_flag, properties)
     if sys_flag & _WIDE_HOSTS:

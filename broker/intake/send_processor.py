@@ -6,10 +6,11 @@ already encoded, waits for the commit (safety.md S12, S24).
 | answer | when                                                                                         |
 |--------|----------------------------------------------------------------------------------------------|
 | 0      | durable on a majority                                                                        |
-| 1      | outcome unknown: leadership was lost while the message was in the log                        |
+| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are off, or  |
+|        | too many wait: not executed                                                                  |
 | 2      | too much is pending in the log (LEADER_PENDING_FULL), or too many transactions are open      |
 |        | (TRANSACTIONS_FULL): not executed                                                            |
-| 13     | too large, or of a kind that this version does not do (timed)                                |
+| 13     | too large, or waits for a time that is too far, or none                                      |
 | 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
 | 16     | system topic, or the topic is not writable; transactions are switched off                    |
 | 17     | no such topic and it may not be created                                                      |
@@ -29,6 +30,7 @@ from dledger.broker.intake.disposition import Disposition, check_disposition, de
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
+from dledger.broker.timer.waiting import due_time
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.broker.transaction import half_messages
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
@@ -36,11 +38,15 @@ from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
     decode_properties,
     encode_properties,
 )
 from dledger.formats.record import FIXED_SIZE, TRANSACTION_MASK
 from dledger.formats.state import DelayProgress, Op
+from dledger.formats.timers import TIMER_TOPIC, RecallHandle
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request, SerializeType
 from dledger.remoting.errors import RemotingError
@@ -62,6 +68,7 @@ class SendProcessor:
         self._env = context.env
         self._settings = context.settings
         self._creation = context.creation
+        self._timers = context.timers
         self._committed = context.committed
         self._applied = context.applied
         self._origins = context.origins
@@ -118,12 +125,12 @@ class SendProcessor:
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
-        level, half, sys_flag = 0, False, header.sysFlag
+        level, half, timed, due, sys_flag = 0, False, False, 0, header.sysFlag
         if header.sysFlag or may_tell(text):
             kind = check_disposition(header.topic, header.sysFlag, text)
             if kind is Disposition.DELAYED:
                 level = delay_level_of(text)
-            half = kind is Disposition.HALF
+            half, timed = kind is Disposition.HALF, kind is Disposition.TIMED
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         slot, queue_id = writer.slots.get(header.topic), header.queueId
@@ -131,9 +138,13 @@ class SendProcessor:
             slot, queue_id = self._target(writer, header)
         if slot.is_retry:
             slot, queue_id = self._dead_letter(writer, slot, queue_id, header, request, reconsume_times)
-        told_queue = queue_id
+        told_queue, real_topic = queue_id, ""
         if level:
             slot, queue_id, text = self._delayed(writer, slot, queue_id, text, level)
+            properties, unique_key = self._properties(text)
+        elif timed:
+            real_topic = slot.config.name
+            slot, queue_id, text, due = self._timed(writer, slot, queue_id, text)
             properties, unique_key = self._properties(text)
         ops: tuple[Op, ...] = ()
         if half:
@@ -157,12 +168,16 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
+        handle = ""
+        if due and self._settings.now.recall_enable:
+            name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
+            handle = RecallHandle(real_topic, name, due, key).encode()
         if request.serialize is SerializeType.JSON:
             text_id = f"{self._host_hex}{position:016X}".encode()
-            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key)
+            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key, handle)
         else:
             answer = self._binary_answer(
-                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
+                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key, handle
             )
         # Who hears of a half message may end it at once, for which it is read.
         (self._applied if half else self._committed).add(index, connection, request, answer)
@@ -181,6 +196,22 @@ class SendProcessor:
         levels = len(self._settings.now.delay_levels)
         slot, queue_id = wait_in(writer, slot, queue_id, values, level, levels)
         return slot, queue_id, encode_properties(values)
+
+    def _timed(
+        self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str
+    ) -> tuple[TopicSlot, int, str, int]:
+        """Where a message waits for its time, its properties there, and when it is due, in ms; 0 where that
+        is over, and it comes at once."""
+        values = decode_properties(text)
+        due = due_time(values, writer.clock_ms(), self._settings.now)
+        if due is None:
+            return slot, queue_id, text, 0
+        due = self._timers.place(writer, due)
+        values[TIMER_OUT_MS] = str(due)
+        values[REAL_TOPIC], values[REAL_QID] = slot.config.name, str(queue_id)
+        waiting = writer.slot(TIMER_TOPIC)
+        assert waiting is not None  # every broker has it
+        return waiting, 0, encode_properties(values), due
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
@@ -209,12 +240,20 @@ class SendProcessor:
         return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
 
     def _answer(
-        self, request: Request, message_ids: bytes, queue_id: int, queue_offset: int, unique_key: bytes
+        self,
+        request: Request,
+        message_ids: bytes,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes,
+        handle: str = "",
     ) -> bytes:
         transaction = b""
         if unique_key:
             quoted = b'"%b"' % unique_key if unique_key.isalnum() else _quoted(unique_key)
             transaction = b',"transactionId":' + quoted
+        if handle:
+            transaction += b',"recallHandle":"%b"' % handle.encode()
         header = b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b' % (
             self._head,
             message_ids,
@@ -228,7 +267,13 @@ class SendProcessor:
         return HEAD.pack(4 + size, size) + header
 
     def _binary_answer(
-        self, request: Request, message_ids: str, queue_id: int, queue_offset: int, unique_key: bytes
+        self,
+        request: Request,
+        message_ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes,
+        handle: str = "",
     ) -> bytes:
         ext = {
             "msgId": message_ids,
@@ -239,6 +284,8 @@ class SendProcessor:
         }
         if unique_key:
             ext["transactionId"] = unique_key.decode(errors="replace")
+        if handle:
+            ext["recallHandle"] = handle
         return encode_response(request, ResponseCode.SUCCESS, ext)
 
     # -- a batch --------------------------------------------------------------------------------------
@@ -305,7 +352,7 @@ class SendProcessor:
                 text = properties.decode()
                 if may_tell(text):
                     kind = check_disposition(topic, sys_flag, text)
-                    if kind in (Disposition.DELAYED, Disposition.HALF):
+                    if kind in (Disposition.DELAYED, Disposition.HALF, Disposition.TIMED):
                         raise RemotingError(
                             ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not sent in batches"
                         )

@@ -29,6 +29,7 @@ from dledger.formats.record import (
     decode_record,
 )
 from dledger.formats.state import TOPIC_DELETE, ReplicatedState, UnknownOperation
+from dledger.formats.timers import TIMER_TOPIC, timer_code
 from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
@@ -38,6 +39,7 @@ _RECORD = struct.Struct(">4xi4xi4xq8xi8x8xq8x4x8xi")
 """Of a record's fixed part: magic, queue id, queue offset, sysFlag, store time, body length."""
 _TAGS = TAGS.encode()
 _TAGS_NEEDLE = _TAGS + b"\x01"
+_TIMER_TOPIC = TIMER_TOPIC.encode()
 MAX_CACHED_TAGS = 4096
 """Tag texts whose code is remembered; at the limit the cache starts anew."""
 
@@ -119,7 +121,9 @@ class Dispatcher:
                 return None
             queue = self._queues.create(raw_topic, queue_id)
         found = data.find(_TAGS_NEEDLE, properties_at, end)
-        if found < 0:
+        if raw_topic == _TIMER_TOPIC:
+            code = timer_code(data[properties_at:end])
+        elif found < 0:
             code = 0
         elif data[found - 1] == 2 or found == properties_at:
             stop = data.find(b"\x02", found, end)
@@ -152,8 +156,12 @@ class Dispatcher:
         queue = self._queues.create(record.topic.encode(), record.queue_id)
         if queue.bounds.next != record.queue_offset:
             raise InvariantBroken(_gap(queue, record.queue_offset, position))
-        tags = find_property(record.properties.encode(), _TAGS)
-        queue.append(position, size - HEADER_SIZE, self._tags_code(tags))
+        properties = record.properties.encode()
+        if record.topic == TIMER_TOPIC:
+            code = timer_code(properties)
+        else:
+            code = self._tags_code(find_property(properties, _TAGS))
+        queue.append(position, size - HEADER_SIZE, code)
         self.messages += 1
         return queue
 

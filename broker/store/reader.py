@@ -7,7 +7,7 @@ None there and is done by the `async` twin in a worker. Only applied entries are
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -242,6 +242,28 @@ class Reader:
         if 0 < got < count:  # the rest may be in memory
             units += queue.read_hot(offset + got, count - got) or b""
         return units
+
+    async def records(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Records at (position, size), in any order; None for those that the log does not hold any more."""
+        view = self._log.view
+        found: list[bytes | None] = []
+        cold: list[tuple[int, int, int]] = []
+        for number, (position, size) in enumerate(places):
+            part = view(position, size)
+            found.append(None if part is None else bytes(part))
+            if part is None:
+                cold.append((position, size, number))
+        cold = sorted(one for one in cold if one[0] >= self._log.begin_pos)
+        if cold:
+            try:
+                parts = await self._records([(position, size) for position, size, _ in cold])
+            except ValueError:
+                if cold[0][0] >= self._log.begin_pos:
+                    raise OSError(f"the log does not hold what is at {cold[0][0]}") from None
+                return await self.records(places)  # retention was faster
+            for (_, _, number), data in zip(cold, parts, strict=True):
+                found[number] = bytes(data)
+        return found
 
     async def _records(self, chosen: list[tuple[int, int]]) -> list[Buffer]:
         parts: list[Buffer] = []

@@ -7,6 +7,7 @@ import re
 from dledger.broker.config import MAX_GROUP_NAME, BrokerConfig
 from dledger.formats.record import MAX_TOPIC_V1, SYSTEM_TOPIC
 from dledger.formats.state import Perm, TopicConfig
+from dledger.formats.timers import TIMER_TOPIC
 
 DEFAULT_TOPIC = "TBW102"
 """AUTO_CREATE_TOPIC_KEY_TOPIC: its route lets producers send to topics that do not exist yet."""
@@ -81,6 +82,7 @@ def system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(config.broker_name, 1, 1, READ_WRITE | Perm.INHERIT),
         TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1, READ_WRITE),
         TopicConfig(SCHEDULE_TOPIC, levels, levels, READ_WRITE),
+        TopicConfig(TIMER_TOPIC, 1, 1, READ_WRITE),
         TopicConfig(HALF_TOPIC, 1, 1, READ_WRITE),
         TopicConfig(DISCARD_TOPIC, 1, 1, READ_WRITE),
     ]

@@ -23,12 +23,13 @@ from dledger.chaos.scenarios.broker_history import (
     Turn,
 )
 from dledger.chaos.scenarios.broker_judge import DELAYS_MS
-from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.chaos.scenarios.reset_judge import Reset
+from dledger.chaos.scenarios.timed_sends import send_timed
 from dledger.chaos.scenarios.transaction_history import End, Fate
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listening import ConsumeOrderlyStatus
@@ -59,6 +60,8 @@ DELAYED_EVERY = 6
 """Of the messages that are sent by themselves every so many waits for its time."""
 IN_TRANSACTIONS = 3
 """And so many behind each of those is sent in a transaction."""
+TIMED = 5
+"""And so many behind each of those waits for a time of its own."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
 """Of the producers: who waits briefly does not know what became of its messages."""
@@ -235,6 +238,9 @@ class Producer(Planned):
         turn, rest = divmod(self._count, DELAYED_EVERY)
         if rest == IN_TRANSACTIONS:
             await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
+        elif rest == TIMED:
+            message, begin = self._message(topic, size), partial(self._begin, TIMERS)
+            await send_timed(self._stage, self._history, producer, message, turn, begin, self._settle)
         else:
             await self._one(producer, topic, size)
 

@@ -9,6 +9,7 @@ from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.chaos.scenarios.pop_history import PopHistory
 from dledger.chaos.scenarios.reset_judge import Reset
+from dledger.chaos.scenarios.timer_history import TimerHistory
 from dledger.chaos.scenarios.transaction_history import TransactionHistory
 
 
@@ -116,6 +117,7 @@ class BrokerHistory:
     resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
     transactions: TransactionHistory = field(default_factory=TransactionHistory)
+    timers: TimerHistory = field(default_factory=TimerHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Group -> queue -> behind the furthest message that it was handed."""
 

@@ -64,7 +64,8 @@ def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdic
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
-            if not message.delivered and not message.copied and not message.ended:
+            again = message.delivered or message.copied or message.ended or message.rolled
+            if not again and not message.recalls:
                 places.setdefault(message.value, []).append((queue, offset))
     sent: dict[bytes, None] = {}
     for send in sends:
@@ -323,7 +324,7 @@ def judge_delays(
                 expired[message.value] = expired.get(message.value, 0) + (message.position < begun)
         else:
             for message in stored:
-                if message.delivered and not message.copied:
+                if message.delivered and not message.copied and not message.due_ms:
                     came.setdefault(message.value, []).append(message.store_ms)
     for value in {**due, **came}:
         if value.startswith(BRIEF.encode()):

@@ -29,7 +29,9 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 """Where messages with a delay level wait; queue n is that of level n + 1."""
 HALF, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 """Where half messages wait, and where those go that nobody ended."""
-UNREAD = (SCHEDULE, HALF, DISCARD)
+TIMERS = "rmq_sys_wheel_timer"
+"""Where messages wait for a time of their own, and recalls of them."""
+UNREAD = (SCHEDULE, HALF, DISCARD, TIMERS)
 """What no consumer reads."""
 RESEND = "__RESEND"
 """Property of a message whose first attempt may have been stored."""
@@ -53,6 +55,15 @@ class Stored(NamedTuple):
     """It was popped before, and not acknowledged."""
     ended: bool = False
     """It was a half message before: put again, committed or given up."""
+
+    due_ms: int = 0
+    """Of a timer message: when it is to come."""
+    recalls: str = ""
+    """Unique key of the timer message that this one recalls."""
+    key: str = ""
+    """Its own."""
+    rolled: bool = False
+    """It is a copy of a timer message that waits for long."""
 
     @property
     def unit(self) -> bytes:
@@ -154,12 +165,16 @@ class BrokerReplay:
                 header.index,
                 position,
                 record.size,
-                tags_code(properties.get(TAGS)),
+                _code(record.topic, properties),
                 record.store_timestamp,
                 RESEND in properties,
-                REAL_TOPIC in properties and record.topic not in UNREAD,
+                (REAL_TOPIC in properties or "TIMER_OUT_MS" in properties) and record.topic not in UNREAD,
                 FIRST_POP_TIME in properties,
                 record.prepared_transaction_offset > 0,
+                int(properties.get("TIMER_OUT_MS", 0)),
+                properties.get("TIMER_DEL_UNIQKEY", ""),
+                properties.get("UNIQ_KEY", ""),
+                "TIMER_ROLL_TIMES" in properties,
             )
         )
 
@@ -185,3 +200,10 @@ class BrokerReplay:
                 self._forget(op)
                 return
         raise InvariantViolated(f"an operation that nobody knows: {op}")
+
+
+def _code(topic: str, properties: Mapping[str, str]) -> int:
+    """Third field of a unit: of what waits for a time this one, twice, and 1 more for a recall."""
+    if topic == TIMERS:
+        return 2 * int(properties["TIMER_OUT_MS"]) + ("TIMER_DEL_UNIQKEY" in properties)
+    return tags_code(properties.get(TAGS))

@@ -38,7 +38,7 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_turns,
     name_of,
 )
-from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, BrokerReplay, Stored
+from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS, UNREAD, BrokerReplay, Stored
 from dledger.chaos.scenarios.broker_stage import (
     BRIEF_CLIENT,
     OPERATOR,
@@ -52,11 +52,13 @@ from dledger.chaos.scenarios.broker_stage import (
 from dledger.chaos.scenarios.deletion_history import generations, is_brief, judge_deletions
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
-from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Topics, Transactions
+from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Timers, Topics, Transactions
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S
+from dledger.chaos.scenarios.timer_judge import judge_timers, waiting
 from dledger.chaos.scenarios.transaction_history import TRANSACTIONS_LIMIT_S
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
@@ -70,6 +72,8 @@ nothing to say before does not notice that the NameServer lost power, and with i
 DELAYS_LIMIT_S = 30.0
 """After the last message was taken: twice the longest delay that producers use (a clock was ahead), and some
 time."""
+WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
+"""Clocks that differ by more are set right at the end, and brokers believe in a leap ahead after a minute."""
 CATCH_UP_LIMIT_S = 45.0
 """After healing, and after the last message was taken, every group must have been handed everything within
 this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
@@ -148,6 +152,8 @@ class BrokerRun(Run):
         world.spawn(last.name, last.send_last)
         self.within(PROGRESS_LIMIT_S, "each topic takes a message", lambda: last.last_sent)
         self.within(DELAYS_LIMIT_S, "what was delayed comes", self._all_came)
+        limit_s = TIMERS_LIMIT_S + (BELIEVED_AFTER_S if self._set_clocks() else 0.0)
+        self.within(limit_s, "what waits for a time of its own comes", self._timers_came)
         self.within(TRANSACTIONS_LIMIT_S, "each transaction ends", self._all_ended)
         self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
         self._promptly(last, PROMPT_S)
@@ -184,6 +190,22 @@ class BrokerRun(Run):
         following = ledger.table(Delays).rows
         waiting = [queue for queue in ledger.ends if queue[0] == SCHEDULE]
         return all(following.get(queue[1] + 1, 0) == ledger.ends[queue] for queue in waiting)
+
+    def _set_clocks(self) -> bool:
+        """They are right again: what waits for a time waits for that of the clocks. Whether one leapt ahead
+        by that."""
+        world, leapt = self.stage.world, False
+        for name in self.stage.names:
+            skew_ms = world.nodes[name].clock.wall_skew_ms
+            leapt |= skew_ms < -WRONG_MS
+            if abs(skew_ms) > WRONG_MS:
+                world.clock_jump(name, -skew_ms)
+        return leapt
+
+    def _timers_came(self) -> bool:
+        """Whether nothing waits for a time of its own any more."""
+        ledger = self.stage.ledger
+        return not waiting(ledger.messages.get((TIMERS, 0), ()), ledger.table(Timers).rows)
 
     def _all_ended(self) -> bool:
         """Whether no transaction is open."""
@@ -283,6 +305,8 @@ class BrokerRun(Run):
                 hashes = found.pop(message.position, [])
                 if not begun <= message.position < broker.index.indexed:
                     continue
+                if message.recalls:
+                    continue  # it has the unique key of another, and no key of its own
                 stage.cluster.count("a message is found by its key")
                 # Its key, and its unique key: each once.
                 if len(hashes) != 2 or key_hash(topic, name_of(message.value)) not in hashes:
@@ -312,6 +336,7 @@ class BrokerRun(Run):
         judge_times(messages)
         following = replay.table(Delays).rows
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
+        came, recalled = judge_timers(messages, history.timers)
         judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
         judge_turns(history.turns, verdict)
         self._judge_completeness()
@@ -330,6 +355,13 @@ class BrokerRun(Run):
         stage.cluster.count("an acknowledged consumer offset stays", verdict.committed)
         stage.cluster.count("an acknowledged topic stays", verdict.topic_changes)
         stage.cluster.count("a delayed message comes once, and not early", verdict.delivered)
+        stage.cluster.count("a timer message comes once, and not early", came)
+        stage.cluster.count("a timer message that was recalled never comes", recalled)
+        timers = messages.get((TIMERS, 0), ())
+        if any(message.rolled for message in timers):
+            stage.marks.reach("a timer message was put into the log again")
+        if len(replay.table(Timers).rows) > 1:
+            stage.marks.reach("timers of two clocks")
         stage.cluster.count("a transaction ends once, as its producer means it", transactions.ended)
         if transactions.committed_when_asked:
             stage.marks.reach("a half message was committed when its producer was asked")

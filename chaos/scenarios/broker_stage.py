@@ -22,6 +22,7 @@ from dledger.chaos.scenarios.plan import BROKER_PRODUCERS, Plan, draw_newer
 from dledger.chaos.scenarios.probe import Probe
 from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.stage import PUSH_BYTES, RESTART_NS, Stage
+from dledger.chaos.scenarios.timer_history import PRECISION_MS, ROLL_WINDOW_SLOTS
 from dledger.chaos.scenarios.transaction_history import CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_CONFIG, NodeFailed
@@ -94,6 +95,9 @@ class WatchedHost:
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         self._stage.begins(pos)
         await self.broker.log_begins(parts, index, pos)
+
+    async def kept_from(self) -> int | None:
+        return await self.broker.kept_from()
 
     def apply(self, chunk: Chunk) -> None:
         offset = 0
@@ -269,6 +273,8 @@ class BrokerStage(Stage):
             transaction_timeout_ms=CHECK_AFTER_MS,
             transaction_check_interval_ms=CHECK_EVERY_MS,
             transaction_check_max=CHECK_MAX,
+            timer_precision_ms=PRECISION_MS,
+            timer_roll_window_slots=ROLL_WINDOW_SLOTS,
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process

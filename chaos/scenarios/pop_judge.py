@@ -160,6 +160,7 @@ def copies_of(messages: Mapping[Queue, Sequence[Any]], waiting: Sequence[str] = 
     found: dict[bytes, int] = {}
     for queue, stored in messages.items():
         for message in stored:
-            if not message.copied and not message.delivered and queue[0] not in waiting:
+            again = message.copied or message.delivered or message.rolled
+            if not again and queue[0] not in waiting:
                 found[message.value] = found.get(message.value, 0) + 1
     return found

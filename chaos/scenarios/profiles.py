@@ -191,6 +191,7 @@ OWN_SNAPSHOT = "a broker goes on from its own snapshot"
 DERIVED = "a broker ended by its derived files"
 ASKED = "a half message was committed when its producer was asked"
 GIVEN_UP = "a half message was given up"
+ROLLED = "a timer message was put into the log again"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 RESET_MEANWHILE = "offsets were reset while the leader changed"
 FETCHED = "an index unit had to be fetched"
@@ -380,7 +381,7 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         marks=(
             TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE,
+            ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE, ROLLED,
         ),
     ),
     "brokers-power": Profile(

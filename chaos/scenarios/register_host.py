@@ -117,6 +117,10 @@ class RegisterHost:
         """Nothing of the state depends on where the log begins."""
         await self._dawdle()
 
+    async def kept_from(self) -> int | None:
+        """Nothing of the log is needed any more when it is applied."""
+        return None
+
     async def _dawdle(self) -> None:
         if self._dawdles is not None:
             await asyncio.sleep(self._dawdles())

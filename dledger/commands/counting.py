@@ -95,6 +95,10 @@ class CountingHost:
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         """The state is about all entries, whether the log still holds them or not."""
 
+    async def kept_from(self) -> int | None:
+        """Nothing of the log is needed any more when it is applied."""
+        return None
+
     def apply(self, chunk: Chunk) -> None:
         """Count RAW entries; others are not of this state machine."""
         offset = 0

@@ -93,7 +93,8 @@ class Boundary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision depends on. `needed_from`: the first entry that a connected peer still has to get."""
+    """What a decision depends on. `needed_from`: the first entry that a connected peer still has to get;
+    `kept_from`: log offset of the first one that the state machine needs, None for none."""
 
     now_ms: int
     used_ratio: float
@@ -101,6 +102,7 @@ class Situation:
     last_segment: int
     applied_index: int
     needed_from: int
+    kept_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,12 @@ def decide(
     if not allowed:
         return None
     if settings.clean_forcibly and situation.used_ratio > settings.force_ratio:
-        # Also what a lagging peer needs: it is installed anew.
+        # Also what a lagging peer needs: it is installed anew. And what waits for its time.
         return Removal(allowed[0], f"disk {situation.used_ratio:.0%} full", again=True)
-    unneeded = [boundary for boundary in allowed if boundary.index < situation.needed_from]
+    kept = math.inf if situation.kept_from is None else situation.kept_from
+    unneeded = [
+        boundary for boundary in allowed if boundary.index < situation.needed_from and boundary.pos <= kept
+    ]
     chosen: Removal | None = None
     if delete_before is not None:
         chosen = _last(unneeded, lambda boundary: boundary.index < delete_before, "asked for")

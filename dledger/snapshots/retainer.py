@@ -86,9 +86,15 @@ class Retainer:
         async with self._catalog.changing:
             if self._unfinished:
                 self._unfinished = not await self._log.drop_before(self._log.base)
+            try:
+                kept_from = await self._host.kept_from()
+            except OSError as error:
+                self._env.log.warning("cannot see what is still needed", error=error)
+                return
             manifests, asked = self._catalog.manifests, self._asked
             any_hour, self._any_hour = self._any_hour, False
-            removal = decide(self._settings, self._situation(), manifests, asked, any_hour=any_hour)
+            situation = self._situation(kept_from)
+            removal = decide(self._settings, situation, manifests, asked, any_hour=any_hour)
             if removal is not None:
                 try:
                     await self._remove(removal)
@@ -98,7 +104,7 @@ class Retainer:
                     self._env.log.warning("the log cannot begin later now", error=error)
         self._forget_asked()
 
-    def _situation(self) -> Situation:
+    def _situation(self, kept_from: int | None) -> Situation:
         log = self._log
         leader = self._replicator.leader
         return Situation(
@@ -108,6 +114,7 @@ class Retainer:
             max(log.durable_pos - 1, 0) // log.segment_size * log.segment_size,
             self._applier.applied_index,  # after a restart it may lag far behind the snapshots
             log.last_index + 1 if leader is None else leader.needed_from(),
+            kept_from,
         )
 
     async def _remove(self, removal: Removal) -> None:

@@ -4,7 +4,8 @@
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
-  `transactions` half messages that wait for their end; `deletions` what was deleted
+  `transactions` half messages that wait for their end; `deletions` what was deleted;
+  `timers` how far timer messages are delivered
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -80,6 +81,12 @@ from dledger.formats.state.table import (
     Source,
     StateRow,
 )
+from dledger.formats.state.timers import (
+    MAX_TIMER_ROWS,
+    TIMER,
+    TIMERS,
+    TimerProgress,
+)
 from dledger.formats.state.topics import TOPICS, Perm, TopicConfig
 from dledger.formats.state.transactions import MAX_WAIT_MS, TRANSACTION, TRANSACTIONS, Transaction
 from dledger.formats.state.versions import VERSIONS, VersionNote
@@ -100,6 +107,7 @@ __all__ = [
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "MAX_RESET_QUEUES",
+    "MAX_TIMER_ROWS",
     "MAX_WAIT_MS",
     "PIECE",
     "POP",
@@ -110,6 +118,8 @@ __all__ = [
     "REQUEST_MODES",
     "RESETS",
     "TABLES",
+    "TIMER",
+    "TIMERS",
     "TOPICS",
     "TOPIC_DELETE",
     "TRANSACTION",
@@ -138,6 +148,7 @@ __all__ = [
     "Source",
     "StateCopy",
     "StateRow",
+    "TimerProgress",
     "TopicConfig",
     "TopicDeletion",
     "Transaction",

@@ -18,6 +18,7 @@ from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
 from dledger.formats.state.queues import QueueEnds
 from dledger.formats.state.resets import RESETS
 from dledger.formats.state.table import Source, Table
+from dledger.formats.state.timers import TIMERS
 from dledger.formats.state.topics import TOPICS
 from dledger.formats.state.transactions import TRANSACTIONS
 from dledger.formats.state.versions import VERSIONS
@@ -53,6 +54,7 @@ TABLES: tuple[Source, ...] = (
     RESETS,
     TRANSACTIONS,
     DELETIONS,
+    TIMERS,
 )
 
 

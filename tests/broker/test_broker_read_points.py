@@ -36,6 +36,7 @@ def test_who_reads_says_from_which_point() -> None:
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.UPDATE_AND_CREATE_TOPIC,

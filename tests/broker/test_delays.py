@@ -285,3 +285,23 @@ def test_a_retry_that_a_client_sends_itself_waits_as_well(tmp_path: Path) -> Non
             assert dead.body == b"y" and "DELAY" not in decode_properties(dead.properties)
 
     run(test)
+
+
+def test_levels_may_be_others_at_the_next_start(tmp_path: Path) -> None:
+    """What waits in a level that is gone comes after the time of the last one, and nothing is lost."""
+
+    async def test() -> None:
+        log = FakeLog()
+        async with leading(tmp_path / "a", log, delay_levels=(60_000,) * 18) as world:
+            for level in (1, 3, 18):
+                await world.send("T", b"%d" % level, 0, f"DELAY\x01{level}\x02")
+        async with leading(tmp_path / "b", log, delay_levels=(300, 20)) as world:
+            found = [record.body for record in await came(world, count=3)]
+            assert found[2] == b"1" and set(found[:2]) == {b"3", b"18"}
+            (told,) = await now(world, SCHEDULE_TOPIC, 17)
+            assert decode_properties(told.properties)["DELAY"] == "18"
+        async with leading(tmp_path / "c", log, delay_levels=(20,) * 30) as world:
+            await world.send("T", b"30", 1, "DELAY\x0130\x02")
+            assert [record.body for record in await came(world, queue=1)] == [b"30"]
+
+    run(test)

@@ -6,7 +6,6 @@ import pytest
 
 from dledger.broker.intake.disposition import (
     DELAY_LEVEL,
-    SUPPORTED,
     TIMERS,
     TRANSACTION,
     Disposition,
@@ -28,7 +27,9 @@ KINDS = [
     ("T", 0, {"TIMER_DELAY_MS": "1"}, Disposition.TIMED),
     ("T", 0, {"TIMER_DELIVER_MS": "1"}, Disposition.TIMED),
     ("T", 0, {"__STARTDELIVERTIME": "1"}, Disposition.TIMED),
-    ("T", 0, {"DELAY": "3", "TIMER_DELIVER_MS": "1"}, Disposition.TIMED),
+    ("T", 0, {"DELAY": "3", "TIMER_DELIVER_MS": "1"}, Disposition.DELAYED),
+    ("T", 0, {"TIMER_OUT_MS": "1", "TIMER_DELIVER_MS": "1"}, Disposition.ORDINARY),
+    ("%RETRY%g", 0, {"TIMER_DELIVER_MS": "1"}, Disposition.RETRY),
     ("T", 0, {"TRAN_MSG": "true", "DELAY": "3"}, Disposition.HALF),
     ("T", 0x4, {}, Disposition.HALF),
     ("T", 0x8, {}, Disposition.HALF),
@@ -48,12 +49,8 @@ def test_the_kind_of_a_message(topic: str, flags: int, properties: dict[str, str
         with pytest.raises(RemotingError) as refused:
             check_disposition(topic, flags, text)
         assert refused.value.code == 13
-    elif kind in SUPPORTED:
-        assert check_disposition(topic, flags, text) is kind
     else:
-        with pytest.raises(RemotingError, match=f"{kind.value} messages are not supported") as refused:
-            check_disposition(topic, flags, text)
-        assert refused.value.code == 13
+        assert check_disposition(topic, flags, text) is kind
 
 
 @pytest.mark.parametrize("flags", [0, 0x1, 0x4, 0x5])

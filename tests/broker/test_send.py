@@ -239,7 +239,7 @@ def test_refusals_have_their_codes_and_store_nothing(tmp_path: Path) -> None:
             (world.send("BenchmarkTest", b"x" * 101), ResponseCode.MESSAGE_ILLEGAL),
             (world.send("BenchmarkTest", properties="A\x01" + "x" * 32767), ResponseCode.MESSAGE_ILLEGAL),
             (
-                world.send("BenchmarkTest", properties="TIMER_DELAY_SEC\x013\x02"),
+                world.send("BenchmarkTest", properties="TIMER_DELAY_SEC\x01999999\x02"),
                 ResponseCode.MESSAGE_ILLEGAL,
             ),
             (world.send("BenchmarkTest", properties="TRAN_MSG\x01true\x02"), ResponseCode.MESSAGE_ILLEGAL),

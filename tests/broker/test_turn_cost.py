@@ -28,6 +28,7 @@ from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
 from dledger.broker.topic.topic_processor import MAX_LIST
 from dledger.formats.message_ids import decode_message_id
 from dledger.formats.state import MAX_LOCK_BATCH
+from dledger.formats.timers import RecallHandle
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import CONTROLLER_REQUESTS, NameServer
 from dledger.remoting.bodies import MAX_BARE_TAGS
@@ -231,6 +232,9 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.QUERY_MESSAGE: lambda: [queue(key="k", maxNum=64, beginTimestamp=0, endTimestamp=1 << 60)],
     RequestCode.QUERY_CONSUME_QUEUE: lambda: [queue(index=0, count=1 << 20)],
     RequestCode.VIEW_MESSAGE_BY_ID: lambda: [queue(offset=0)],
+    RequestCode.RECALL_MESSAGE: lambda: [
+        queue(recallHandle=RecallHandle("T", "broker-a", 1_700_000_100_000, "K" * 1000).encode())
+    ],
     RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
     RequestCode.END_TRANSACTION: ends,
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],

@@ -63,6 +63,9 @@ class ListHost:
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         assert int(parts["count"]) == index + 1
 
+    async def kept_from(self) -> int | None:
+        return None
+
     def apply(self, chunk: Chunk) -> None:
         offset = 0
         for number in range(chunk.count):

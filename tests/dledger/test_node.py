@@ -39,6 +39,9 @@ class ListHost:
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None: ...
 
+    async def kept_from(self) -> int | None:
+        return None
+
     def apply(self, chunk: Chunk) -> None:
         offset = 0
         for _ in range(chunk.count):

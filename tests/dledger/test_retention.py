@@ -67,6 +67,20 @@ def test_what_lies_behind_something_younger_is_not_older_than_that() -> None:
     assert begins(SETTINGS, situation(), [*unknown, *boundaries(0, 90, 1)[1:]]) == 2 * SEGMENT
 
 
+def test_what_is_needed_stays_but_where_the_disk_is_full() -> None:
+    old = boundaries(100, 80, 73, 71, 1)
+    for kept, wanted in (
+        (0, None),
+        (SEGMENT - 1, None),
+        (SEGMENT, SEGMENT),
+        (2500, 2 * SEGMENT),
+        (9999, 3000),
+    ):
+        assert begins(SETTINGS, situation(kept_from=kept), old) == wanted
+        assert begins(SETTINGS, situation(kept_from=kept), old, 10**9) == (wanted if kept < 9999 else 5000)
+        assert begins(SETTINGS, situation(kept_from=kept, used_ratio=0.86), old) == SEGMENT
+
+
 def test_a_filling_disk_does_not_wait_for_four() -> None:
     old = boundaries(100, 80, 73, 71, 1, now=NOON)
     assert begins(SETTINGS, situation(now_ms=NOON, used_ratio=0.76), old) == 3 * SEGMENT

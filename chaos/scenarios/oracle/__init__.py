@@ -14,6 +14,7 @@ from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
 from dledger.chaos.scenarios.oracle.resets import Resets
+from dledger.chaos.scenarios.oracle.timers import Timers
 from dledger.chaos.scenarios.oracle.topics import Topics
 from dledger.chaos.scenarios.oracle.transactions import Transactions
 
@@ -60,6 +61,7 @@ def oracles() -> tuple[Oracle, ...]:
         Resets(),
         Transactions(),
         Deletions(),
+        Timers(),
     )
 
 
@@ -75,6 +77,7 @@ __all__ = [
     "Queue",
     "RequestModes",
     "Resets",
+    "Timers",
     "Topics",
     "Transactions",
     "Versions",

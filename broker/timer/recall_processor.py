@@ -1,0 +1,104 @@
+"""Recall: 370 RECALL_MESSAGE (RecallMessageProcessor).
+
+The note that a message is recalled is a record in the queue of those that wait, due at the same time. Who
+delivers what is due then knows all of its recalls: none is taken any more from the moment on at which that
+time is claimed. As with RocketMQ the answer does not say whether there was such a message.
+
+| answer | when                                                                          |
+|--------|-------------------------------------------------------------------------------|
+| 0      | durable on a majority: if the message waits, it never comes                   |
+| 1      | outcome unknown                                                               |
+| 2      | too much is pending in the log: not executed                                  |
+| 14     | this node does not lead, or a member runs a version without timers            |
+| 16     | `recallMessageEnable` is off                                                  |
+| 17     | no such topic                                                                 |
+| 604    | no handle, or one of another topic or broker, or the time is over             |
+"""
+
+from __future__ import annotations
+
+from dledger.broker.commit_log import Outgoing
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.formats.properties import (
+    BORN_TIMESTAMP,
+    MAX_PROPERTIES_SIZE,
+    PGROUP,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    encode_properties,
+)
+from dledger.formats.state import TIMER
+from dledger.formats.timers import TIMER_TOPIC, RecallHandle
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import RecallMessageHeader
+
+RECALL_TAG = "_RECALL_TAG_"
+
+
+class RecallProcessor:
+    """Handler of 370."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._timers = context.timers
+        self._committed = context.committed
+
+    @handles(RequestCode.RECALL_MESSAGE, RecallMessageHeader, needs=Needs.LEADER)
+    def recall(self, call: LeaderCall[RecallMessageHeader]) -> None:
+        """A message that waits is not to come."""
+        header, writer, settings = call.header, call.writer, self._settings.now
+        if not settings.recall_enable:
+            raise RemotingError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+        if writer.topic(header.topic) is None:
+            raise RemotingError(
+                ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
+            )
+        try:
+            handle = RecallHandle.decode(header.recallHandle)
+        except ValueError as error:
+            raise _illegal(str(error)) from error
+        if handle.topic != header.topic:
+            raise _illegal("recall failed, topic not match")
+        if handle.broker_name != settings.broker_name:
+            raise _illegal("recall failed, broker service not available")
+        now_ms = writer.clock_ms()
+        # A little more than any message may wait for: its time was rounded up, by a clock of another leader.
+        latest = now_ms + settings.timer_max_delay_s * 1000 + settings.timer_precision_ms + 60_000
+        if not now_ms < handle.due <= latest or not self._timers.may_recall(handle.due):
+            raise _illegal("recall failed, timestamp invalid")
+        if not writer.room:
+            raise writer.refused
+        writer.check_versions(TIMER)
+        index = writer.add_together([self._note(call, handle)], [])
+        ext = {"msgId": handle.message_id, "MSG_REGION": settings.region_id}
+        self._committed.add(index, call.connection, call.request, lambda: call.respond(ext=ext))
+
+    def _note(self, call: LeaderCall[RecallMessageHeader], handle: RecallHandle) -> Outgoing:
+        properties = {
+            TAGS: RECALL_TAG,
+            TIMER_DEL_UNIQKEY: handle.message_id,
+            UNIQ_KEY: handle.message_id,
+            TIMER_OUT_MS: str(handle.due),
+            REAL_TOPIC: handle.topic,
+            BORN_TIMESTAMP: str(call.writer.clock_ms()),
+            PGROUP: call.header.producerGroup or "",
+        }
+        try:
+            text = encode_properties(properties).encode()
+        except ValueError as error:
+            raise _illegal(f"recall handle is invalid: {error}") from error
+        if len(text) > MAX_PROPERTIES_SIZE:
+            raise _illegal("recall handle is invalid: it is too long")
+        slot = call.writer.slot(TIMER_TOPIC)
+        assert slot is not None  # every broker has it
+        born_ms = call.writer.clock_ms()
+        return Outgoing(slot, 0, 0, 0, born_ms, call.connection.peer_host, 0, b"0", text)
+
+
+def _illegal(why: str) -> RemotingError:
+    return RemotingError(ResponseCode.ILLEGAL_OPERATION, why)

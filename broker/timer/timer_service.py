@@ -1,0 +1,467 @@
+"""What the leader delivers at its time: timer messages (TimerMessageStore).
+
+Its delivery is another message, in its real queue, in one batch with the operation that says how far the
+timers are (`formats.state.timers`): a switch of leader loses none and repeats none. It goes like this:
+
+1. The wheel (`timer_wheel`) knows which are due next. When the first one is, the time is claimed
+   (`timer_claims`): what is appended from now on is due later.
+2. Everything that was appended before is waited for: then the wheel has all that is due by that time, and all
+   recalls of it.
+3. It is delivered, in batches, in the order of due times. Each says up to which place in that order it goes.
+
+What waits longer than `timerRollWindowSlot` is put into the log again, so that retention can take what is
+older. The first row of the table says from which message on there is something that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
+from dledger.broker.context import BrokerContext
+from dledger.broker.services import LeaderService
+from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir
+from dledger.broker.timer.timer_wheel import (
+    NEAR_UNITS,
+    Place,
+    Progress,
+    QueueUnits,
+    Timer,
+    Wheel,
+    first_waiting,
+    look,
+)
+from dledger.broker.timer.waited import unpack_waited
+from dledger.formats.consume_queue import UNIT_SIZE
+from dledger.formats.properties import (
+    MAX_PROPERTIES_SIZE,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_ROLL_TIMES,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from dledger.formats.record import Record, decode_record
+from dledger.formats.state import DELETIONS, TIMER, TIMERS, Op, TimerProgress, was_deleted
+from dledger.formats.state.timers import in_order
+from dledger.formats.timers import TIMER_TOPIC
+from dledger.log.reading import Rotten
+from dledger.runtime.cooperative import PAUSE_S
+from dledger.runtime.workers import Lane
+
+BATCH_MESSAGES = 256
+"""Messages that are delivered in one batch, some 4 ms of the loop."""
+BATCH_BYTES = 1024 * 1024
+PROGRESS_BYTES = 4096
+"""More than the entries that say how far the timers are: at most one for each row of the table."""
+FOLLOWED_UNITS = 2048
+"""Units of the queue that are looked at in one turn of the loop."""
+RETRY_S = 0.1
+"""Pause while the log takes nothing, or what is due cannot be read."""
+CLOCK_S = 1.0
+"""A clock that leapt is noticed after so long."""
+LOOK_AHEAD_MS = 10_000
+"""So long before the last known unit is due the next ones are looked for."""
+KEEP_S = 10.0
+"""Time between two looks at the oldest message that waits, and what is done before it."""
+ROLL_AHEAD_MS = 60_000
+"""What is due within this time, or a quarter of `timerRollWindowSlot`, is not put into the log again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """All that is due up to `until`, in ms, is delivered now: it lies before offset `end`."""
+
+    until: int
+    end: int
+
+
+class TimerService(LeaderService):
+    """Two tasks, while this node leads: one delivers, one looks after what waits for long."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._env = context.env
+        self._settings = context.settings
+        self._store = context.store
+        self._reader = context.reader
+        self._claims = context.timers
+        self._log = context.env.log.child("timer")
+        self._wake = asyncio.Event()
+        self._writer: CommitLogWriter | None = None
+        self._wheel: Wheel | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._due: _Due | None = None
+        self._ready: list[Timer] = []
+        """Taken from the wheel, to be delivered next."""
+        self._recalled: dict[int, set[tuple[str, str]]] = {}
+        """Of what is delivered now: due time -> real topic and unique key."""
+        self.delivered = 0
+        """Messages since start."""
+        self.recalled = 0
+        """Messages that did not come, as they were recalled."""
+        self.rolled = 0
+        """Messages and recalls that were put into the log again."""
+        self.dropped = 0
+        """Messages that could not be delivered: they, or the topic that they waited for, are gone."""
+
+    # -- leadership -----------------------------------------------------------------------------------
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """See `LeaderService`."""
+        self._writer = writer
+        self._forget()
+
+    def end(self, reason: str) -> None:
+        """See `LeaderService`."""
+        self._writer = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._wheel = None
+        self._looking = None
+        self._due = None
+        self._ready = []
+        self._recalled = {}
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Messages were applied to these queues."""
+        if self._writer is not None and any(queue.topic == TIMER_TOPIC for queue in queues):
+            self._wake.set()
+
+    async def run(self) -> None:
+        """See `LeaderService`."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep(), name="timers-kept")
+            while True:
+                self._wake.clear()
+                try:
+                    pause_s = await self._turn(tasks)
+                except (OSError, Rotten) as error:
+                    self._log.warning("timer messages cannot be read now", error=error)
+                    pause_s = RETRY_S
+                if pause_s == 0:
+                    await asyncio.sleep(pause_s)  # others have their turn between two batches
+                    continue
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # something is due: the ordinary case
+
+    # -- delivery -------------------------------------------------------------------------------------
+
+    async def _turn(self, tasks: asyncio.TaskGroup) -> float | None:
+        """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
+        writer, queue = self._writer, self._store.queues.get(TIMER_TOPIC, 0)
+        if writer is None or queue is None or not writer.pending[TIMERS].rows:
+            return None
+        if self._wheel is None:
+            await self._look(writer, queue)
+            return 0.0
+        wheel = self._wheel
+        await self._follow(wheel, queue, writer)
+        if wheel is not self._wheel or (self._due is None and wheel.seen < queue.bounds.next):
+            return 0.0
+        first = self._ready[0].due if self._ready else wheel.next_due()
+        now_ms = writer.clock_ms()
+        if self._due is None and (first is None or first > now_ms):
+            return self._wait_s(wheel, first, now_ms, tasks, writer, queue)
+        if self._due is None:
+            self._claims.claim(now_ms)
+            slot = writer.slot(TIMER_TOPIC)
+            assert slot is not None  # every broker has it
+            self._due = _Due(now_ms, slot.next[0])
+        if queue.bounds.next < self._due.end or wheel.seen < self._due.end:
+            return CLOCK_S if queue.bounds.next < self._due.end else 0.0
+        self._look_ahead(wheel, now_ms, tasks, writer, queue)
+        return await self._deliver(writer, wheel, self._due)
+
+    def _wait_s(
+        self,
+        wheel: Wheel,
+        first: int | None,
+        now_ms: int,
+        tasks: asyncio.TaskGroup,
+        writer: CommitLogWriter,
+        queue: ConsumeQueue,
+    ) -> float | None:
+        self._look_ahead(wheel, now_ms, tasks, writer, queue)
+        if first is None:
+            return None if wheel.complete else CLOCK_S
+        return min((first - now_ms) / 1000, CLOCK_S)
+
+    def _look_ahead(
+        self,
+        wheel: Wheel,
+        now_ms: int,
+        tasks: asyncio.TaskGroup,
+        writer: CommitLogWriter,
+        queue: ConsumeQueue,
+    ) -> None:
+        """Look for the next ones before those in memory are used up."""
+        if wheel.complete or self._looking is not None:
+            return
+        if wheel.count < NEAR_UNITS // 4 or wheel.horizon[0] - now_ms < LOOK_AHEAD_MS:
+            self._looking = tasks.create_task(self._look_behind(writer, queue), name="timers-looked-for")
+
+    async def _look_behind(self, writer: CommitLogWriter, queue: ConsumeQueue) -> None:
+        try:
+            await self._look(writer, queue)
+        except OSError as error:
+            self._log.warning("timer messages cannot be looked for now", error=error)
+            await asyncio.sleep(RETRY_S)
+        if self._writer is writer:
+            self._looking = None
+            self._wake.set()
+
+    async def _look(self, writer: CommitLogWriter, queue: ConsumeQueue) -> None:
+        progress = Progress(list(writer.pending[TIMERS].rows.values()))
+        units = self._units(queue, progress.begin)
+        run = self._env.workers.run
+        found = await run(Lane.DISK, look, self._env.files, units, progress, NEAR_UNITS)
+        if self._writer is not writer:
+            return
+        self._wheel = Wheel.of(found)
+        self._claims.waiting = found.waiting
+        self._ready = []  # they are among those that were found
+
+    def _units(self, queue: ConsumeQueue, first: int) -> QueueUnits:
+        bounds, flushed = queue.bounds, queue.flushed
+        tail = queue.read_hot(flushed, bounds.next - flushed)
+        assert tail is not None  # what is not in files is in memory
+        directory = queue_dir(self._store.queue_root, queue.topic, queue.queue_id)
+        return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
+
+    async def _follow(self, wheel: Wheel, queue: ConsumeQueue, writer: CommitLogWriter) -> None:
+        """Look at the units that came."""
+        if wheel.seen >= queue.bounds.next:
+            return
+        progress = Progress(list(writer.pending[TIMERS].rows.values()))
+        units = await self._reader.units(
+            queue, wheel.seen, min(queue.bounds.next - wheel.seen, FOLLOWED_UNITS)
+        )
+        if not units:
+            raise OSError(f"{TIMER_TOPIC} has no unit {wheel.seen}")
+        wheel.arrive(units, progress)
+        self._claims.waiting += len(units) // UNIT_SIZE
+
+    async def _deliver(self, writer: CommitLogWriter, wheel: Wheel, due: _Due) -> float:
+        """One batch. How long to wait in seconds."""
+        if not self._ready:
+            self._ready = wheel.take(due.until, BATCH_MESSAGES)
+        ready = self._ready
+        if ready:
+            for past in [time for time in self._recalled if time < ready[0].due]:
+                del self._recalled[past]
+            await self._hear_recalls(wheel, ready[-1].due)
+        records = await self._reader.records([(one.position, one.size) for one in ready])
+        if self._writer is not writer or self._ready is not ready:
+            return 0.0
+        if not writer.room or not writer.may_write(TIMER):
+            return RETRY_S
+        progress = Progress(list(writer.pending[TIMERS].rows.values()))
+        messages: list[Outgoing] = []
+        count, room = 0, min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES
+        for one, data in zip(ready, records, strict=True):
+            if progress.waits(one.due, one.offset):
+                message = self._message(writer, one, data)
+                if message is not None:
+                    room -= message.size
+                    if room < 0 and messages:
+                        break  # the next batch has room for it
+                    messages.append(message)
+            count += 1
+        self._ready = ready[count:]
+        following = self._ready[0].due if self._ready else wheel.next_due()
+        whole = (following is None or following > due.until) and wheel.horizon[0] > due.until
+        if whole:
+            place: Place = (due.until, due.end)
+        elif count:
+            place = (ready[count - 1].due, ready[count - 1].offset + 1)
+        else:
+            return CLOCK_S  # the rest is looked for
+        self._append(writer, messages, self._moved(progress.rows, place, due.end))
+        self.delivered += len(messages)
+        self._claims.waiting = max(self._claims.waiting - count, 0)
+        if whole:
+            self._due = None
+            self._claims.delivering = 0
+            self._recalled = {}
+        return 0.0
+
+    def _append(self, writer: CommitLogWriter, messages: list[Outgoing], ops: list[Op]) -> None:
+        if messages and messages[0].size + PROGRESS_BYTES > writer.max_batch:
+            writer.add_together(messages, [])  # not with the limits of a real broker
+            messages = []
+        if messages or ops:
+            writer.add_together(messages, ops)
+
+    def _moved(self, rows: list[TimerProgress], place: Place, end: int) -> list[Op]:
+        """Operations that say: what lies before this place is delivered, of messages before offset `end`.
+
+        Later rows are behind earlier ones; those that have reached each other become one."""
+        reached = [row for row in rows if row.begin < end and row.place <= place]
+        if not reached:
+            return []
+        first = reached[0]
+        ops: list[Op] = [TimerProgress(first.begin, *place).op()] if first.place != place else []
+        return ops + [TIMERS.removal(row.begin) for row in reached[1:]]
+
+    def _message(self, writer: CommitLogWriter, one: Timer, data: bytes | None) -> Outgoing | None:
+        """The message as it was meant, for its real queue; None for one that does not come."""
+        if data is None:
+            self.dropped += 1
+            self._log.error("a timer message expired before it was due", offset=one.offset, due=one.due)
+            return None
+        waited = unpack_waited(data)
+        recalled = self._recalled.get(one.due)
+        if recalled and (waited.topic, waited.key) in recalled:
+            self.recalled += 1
+            return None
+        slot = writer.slots.get(waited.topic) or writer.slot(waited.topic)
+        if was_deleted(writer.pending[DELETIONS].rows, waited.topic, one.position):
+            slot = None  # one of that name, maybe, but not the one that it waited for
+        if slot is None or not slot.queues or not waited.queue.isdecimal():
+            self.dropped += 1
+            self._log.error("a timer message has no topic to go to", topic=waited.topic, offset=one.offset)
+            return None
+        return waited.to(slot, int(waited.queue) % slot.queues)
+
+    async def _hear_recalls(self, wheel: Wheel, until_ms: int) -> None:
+        """Read the recalls of what is due until then. What cannot be read now is looked for again."""
+        recalls = wheel.take_recalls(until_ms)
+        for start in range(0, len(recalls), BATCH_MESSAGES):
+            some = recalls[start : start + BATCH_MESSAGES]
+            try:
+                records = await self._reader.records([(one.position, one.size) for one in some])
+            except (OSError, Rotten):
+                if wheel is self._wheel:
+                    self._wheel = None
+                raise
+            for one, data in zip(some, records, strict=True):
+                if data is not None:
+                    properties = decode_properties(decode_record(data).properties)
+                    key = properties.get(REAL_TOPIC, ""), properties.get(TIMER_DEL_UNIQKEY, "")
+                    self._recalled.setdefault(one.due, set()).add(key)
+            if start:
+                await asyncio.sleep(PAUSE_S)
+
+    # -- what waits for long --------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            now = self._settings.now
+            try:
+                pause_s = await self._advance()
+            except (OSError, Rotten) as error:
+                self._log.warning("timer messages that wait for long cannot be read now", error=error)
+                pause_s = KEEP_S
+            window_s = now.timer_roll_window_slots * now.timer_precision_ms / 1000
+            await asyncio.sleep(min(pause_s, max(window_s / 4, RETRY_S)))
+
+    async def _advance(self) -> float:
+        """Let the table begin with the first message that waits; put that into the log again if it is old.
+        How long to wait in seconds."""
+        writer, wheel = self._writer, self._wheel
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        if writer is None or queue is None or wheel is None or not writer.pending[TIMERS].rows:
+            return KEEP_S
+        progress = Progress(list(writer.pending[TIMERS].rows.values()))
+        passed_ms = self._passed_ms(writer, wheel, queue)
+        units = self._units(queue, progress.begin)
+        run = self._env.workers.run
+        first = await run(Lane.DISK, first_waiting, self._env.files, units, progress, passed_ms)
+        if self._writer is not writer or not writer.room or not writer.may_write(TIMER):
+            return KEEP_S
+        rolled = await self._roll(writer, queue, first, units.end, passed_ms)
+        if self._writer is not writer or not writer.room:
+            return KEEP_S
+        rows = in_order(writer.pending[TIMERS].rows.values())
+        begin = first if rolled is None else rolled[1]
+        ops = _begun(rows, begin)
+        if rolled is not None:
+            self._append(writer, rolled[0], ops)
+            self.rolled += len(rolled[0])
+            self._claims.waiting -= len(rolled[0])  # they arrive again
+            return 0.0
+        if ops:
+            writer.add_together([], ops)
+        return KEEP_S
+
+    def _passed_ms(self, writer: CommitLogWriter, wheel: Wheel, queue: ConsumeQueue) -> int:
+        """Everything is delivered that is in the queue and was due then."""
+        if self._due is not None or self._ready or wheel.seen < queue.bounds.next:
+            return 0
+        known = wheel.next_due()
+        latest = wheel.horizon[0] if known is None else known
+        return min(writer.clock_ms(), latest - 1)
+
+    async def _roll(
+        self, writer: CommitLogWriter, queue: ConsumeQueue, first: int, end: int, passed_ms: int
+    ) -> tuple[list[Outgoing], int] | None:
+        """What is old of the messages from offset `first` on, to be put into the log again in this turn of
+        the loop, and the offset behind them. None when nothing is. What waits for a deleted topic ends."""
+        if first >= end:
+            return None
+        count = min(end - first, BATCH_MESSAGES)
+        raw = await self._reader.units(queue, first, count)
+        listed = Wheel.listed(raw, first)
+        records = await self._reader.records([(one.position, one.size) for one, _ in listed])
+        if self._writer is not writer:
+            return None
+        now = self._settings.now
+        window_ms = now.timer_roll_window_slots * now.timer_precision_ms
+        old_ms = writer.clock_ms() - window_ms
+        soon_ms = max(writer.clock_ms(), self._claims.claimed, self._claims.delivering)
+        soon_ms += min(ROLL_AHEAD_MS, window_ms // 4)
+        progress = Progress(list(writer.pending[TIMERS].rows.values()))
+        slot = writer.slot(TIMER_TOPIC)
+        assert slot is not None  # every broker has it
+        copies: list[Outgoing] = []
+        gone = 0
+        room, behind = min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES, first
+        for (one, recall), data in zip(listed, records, strict=True):
+            waits = progress.waits(one.due, one.offset) and not (recall and one.due <= passed_ms)
+            if waits and data is None:
+                self.dropped += 1
+                self._log.error("a timer message expired before it was due", offset=one.offset, due=one.due)
+            elif waits and data is not None:
+                record = decode_record(data)
+                if record.store_timestamp > old_ms or one.due <= soon_ms:
+                    break
+                real = find_property(record.properties.encode(), REAL_TOPIC.encode()) or b""
+                if was_deleted(writer.pending[DELETIONS].rows, real.decode(), one.position):
+                    gone += 1  # a copy would seem to wait for a topic that was made later
+                    behind = one.offset + 1
+                    continue
+                copy = _copy(record, slot)
+                room -= copy.size
+                if room < 0:
+                    break
+                copies.append(copy)
+            behind = one.offset + 1
+        self.dropped += gone
+        return (copies, behind) if copies or gone else None
+
+
+def _copy(record: Record, slot: TopicSlot) -> Outgoing:
+    """The same once more, due at the same time."""
+    properties = decode_properties(record.properties)
+    times = properties.get(TIMER_ROLL_TIMES, "0")
+    properties[TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() and len(times) < 9 else 1)
+    text = encode_properties(properties).encode()
+    if len(text) > MAX_PROPERTIES_SIZE:
+        text = record.properties.encode()
+    return Outgoing.again(record, slot, 0, text, record.reconsume_times)
+
+
+def _begun(rows: list[TimerProgress], begin: int) -> list[Op]:
+    """Operations that say: nothing before this offset waits."""
+    before = [row for row in rows if row.begin <= begin]
+    if not before or (before[-1].begin == begin and len(before) == 1):
+        return []
+    ops: list[Op] = [] if before[-1].begin == begin else [TimerProgress(begin, *before[-1].place).op()]
+    return ops + [TIMERS.removal(row.begin) for row in before if row.begin != begin]

@@ -1,0 +1,331 @@
+"""Which timer messages are due next (TimerWheel, TimerLog), found in the ConsumeQueue of their topic.
+
+A unit of that queue says when its message is due (`formats.timers`), 20 bytes on disk for each message that
+waits; nothing of it is in memory but the units that are due soonest. They are found by going over the queue,
+some 50 ms for a million units in a worker, and the next ones are looked for before these are used up. So
+there are no files that could differ from the log, and a new leader needs no more than the queue.
+
+The order of delivery is (due time, queue offset): of those that are due at one time the first to be sent is
+the first to come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dledger.broker.store.consume_queue import read_units
+from dledger.formats.consume_queue import UNIT, UNIT_SIZE, UNITS_PER_FILE
+from dledger.formats.state import TimerProgress
+from dledger.formats.state.timers import in_order
+from dledger.runtime.files import Files
+
+Array = npt.NDArray[Any]
+Place = tuple[int, int]
+"""Due time in ms, queue offset."""
+END: Final[Place] = (1 << 62, 0)
+"""Behind everything."""
+NEAR_UNITS = 200_000
+"""Units in memory that a look at the queue found, 28 bytes each; and as many of recalls."""
+ARRIVED_UNITS = 100_000
+"""Units in memory that came since, some 200 bytes each; with more, the latest half is left to the next
+look."""
+_UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+
+
+class Timer(NamedTuple):
+    """One unit. `due` in ms."""
+
+    due: int
+    offset: int
+    position: int
+    size: int
+
+
+class Progress:
+    """Rows of the table `timers`: whether a unit still waits."""
+
+    def __init__(self, rows: Sequence[TimerProgress]) -> None:
+        self.rows = in_order(rows)
+        self.begin = self.rows[0].begin if self.rows else END[0]
+        """Nothing before this offset waits."""
+
+    def waits(self, due: int, offset: int) -> bool:
+        """Whether it is to come."""
+        for row in reversed(self.rows):
+            if offset >= row.begin:
+                return (due, offset) >= row.place
+        return False
+
+    def waiting(self, due: Array, first: int) -> Array:
+        """Which of the units from offset `first` on wait: a mask."""
+        offsets = np.arange(first, first + len(due))
+        mask = np.zeros(len(due), bool)
+        for row in self.rows:
+            at = max(row.begin - first, 0)
+            if at < len(due):
+                late, equal = due[at:] > row.time, due[at:] == row.time
+                mask[at:] = late | (equal & (offsets[at:] >= row.next))
+        return mask
+
+    @property
+    def oldest(self) -> int:
+        """Recalls of what was due before are of no use any more."""
+        return min((row.time for row in self.rows), default=END[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Units, as columns."""
+
+    due: Array
+    offset: Array
+    position: Array
+    size: Array
+
+    def __len__(self) -> int:
+        return len(self.due)
+
+    def __getitem__(self, which: Any) -> Columns:
+        return Columns(self.due[which], self.offset[which], self.position[which], self.size[which])
+
+    def sorted(self) -> Columns:
+        """In order of delivery: they are in order of offsets."""
+        return self[np.argsort(self.due, kind="stable")]
+
+    def timers(self, first: int, last: int) -> list[Timer]:
+        """Some of them."""
+        part = (column[first:last].tolist() for column in (self.due, self.offset, self.position, self.size))
+        return list(map(Timer, *part))
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    if not parts:
+        empty = np.empty(0, np.int64)
+        return Columns(empty, empty, empty, empty)
+    return Columns(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("due", "offset", "position", "size")
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at the queue found: all units in [begin, end) that wait and lie before `horizon` in the
+    order of delivery, and the recalls that may be of them. `waiting`: units that wait, `first`: offset of the
+    first of them, `end` where none does."""
+
+    messages: Columns
+    recalls: Columns
+    horizon: Place
+    end: int
+    waiting: int
+    first: int
+
+
+@dataclass(slots=True)
+class QueueUnits:
+    """Units [first, end) of a queue: those before `flushed` are in files of `directory`, the others here."""
+
+    directory: str
+    first: int
+    flushed: int
+    end: int
+    tail: bytes
+
+    def chunks(self, files: Files) -> Iterator[tuple[int, Array]]:
+        """(offset of the first, units) of one file after the other. OSError where one is gone."""
+        at = self.first
+        stop = min(self.flushed, self.end)
+        while at < stop:
+            count = min(stop - at, UNITS_PER_FILE)
+            data = read_units(files, self.directory, at, count)
+            if not data:
+                raise FileNotFoundError(f"{self.directory} has no unit {at}")
+            yield at, np.frombuffer(data, _UNITS)
+            at += len(data) // UNIT_SIZE
+        if at < self.end:
+            rest = self.tail[(at - self.flushed) * UNIT_SIZE : (self.end - self.flushed) * UNIT_SIZE]
+            yield at, np.frombuffer(rest, _UNITS)
+
+
+def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Found:
+    """Go over units, for the `most` that are due first. For a worker."""
+    messages: list[Columns] = []
+    recalls: list[Columns] = []
+    held = waiting = 0
+    first = units.end
+    horizon = END
+    for begin, chunk in units.chunks(files):
+        code = chunk["code"].astype(np.int64)
+        due = code >> 1
+        mask = progress.waiting(due, begin) & (code > 0)
+        count = int(np.count_nonzero(mask))
+        if count:
+            waiting += count
+            first = min(first, begin + int(np.argmax(mask)))
+        recall = ((code & 1) == 1) & (due >= progress.oldest) & (due <= horizon[0])
+        # One of the horizon's time that lies behind all units so far lies behind it.
+        mask &= ((code & 1) == 0) & (due < horizon[0])
+        for into, which in ((messages, mask), (recalls, recall)):
+            at = np.flatnonzero(which)
+            if len(at):
+                columns = (due[at], at + begin, chunk["position"][at], chunk["size"][at])
+                into.append(Columns(*(column.astype(np.int64) for column in columns)))
+                held += len(at) if into is messages else 0
+        if held > 2 * most:
+            messages, horizon = _cut(messages, most, horizon)
+            held = most
+    messages, horizon = _cut(messages, most, horizon)
+    cancelled = _joined(recalls).sorted()
+    cancelled = cancelled[cancelled.due <= horizon[0]]
+    found = messages[0]
+    if len(cancelled) > most:
+        # Whole seconds, or what their unit is: a message comes when all recalls of its time are known.
+        last = int(cancelled.due[most])
+        if len(found) and last > int(found.due[0]):
+            horizon = min(horizon, (last, 0))
+            found, cancelled = found[found.due < last], cancelled[cancelled.due < last]
+    return Found(found, cancelled, horizon, units.end, waiting, first)
+
+
+def _cut(parts: list[Columns], most: int, horizon: Place) -> tuple[list[Columns], Place]:
+    found = _joined(parts).sorted()
+    if len(found) > most:
+        horizon = (int(found.due[most]), int(found.offset[most]))
+        found = found[:most]
+    return [found], horizon
+
+
+def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms: int) -> int:
+    """Offset of the first unit that waits, the end where none does. Recalls of what was due up to `passed_ms`
+    are of no use any more. For a worker."""
+    for begin, chunk in units.chunks(files):
+        code = chunk["code"].astype(np.int64)
+        mask = progress.waiting(code >> 1, begin) & (code > 0)
+        mask &= ((code & 1) == 0) | (code >> 1 > passed_ms)
+        if mask.any():
+            return begin + int(np.argmax(mask))
+    return units.end
+
+
+@dataclass(slots=True)
+class Wheel:
+    """The units that are due next, as far as `horizon`. Lives on the event loop."""
+
+    found: Found
+    at: int = 0
+    """Those before are taken."""
+    arrived: list[Timer] = field(default_factory=list)
+    """A heap: what came since."""
+    recalls: list[Timer] = field(default_factory=list)
+    """A heap: recalls that came since."""
+    recalls_at: int = 0
+    seen: int = 0
+    """Units before this offset were looked at."""
+    horizon: Place = END
+
+    @classmethod
+    def of(cls, found: Found) -> Wheel:
+        """What a look found."""
+        return cls(found, seen=found.end, horizon=found.horizon)
+
+    @staticmethod
+    def listed(units: bytes, first: int) -> list[tuple[Timer, bool]]:
+        """Units from offset `first` on, each with whether it is a recall."""
+        return [
+            (Timer(code >> 1, first + number, position, size), bool(code & 1))
+            for number, (position, size, code) in enumerate(UNIT.iter_unpack(units))
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Nothing that waits is left out."""
+        return self.horizon == END
+
+    @property
+    def count(self) -> int:
+        """Units in memory."""
+        return len(self.found.messages) - self.at + len(self.arrived)
+
+    def arrive(self, units: bytes, progress: Progress) -> None:
+        """Units from `seen` on."""
+        for position, size, code in UNIT.iter_unpack(units):
+            due, offset = code >> 1, self.seen
+            self.seen += 1
+            if code <= 0:
+                continue
+            if code & 1:
+                if progress.oldest <= due <= self.horizon[0]:
+                    heapq.heappush(self.recalls, Timer(due, offset, position, size))
+            elif (due, offset) < self.horizon and progress.waits(due, offset):
+                heapq.heappush(self.arrived, Timer(due, offset, position, size))
+        if len(self.arrived) > ARRIVED_UNITS or len(self.recalls) > ARRIVED_UNITS:
+            self._forget_late()
+
+    def _forget_late(self) -> None:
+        """Half of what came, and all that is due later."""
+        for heap in (self.arrived, self.recalls):
+            if len(heap) > ARRIVED_UNITS:
+                heap.sort()
+                last = heap[len(heap) // 2]
+                # Not within a time of which something was taken, whose recalls must all be known.
+                place = (last.due, last.offset) if heap is self.arrived else (last.due, 0)
+                self.horizon = min(self.horizon, place)
+        self.arrived = [one for one in self.arrived if (one.due, one.offset) < self.horizon]
+        self.recalls = [one for one in self.recalls if one.due <= self.horizon[0]]
+        heapq.heapify(self.arrived)
+        heapq.heapify(self.recalls)
+
+    def next_due(self) -> int | None:
+        """When the next one is due, in ms; None for none that is known."""
+        first = self._first()
+        return None if first is None or first >= self.horizon else first[0]
+
+    def _first(self) -> Place | None:
+        messages = self.found.messages
+        places = [(one.due, one.offset) for one in self.arrived[:1]]
+        if self.at < len(messages):
+            places.append((int(messages.due[self.at]), int(messages.offset[self.at])))
+        return min(places, default=None)
+
+    def take(self, until_ms: int, most: int) -> list[Timer]:
+        """The next ones that are due then or before, at most so many; they are taken out."""
+        messages = self.found.messages
+        listed = messages.timers(self.at, min(self.at + most, len(messages)))
+        taken: list[Timer] = []
+        place = 0
+        while len(taken) < most:
+            known = listed[place] if place < len(listed) else None
+            if self.arrived and (known is None or self.arrived[0] < known):
+                one, here = self.arrived[0], True
+            elif known is not None:
+                one, here = known, False
+            else:
+                break
+            if one.due > until_ms or (one.due, one.offset) >= self.horizon:
+                break
+            taken.append(one)
+            if here:
+                heapq.heappop(self.arrived)
+            else:
+                place += 1
+        self.at += place
+        return taken
+
+    def take_recalls(self, until_ms: int) -> list[Timer]:
+        """Recalls of what is due then or before; they are taken out."""
+        columns = self.found.recalls
+        stop = int(np.searchsorted(columns.due, until_ms, side="right"))
+        taken = columns.timers(self.recalls_at, stop) if stop > self.recalls_at else []
+        self.recalls_at = max(self.recalls_at, stop)
+        while self.recalls and self.recalls[0].due <= until_ms:
+            taken.append(heapq.heappop(self.recalls))
+        return taken

@@ -1,0 +1,60 @@
+"""What producers of a run with brokers do with messages for a time of their own: send, and recall some."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from dledger.chaos.scenarios.broker_history import BrokerHistory, Send
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
+from dledger.chaos.scenarios.timer_history import RECALL_EVERY, WAITS_MS, Recall
+from dledger.client.errors import ClientError
+from dledger.client.message import Message, SendResult
+from dledger.client.producer import AsyncProducer
+
+if TYPE_CHECKING:
+    from dledger.chaos.scenarios.broker_stage import BrokerStage
+
+
+async def send_timed(
+    stage: BrokerStage,
+    history: BrokerHistory,
+    producer: AsyncProducer,
+    message: Message,
+    turn: int,
+    begin: Callable[[list[Message]], Send],
+    settle: Callable[[Send, Awaitable[SendResult]], Awaitable[None]],
+) -> None:
+    """One message. `turn`: a number for each. `begin`, `settle`: note a send, and how it ended."""
+    timers = history.timers
+    wanted_ms = producer._core.env.wall.now_ms() + WAITS_MS[turn % len(WAITS_MS)]
+    message.deliver_at = datetime.fromtimestamp(wanted_ms / 1000, UTC)
+    timers.wanted_ms[message.body] = wanted_ms
+    send = begin([message])
+    handles: list[str] = []
+    await settle(send, _with_handle(producer.send(message), handles))
+    if send.outcome != ACKNOWLEDGED:
+        return
+    if not handles:  # its time was over
+        send.topic = message.topic
+        return
+    send.queue = 0
+    if turn % RECALL_EVERY:
+        return
+    recall = Recall(message.body)
+    timers.recalls.append(recall)
+    elections = stage.elections
+    try:
+        await producer.recall(message.topic, handles[0])
+        recall.outcome = ACKNOWLEDGED
+        if stage.elections > elections:
+            stage.marks.reach("a timer message was recalled while the leader changed")
+    except ClientError:
+        recall.outcome = UNKNOWN
+
+
+async def _with_handle(sending: Awaitable[SendResult], handles: list[str]) -> SendResult:
+    result = await sending
+    handles += [result.recall_handle] if result.recall_handle else []
+    return result

@@ -1,0 +1,77 @@
+"""What must hold for timer messages, in English above each check: the log, against what producers were told.
+
+The log tells the life of each: it is put where it waits, perhaps put there again because it waits for long,
+perhaps recalled, and comes to its topic at its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.broker_judge import name_of
+from dledger.chaos.scenarios.broker_replay import TIMERS, Stored
+from dledger.chaos.scenarios.history import ACKNOWLEDGED
+from dledger.chaos.scenarios.oracle import Queue
+from dledger.chaos.scenarios.timer_history import TimerHistory
+
+Messages = Mapping[Queue, Sequence[Stored]]
+
+
+def waiting(stored: Sequence[Stored], rows: Mapping[int, tuple[int, int]]) -> int:
+    """How many messages and recalls wait: as the table says."""
+    found = 0
+    begins = sorted(rows)
+    for offset, message in enumerate(stored):
+        reached = [begin for begin in begins if begin <= offset]
+        found += bool(reached) and not message.recalls and (message.due_ms, offset) >= rows[reached[-1]]
+    return found
+
+
+def judge_timers(messages: Messages, history: TimerHistory) -> tuple[int, int]:
+    """What waited, against what came. How many came, and how many were recalled. InvariantViolated."""
+    waited: dict[tuple[bytes, int], int] = {}
+    noted: dict[tuple[str, int], int] = {}
+    keys: dict[bytes, str] = {}
+    for message in messages.get((TIMERS, 0), ()):
+        if message.recalls:
+            noted.setdefault((message.recalls, message.due_ms), message.entry)
+        else:
+            keys[message.value] = message.key
+            # It is due when it was to come, or a little later; the same when it is put there again.
+            if message.due_ms < history.wanted_ms[message.value]:
+                raise InvariantViolated(f"{name_of(message.value)} waits for a time before its own")
+            if not message.rolled:
+                own = message.value, message.due_ms
+                waited[own] = waited.get(own, 0) + 1
+    came: dict[tuple[bytes, int], list[Stored]] = {}
+    for (topic, _), stored in messages.items():
+        if topic != TIMERS:
+            for message in stored:
+                if message.due_ms and not message.copied:
+                    came.setdefault((message.value, message.due_ms), []).append(message)
+    recalled = 0
+    for (value, due), count in waited.items():
+        name, found = name_of(value), came.pop((value, due), [])
+        for one in found:
+            # Never early.
+            if one.store_ms < due:
+                raise InvariantViolated(f"{name} came {due - one.store_ms} ms early")
+            # What was recalled before comes no more.
+            if noted.get((keys[value], due), one.entry) < one.entry:
+                raise InvariantViolated(f"{name} came though it was recalled before, for {due}")
+        # Each comes once, for each time it was put there, unless it was recalled.
+        if len(found) > count:
+            raise InvariantViolated(f"{name} waited {count} times for {due} and came {len(found)} times")
+        if len(found) < count and (keys[value], due) not in noted:
+            raise InvariantViolated(f"{name} waited {count} times for {due} and came {len(found)} times")
+        recalled += count - len(found)
+    # Nothing comes that never waited.
+    if came:
+        raise InvariantViolated(f"{[name_of(value) for value, _ in came]} came, and never waited")
+    told = {key for key, _ in noted}
+    for recall in history.recalls:
+        # A recall that was acknowledged is in the log.
+        if recall.outcome == ACKNOWLEDGED and keys[recall.value] not in told:
+            raise InvariantViolated(f"the recall of {name_of(recall.value)} was acknowledged and is lost")
+    return sum(waited.values()) - recalled, recalled

@@ -1,0 +1,66 @@
+"""Timer messages in the log, and the handles that recall them.
+
+A message that waits for a time is in the one queue of `rmq_sys_wheel_timer` (TimerMessageStore), and so is
+the note that one is recalled. The third field of their ConsumeQueue units, which holds the code of tags
+elsewhere, says when they are due, as RocketMQ's does for delay levels: so what is due next is found in the
+queue alone.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from dledger.formats.properties import TIMER_DEL_UNIQKEY, TIMER_OUT_MS, find_property
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+MAX_DUE_MS = (1 << 62) - 1
+"""Milliseconds since the epoch: with the bit that tells a recall it is a signed 64-bit number."""
+MAX_HANDLE = 2048
+"""Characters of a handle."""
+_OUT, _RECALL = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode()
+_VERSION = "v1"
+_INVALID = "recall handle is invalid"
+
+
+def timer_code(properties: bytes) -> int:
+    """Third field of the unit of a record in `TIMER_TOPIC`: twice the time at which it is due, in ms, and 1
+    more for a recall. 0: it says no time, and waits for none."""
+    text = find_property(properties, _OUT)
+    if text is None or not text.isdigit() or len(text) > 19:
+        return 0
+    due = int(text)
+    if due > MAX_DUE_MS:
+        return 0
+    return due << 1 | (find_property(properties, _RECALL) is not None)
+
+
+class RecallHandle(NamedTuple):
+    """What a producer is told for each timer message (RecallMessageHandle.HandleV1). `due` in ms."""
+
+    topic: str
+    broker_name: str
+    due: int
+    message_id: str
+
+    def encode(self) -> str:
+        """As RocketMQ's clients take it apart."""
+        text = f"{_VERSION} {self.topic} {self.broker_name} {self.due} {self.message_id}"
+        return urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, handle: str) -> RecallHandle:
+        """Inverse of `encode`; ValueError. A time that is no number is -1, as with RocketMQ."""
+        if not 0 < len(handle) <= MAX_HANDLE:
+            raise ValueError(_INVALID)
+        try:
+            raw = handle.encode("ascii")
+            items = urlsafe_b64decode(raw + b"=" * (-len(raw) % 4)).decode().split(" ")
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(_INVALID) from error
+        if items[0] != _VERSION or len(items) < 5:
+            raise ValueError(_INVALID)
+        due = items[3]
+        known = int(due) if due.isascii() and due.isdecimal() and len(due) < 20 else -1
+        return cls(items[1], items[2], min(known, MAX_DUE_MS), items[4])
