@@ -22,6 +22,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import Forwarder, Origins
+from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.leader_gate import LeaderGate
@@ -141,13 +142,15 @@ class Broker:
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
+        reader = Reader(env, self.store, self.node.log)
+        self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         context = BrokerContext(
             env=env,
             settings=settings,
             node=self.node,
             gate=self.gate,
             store=self.store,
-            reader=Reader(env, self.store, self.node.log),
+            reader=reader,
             index=self.index,
             creation=TopicCreation(settings),
             clients=self.clients,
@@ -158,6 +161,7 @@ class Broker:
             applied=self.applied,
             stats=self.stats,
             background=self.background,
+            resends=self.resends,
             topic_table=self.topic_table,
             registrar=self.registrar,
             audit_jobs=self.audit_jobs,
@@ -181,6 +185,7 @@ class Broker:
                 self.committed,
                 self.stats,
                 self.pop_ledger,
+                self.resends,
                 *own,
                 self.delays,
                 self.revives,
@@ -240,6 +245,7 @@ class Broker:
             self._writer.applied(self.store.applied_index)
         self.offsets.applied(self.store.applied_index)
         self.applied.on_commit(self.store.applied_index)
+        self.resends.applied(self.store.applied_index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
         """Role, term or leader changed."""
@@ -361,6 +367,7 @@ class Broker:
             "openTransactions": str(self.transactions.open),
             "askedTransactions": str(self.transactions.asked),
             "discardedTransactions": str(self.transactions.discarded),
+            "recognizedResends": str(self.resends.recognized),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(network.requests),

@@ -32,6 +32,8 @@ MAX_REGION = 127
 """Characters: each message has them."""
 MAX_NAMESRVS = 64
 """NameServers: each is a task, and gets the whole table of topics."""
+MAX_CHECKED_TOPICS = 1000
+"""Topics that are named in `duplicateCheckTopics`."""
 MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
 MAX_POP_IN_FLIGHT = 50_000
@@ -105,6 +107,16 @@ def _region(text: str) -> str:
     if len(text) > MAX_REGION:
         raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
     return name(text)  # without control characters: they separate the properties of a message
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
+    if len(topics) > MAX_CHECKED_TOPICS:
+        raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
+    for topic in topics:
+        if topic != "*":
+            name(topic)
+    return topics
 
 
 def _place(text: str) -> str:
@@ -215,6 +227,12 @@ class BrokerConfig:
         int, Setting("maxMessageSize", 1, MAX_MESSAGE_SIZE, "bytes", hot=True, important=True)
     ] = MAX_MESSAGE_SIZE
     """Size of one message body, and of the body of one batch; a larger one is refused."""
+    duplicate_check_topics: Annotated[
+        tuple[str, ...], Setting("duplicateCheckTopics", parse=_topics, format=",".join, hot=True)
+    ] = ()
+    """Topics to which every send is looked for by its unique id before it is stored, so that a repetition of
+    any client is recognised: `orders,bills`, or `*` for all. What our client sends again is recognised
+    without that."""
     pull_max_count: Annotated[int, Setting("maxTransferCountOnMessageInMemory", 1, 65536, hot=True)] = 1024
     """Messages of one pull, at most. Java asks for 32, so its own 32 is no limit to those who ask for
     more."""

@@ -10,6 +10,7 @@ from dledger.broker.background import Background
 from dledger.broker.client.clients import Clients
 from dledger.broker.config import BrokerConfig
 from dledger.broker.forwarding import Origins
+from dledger.broker.intake.resends import Resends
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
@@ -59,6 +60,8 @@ class BrokerContext:
     stats: BrokerStats
     background: Background
     """Answers that need the device."""
+    resends: Resends
+    """Messages that are sent again."""
     topic_table: TopicTable
     registrar: Registrar
     audit_jobs: AuditJobs

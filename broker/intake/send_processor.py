@@ -26,20 +26,24 @@ from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
+from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.broker.transaction import half_messages
+from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
+    UNIQ_KEY,
     decode_properties,
     encode_properties,
+    find_property,
 )
-from dledger.formats.record import FIXED_SIZE, TRANSACTION_MASK
+from dledger.formats.record import CRC_MASK, FIXED_SIZE, TRANSACTION_MASK
 from dledger.formats.state import DelayProgress, Op
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request, SerializeType
@@ -51,8 +55,12 @@ from dledger.remoting.limits import MAX_FRAME_SIZE
 _BATCH_HEAD = struct.Struct(">iiiii")
 """Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
 _SHORT = struct.Struct(">h")
+_UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
 """Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
+
+
+SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
 
 
 class SendProcessor:
@@ -65,6 +73,7 @@ class SendProcessor:
         self._committed = context.committed
         self._applied = context.applied
         self._origins = context.origins
+        self._resends = context.resends
         config = context.settings.now
         self._told_to_clients(config)
         context.settings.listen(self._told_to_clients)
@@ -79,6 +88,7 @@ class SendProcessor:
         """Encode once what each message and each answer has."""
         region, trace = config.region_id, "true" if config.trace_on else "false"
         self._max_message_size = config.max_message_size
+        self._checks_topics = bool(config.duplicate_check_topics)
         self._added = encode_properties(
             {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
         ).encode()
@@ -110,7 +120,7 @@ class SendProcessor:
 
     # -- one message ----------------------------------------------------------------------------------
 
-    def _single(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+    def _single(self, call: SendCall, looked_for: bool = False) -> None:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
@@ -126,6 +136,16 @@ class SendProcessor:
             half = kind is Disposition.HALF
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
+        resends = self._resends
+        if (
+            unique_key in resends.stored
+            or unique_key in resends.looking
+            or text.endswith(RESEND_TEXT)
+            or self._checks_topics
+        ) and not looked_for:
+            topic = HALF_TOPIC if half else SCHEDULE_TOPIC if level else header.topic
+            if self._look_for(call, text, Sent(topic, [unique_key], [crc32(body) & CRC_MASK])):
+                return
         slot, queue_id = writer.slots.get(header.topic), header.queueId
         if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
             slot, queue_id = self._target(writer, header)
@@ -141,6 +161,8 @@ class SendProcessor:
             slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
             queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
             properties, unique_key = self._properties(encode_properties(values))
+        if looked_for:
+            ops = (*ops, *resends.remember(writer, header.topic, unique_key))
         index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
@@ -157,15 +179,38 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
-        if request.serialize is SerializeType.JSON:
-            text_id = f"{self._host_hex}{position:016X}".encode()
-            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key)
-        else:
-            answer = self._binary_answer(
-                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
-            )
+        answer = self._result(
+            request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
+        )
         # Who hears of a half message may end it at once, for which it is read.
         (self._applied if half else self._committed).add(index, connection, request, answer)
+
+    def _look_for(self, call: SendCall, text: str, sent: Sent) -> bool:
+        """Whether a send waits until it is known if it is stored already. `text`: properties of its (first)
+        message."""
+        resent = text.endswith(RESEND_TEXT)
+        topic, ids = call.header.topic, sent.ids
+        known = resent or ids[0] in self._resends.stored or ids[0] in self._resends.looking
+        if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
+            return False  # an id that was given here was never sent before
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return False  # copies that consumers give back are alike, and meant
+        batch = call.header.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE
+
+        def answer(found: Found) -> None:
+            host = found.store_host.hex().upper()
+            places = ",".join([f"{host}{position:016X}" for position in found.positions])
+            unique_key = b"" if batch else ids[0]
+            result = self._result(call.request, places, found.queue_id, found.queue_offset, unique_key)
+            call.connection.respond_parts(call.request, (result,))
+
+        def again(writer: CommitLogWriter) -> None:
+            now = msgspec.structs.replace(call, writer=writer)
+            (self._batch if batch else self._single)(now, looked_for=True)
+
+        return self._resends.take(
+            call.connection, call.request, sent, patient=not resent, answer=answer, again=again
+        )
 
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
@@ -208,6 +253,13 @@ class SendProcessor:
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
         return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
 
+    def _result(
+        self, request: Request, ids: str, queue_id: int, queue_offset: int, unique_key: bytes
+    ) -> bytes:
+        if request.serialize is SerializeType.JSON:
+            return self._answer(request, ids.encode(), queue_id, queue_offset, unique_key)
+        return self._binary_answer(request, ids, queue_id, queue_offset, unique_key)
+
     def _answer(
         self, request: Request, message_ids: bytes, queue_id: int, queue_offset: int, unique_key: bytes
     ) -> bytes:
@@ -243,7 +295,7 @@ class SendProcessor:
 
     # -- a batch --------------------------------------------------------------------------------------
 
-    def _batch(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+    def _batch(self, call: SendCall, looked_for: bool = False) -> None:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
@@ -254,6 +306,20 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
         messages, size = self._split(header.topic, header.sysFlag, request.body)
+        first_properties = messages[0][2]
+        unique_key = find_property(first_properties, _UNIQ_KEY) or b""
+        resends = self._resends
+        if (
+            unique_key in resends.stored
+            or unique_key in resends.looking
+            or RESEND_BYTES in first_properties
+            or self._checks_topics
+        ) and not looked_for:
+            ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
+            crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
+            text = first_properties.removesuffix(self._added).decode()
+            if self._look_for(call, text, Sent(header.topic, ids, crcs)):
+                return
         slot, queue_id = self._target(writer, header)
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
         if total > MAX_ENTRY_SIZE:
@@ -266,15 +332,13 @@ class SendProcessor:
             self._origins.host(connection, request),
             messages,
             total,
+            resends.remember(writer, header.topic, unique_key) if looked_for else (),
         )
         if request.flag & 2:
             return
         host = self._host_hex
-        ids = ",".join([f"{host}{position:016X}" for position in positions])
-        if request.serialize is SerializeType.JSON:
-            answer = self._answer(request, ids.encode(), queue_id, first, b"")
-        else:
-            answer = self._binary_answer(request, ids, queue_id, first, b"")
+        places = ",".join([f"{host}{position:016X}" for position in positions])
+        answer = self._result(request, places, queue_id, first, b"")
         self._committed.add(index, connection, request, answer)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:

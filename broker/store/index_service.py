@@ -130,7 +130,19 @@ class IndexService:
             positions, whole, 0 if last is None else last.end_ms, 0 if last is None else last.end_position
         )
 
-    async def _caught_up(self, end: int) -> None:
+    async def find(
+        self, wanted: Sequence[tuple[str, str]], most: int, patience_s: float = CATCH_UP_S
+    ) -> list[list[int]]:
+        """For each (topic, key) where messages are that may have it, whenever they were stored: the newest
+        first, at most `most`. IndexBehind when the index does not hold within `patience_s` what is applied
+        now."""
+        await self._caught_up(self._store.dispatcher.applied_end, patience_s)
+        hashes = [key_hash(topic, key) for topic, key in wanted]
+        return await self._env.workers.run(
+            Lane.DISK, key_files.search_many, self._env.files, tuple(self._files), hashes, most
+        )
+
+    async def _caught_up(self, end: int, patience_s: float = CATCH_UP_S) -> None:
         if self.indexed >= end:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -139,7 +151,7 @@ class IndexService:
         self._waiting.append((end, waiting))
         self._wanted.set()
         try:
-            async with asyncio.timeout(CATCH_UP_S):
+            async with asyncio.timeout(patience_s):
                 await waiting
         except TimeoutError as error:
             raise IndexBehind(f"the index of messages by key is {self.behind} bytes of log behind") from error

@@ -318,8 +318,8 @@ class BrokerRun(Run):
             marks.reach("a send of unknown outcome is stored")
         if verdict.unknown > verdict.recovered:
             marks.reach("a send of unknown outcome is nowhere")
-        if verdict.duplicated:
-            marks.reach("a message was sent again and is there twice")
+        if verdict.resent:
+            marks.reach("a message is stored as it was sent again")
         if verdict.repeated:
             marks.reach("a group was handed a message again")
         if any(0 <= turn.term < turn.last_term for turn in history.turns):

@@ -4,7 +4,7 @@
 * `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
-  `transactions` half messages that wait for their end
+  `transactions` half messages that wait for their end; `resends` ids of repeated sends that are stored
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -51,6 +51,7 @@ from dledger.formats.state.pop import (
 )
 from dledger.formats.state.queues import QueueBounds
 from dledger.formats.state.registry import TABLES, state_version
+from dledger.formats.state.resends import MAX_RESENDS, RESEND, RESEND_LIVE_MS, RESENDS, Resend
 from dledger.formats.state.resets import (
     MAX_RESET_QUEUES,
     RESETS,
@@ -86,6 +87,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
+    "MAX_RESENDS",
     "MAX_RESET_QUEUES",
     "MAX_WAIT_MS",
     "PIECE",
@@ -95,6 +97,9 @@ __all__ = [
     "POP_ORDER",
     "POP_ORDERS",
     "REQUEST_MODES",
+    "RESEND",
+    "RESENDS",
+    "RESEND_LIVE_MS",
     "RESETS",
     "TABLES",
     "TOPICS",
@@ -120,6 +125,7 @@ __all__ = [
     "QueueLock",
     "ReplicatedState",
     "RequestMode",
+    "Resend",
     "Row",
     "Source",
     "StateCopy",

@@ -12,6 +12,7 @@ from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
+from dledger.chaos.scenarios.oracle.resends import Resends
 from dledger.chaos.scenarios.oracle.resets import Resets
 from dledger.chaos.scenarios.oracle.topics import Topics
 from dledger.chaos.scenarios.oracle.transactions import Transactions
@@ -55,6 +56,7 @@ def oracles() -> tuple[Oracle, ...]:
         Versions(),
         Resets(),
         Transactions(),
+        Resends(),
     )
 
 
@@ -68,6 +70,7 @@ __all__ = [
     "Pops",
     "Queue",
     "RequestModes",
+    "Resends",
     "Resets",
     "Topics",
     "Transactions",
