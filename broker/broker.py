@@ -25,6 +25,7 @@ from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
+from dledger.broker.latency.fast_failure import FastFailure
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
@@ -37,6 +38,7 @@ from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.pop.pop_processor import PopProcessor
 from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
+from dledger.broker.ratelimit.rate_limits import RateLimits
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
@@ -88,10 +90,11 @@ PROCESSORS: tuple[type[Processor], ...] = (
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 _NO_POOLS = {
     f"{pool}ThreadPoolQueue{figure}": "0"
-    for pool in ("send", "pull", "query", "ack")
+    for pool in ("pull", "query", "ack")
     for figure in ("Size", "HeadWaitTimeMills")
 } | {"pageCacheLockTimeMills": "0"}
-"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them."""
+"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
+What stands for the queue of sends is what waits for its commit."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -143,6 +146,8 @@ class Broker:
         self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
         self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
         reader = Reader(env, self.store, self.node.log)
+        self.fast_failure = FastFailure(self.committed, settings)
+        self.rates = RateLimits(settings)
         self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         context = BrokerContext(
             env=env,
@@ -161,6 +166,8 @@ class Broker:
             applied=self.applied,
             stats=self.stats,
             background=self.background,
+            fast_failure=self.fast_failure,
+            rates=self.rates,
             resends=self.resends,
             topic_table=self.topic_table,
             registrar=self.registrar,
@@ -359,6 +366,11 @@ class Broker:
             "msgGetTotalTodayNow": str(self.pulls.messages),
             "statsNotCounted": str(stats.not_counted),
             **_NO_POOLS,
+            "sendThreadPoolQueueSize": str(len(self.committed)),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self._oldest_ms()),
+            "sendsRefusedAsBusy": str(self.fast_failure.refused),
+            "sendsRefusedByRate": str(self.rates.sending.refused),
+            "pullsRefusedByRate": str(self.rates.reading.refused),
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
             "heldPops": str(self.pops.held.count),
@@ -374,6 +386,10 @@ class Broker:
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }
+
+    def _oldest_ms(self) -> int:
+        oldest = self.committed.oldest
+        return round((asyncio.get_running_loop().time() - oldest) * 1000) if oldest else 0
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Tell the parts that do not read the settings each time."""

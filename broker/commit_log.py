@@ -155,7 +155,11 @@ class CommitLogWriter:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "DISK_FULL: the disk of the leader is full, nothing was stored",
             )
-        return RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
+        return RemotingError(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while: LEADER_PENDING_FULL, too much waits "
+            "for its commit",
+        )
 
     # -- views: applied and pending -------------------------------------------------------------------
 

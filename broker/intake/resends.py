@@ -59,10 +59,9 @@ MAX_TOGETHER = 128
 MAX_COPIES = 1024
 """Messages of one topic with one unique id that are looked at, the newest first: checks of a transaction put
 its half message that often at most."""
-PATIENCE_S = 0.2
-"""How long a repetition waits for the index; then its producer, which will ask again, is told to."""
 PATIENCE_OF_OTHERS_S = 2.0
-"""The same for sends of producers that take SYSTEM_BUSY for the end."""
+"""How long sends wait for the index that do not say that they are repetitions: their producers take
+SYSTEM_BUSY for the end. The others wait for `waitTimeMillsInSendQueue`, and ask again."""
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
 """Bytes of messages that are compared in one turn of the loop, and what one costs beside them: some 2 ms."""
 
@@ -88,13 +87,14 @@ class Sent(NamedTuple):
 class _Repeated:
     """One send that is looked for."""
 
-    __slots__ = ("again", "answer", "connection", "deadline", "request", "sent", "size")
+    __slots__ = ("again", "answer", "came", "connection", "deadline", "request", "sent", "size")
 
     def __init__(
         self,
         connection: Connection,
         request: Request,
         sent: Sent,
+        came: float,
         deadline: float,
         answer: Callable[[Found], None],
         again: Callable[[CommitLogWriter], None],
@@ -102,6 +102,7 @@ class _Repeated:
         self.connection = connection
         self.request = request
         self.sent = sent
+        self.came = came
         self.deadline = deadline
         self.answer = answer
         self.again = again
@@ -169,12 +170,13 @@ class Resends(LeaderService):
         RemotingError 2 when there are too many."""
         if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
             return False
-        loop = asyncio.get_running_loop()
-        patience = PATIENCE_OF_OTHERS_S if patient else PATIENCE_S
-        item = _Repeated(connection, request, sent, loop.time() + patience, answer, again)
+        now = asyncio.get_running_loop().time()
+        patience = PATIENCE_OF_OTHERS_S if patient else self._settings.now.queue_wait_s
+        item = _Repeated(connection, request, sent, now, now + patience, answer, again)
         if len(self._waiting) >= MAX_WAITING or self._bytes + item.size > MAX_WAITING_BYTES:
             raise RemotingError(
-                ResponseCode.SYSTEM_BUSY, "RESENDS_FULL: too many sends are looked for, nothing was stored"
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy, start flow control for a while: too many sends are looked for",
             )
         self.looked += 1
         self.looking[item.id] = self.looking.get(item.id, 0) + 1
@@ -337,7 +339,11 @@ class Resends(LeaderService):
         for item in left:
             if item.deadline <= now:
                 self._forget(item)
-                self._refuse(item, why)
+                self._refuse(
+                    item,
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+                    f"{(now - item.came) * 1000:.0f}ms, size of queue: {len(self._waiting)}: {why}",
+                )
 
     def _refuse(self, item: _Repeated, why: str) -> None:
         item.connection.respond(item.request, ResponseCode.SYSTEM_BUSY, remark=f"{why}; nothing was stored")

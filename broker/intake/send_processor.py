@@ -7,13 +7,15 @@ already encoded, waits for the commit (safety.md S12, S24).
 |--------|----------------------------------------------------------------------------------------------|
 | 0      | durable on a majority                                                                        |
 | 1      | outcome unknown: leadership was lost while the message was in the log                        |
-| 2      | too much is pending in the log (LEADER_PENDING_FULL), or too many transactions are open      |
-|        | (TRANSACTIONS_FULL): not executed                                                            |
+| 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), it does not move      |
+|        | ([PCBUSY_CLEAN_QUEUE]), it is not known yet whether this is a copy ([TIMEOUT_CLEAN_QUEUE]),  |
+|        | or too many transactions are open (TRANSACTIONS_FULL): not executed                          |
 | 13     | too large, or of a kind that this version does not do (timed)                                |
 | 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
 | 16     | system topic, or the topic is not writable; transactions are switched off                    |
 | 17     | no such topic and it may not be created                                                      |
 | 29     | illegal topic name, queue id out of range                                                    |
+| 215    | the topic or the producer group has sent as much as it may in a second: not executed         |
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ class SendProcessor:
         self._applied = context.applied
         self._origins = context.origins
         self._resends = context.resends
+        self._fast_failure = context.fast_failure
+        self._rates = context.rates.sending
         config = context.settings.now
         self._told_to_clients(config)
         context.settings.listen(self._told_to_clients)
@@ -124,6 +128,10 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
+        self._fast_failure.check()
+        rates = self._rates
+        if rates.limited and not looked_for:
+            rates.check(header.topic, header.producerGroup, request.version)
         body = request.body
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
@@ -161,6 +169,8 @@ class SendProcessor:
             slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
             queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
             properties, unique_key = self._properties(encode_properties(values))
+        if rates.limited:
+            rates.count(header.topic, header.producerGroup, 1)
         if looked_for:
             ops = (*ops, *resends.remember(writer, header.topic, unique_key))
         index, queue_offset, position = writer.add_message(
@@ -299,6 +309,10 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
+        self._fast_failure.check()
+        rates = self._rates
+        if rates.limited and not looked_for:
+            rates.check(header.topic, header.producerGroup, request.version)
         if len(request.body) > self._max_message_size:
             raise _too_large("batch body", len(request.body), self._max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
@@ -324,6 +338,8 @@ class SendProcessor:
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
         if total > MAX_ENTRY_SIZE:
             raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
+        if rates.limited:
+            rates.count(header.topic, header.producerGroup, len(messages))
         index, first, positions = writer.add_batch(
             slot,
             queue_id,

@@ -295,7 +295,7 @@ def test_the_switch_works_while_the_broker_runs(tmp_path: Path) -> None:
 
 def test_an_index_that_is_behind_leaves_it_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with serving(tmp_path) as world:
+        async with serving(tmp_path, queue_wait_s=0.03) as world:
             await world.send("T", b"hello", 0, first())
             find = index_service.IndexService.find
 
@@ -303,7 +303,6 @@ def test_an_index_that_is_behind_leaves_it_open(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.01)
                 raise IndexBehind("the index is 7 bytes behind")
 
-            monkeypatch.setattr(resends, "PATIENCE_S", 0.03)
             monkeypatch.setattr(index_service.IndexService, "find", behind)
             reply = await world.send("T", b"hello", 0, again())
             assert reply.code == ResponseCode.SYSTEM_BUSY and "7 bytes behind" in (reply.remark or "")
