@@ -193,6 +193,7 @@ class Broker:
                 self.stats,
                 self.pop_ledger,
                 self.resends,
+                self.fast_failure,
                 *own,
                 self.delays,
                 self.revives,
@@ -367,7 +368,7 @@ class Broker:
             "statsNotCounted": str(stats.not_counted),
             **_NO_POOLS,
             "sendThreadPoolQueueSize": str(len(self.committed)),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(self._oldest_ms()),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(round(self.fast_failure.waited_s() * 1000)),
             "sendsRefusedAsBusy": str(self.fast_failure.refused),
             "sendsRefusedByRate": str(self.rates.sending.refused),
             "pullsRefusedByRate": str(self.rates.reading.refused),
@@ -386,10 +387,6 @@ class Broker:
             "raftTerm": str(status.get("term", 0)),
             "raftRole": str(status.get("role", "")),
         }
-
-    def _oldest_ms(self) -> int:
-        oldest = self.committed.oldest
-        return round((asyncio.get_running_loop().time() - oldest) * 1000) if oldest else 0
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Tell the parts that do not read the settings each time."""

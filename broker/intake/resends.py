@@ -206,7 +206,8 @@ class Resends(LeaderService):
         """The term is open: everything that may be committed is applied."""
         self._writer = writer
         rows = sorted(self._store.state[RESENDS].rows.values(), key=lambda row: (row.time, row.id))
-        self.stored = {row.id.encode(): row.time for row in rows}
+        self.stored.clear()
+        self.stored.update((row.id.encode(), row.time) for row in rows)
 
     def applied(self, index: int) -> None:
         """The state holds everything up to this entry."""
@@ -227,7 +228,7 @@ class Resends(LeaderService):
         self._under_way.clear()
         self._waiting.clear()
         self.looking.clear()
-        self.stored = {}
+        self.stored.clear()
         self._bytes = 0
         self._writer = self._barrier = None
         for item in left:

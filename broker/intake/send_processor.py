@@ -40,6 +40,7 @@ from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
+    RESEND,
     UNIQ_KEY,
     decode_properties,
     encode_properties,
@@ -76,6 +77,8 @@ class SendProcessor:
         self._applied = context.applied
         self._origins = context.origins
         self._resends = context.resends
+        self._stored_again = context.resends.stored
+        self._looked_for = context.resends.looking
         self._fast_failure = context.fast_failure
         self._rates = context.rates.sending
         config = context.settings.now
@@ -128,10 +131,11 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        self._fast_failure.check()
-        rates = self._rates
-        if rates.limited and not looked_for:
-            rates.check(header.topic, header.producerGroup, request.version)
+        if self._fast_failure.busy:
+            self._fast_failure.check()
+        limited = self._rates.limited
+        if limited and not looked_for:
+            self._rates.check(header.topic, header.producerGroup, request.version)
         body = request.body
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
@@ -144,11 +148,10 @@ class SendProcessor:
             half = kind is Disposition.HALF
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
-        resends = self._resends
         if (
-            unique_key in resends.stored
-            or unique_key in resends.looking
-            or text.endswith(RESEND_TEXT)
+            RESEND in text
+            or unique_key in self._stored_again
+            or unique_key in self._looked_for
             or self._checks_topics
         ) and not looked_for:
             topic = HALF_TOPIC if half else SCHEDULE_TOPIC if level else header.topic
@@ -169,10 +172,10 @@ class SendProcessor:
             slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
             queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
             properties, unique_key = self._properties(encode_properties(values))
-        if rates.limited:
-            rates.count(header.topic, header.producerGroup, 1)
+        if limited:
+            self._rates.count(header.topic, header.producerGroup, 1)
         if looked_for:
-            ops = (*ops, *resends.remember(writer, header.topic, unique_key))
+            ops = (*ops, *self._resends.remember(writer, header.topic, unique_key))
         index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
@@ -189,9 +192,13 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
-        answer = self._result(
-            request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
-        )
+        if request.serialize is SerializeType.JSON:
+            text_id = f"{self._host_hex}{position:016X}".encode()
+            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key)
+        else:
+            answer = self._binary_answer(
+                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key
+            )
         # Who hears of a half message may end it at once, for which it is read.
         (self._applied if half else self._committed).add(index, connection, request, answer)
 
@@ -200,7 +207,7 @@ class SendProcessor:
         message."""
         resent = text.endswith(RESEND_TEXT)
         topic, ids = call.header.topic, sent.ids
-        known = resent or ids[0] in self._resends.stored or ids[0] in self._resends.looking
+        known = resent or ids[0] in self._stored_again or ids[0] in self._looked_for
         if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
             return False  # an id that was given here was never sent before
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -309,10 +316,11 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        self._fast_failure.check()
-        rates = self._rates
-        if rates.limited and not looked_for:
-            rates.check(header.topic, header.producerGroup, request.version)
+        if self._fast_failure.busy:
+            self._fast_failure.check()
+        limited = self._rates.limited
+        if limited and not looked_for:
+            self._rates.check(header.topic, header.producerGroup, request.version)
         if len(request.body) > self._max_message_size:
             raise _too_large("batch body", len(request.body), self._max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
@@ -322,10 +330,9 @@ class SendProcessor:
         messages, size = self._split(header.topic, header.sysFlag, request.body)
         first_properties = messages[0][2]
         unique_key = find_property(first_properties, _UNIQ_KEY) or b""
-        resends = self._resends
         if (
-            unique_key in resends.stored
-            or unique_key in resends.looking
+            unique_key in self._stored_again
+            or unique_key in self._looked_for
             or RESEND_BYTES in first_properties
             or self._checks_topics
         ) and not looked_for:
@@ -338,8 +345,8 @@ class SendProcessor:
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
         if total > MAX_ENTRY_SIZE:
             raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
-        if rates.limited:
-            rates.count(header.topic, header.producerGroup, len(messages))
+        if limited:
+            self._rates.count(header.topic, header.producerGroup, len(messages))
         index, first, positions = writer.add_batch(
             slot,
             queue_id,
@@ -348,7 +355,7 @@ class SendProcessor:
             self._origins.host(connection, request),
             messages,
             total,
-            resends.remember(writer, header.topic, unique_key) if looked_for else (),
+            self._resends.remember(writer, header.topic, unique_key) if looked_for else (),
         )
         if request.flag & 2:
             return

@@ -278,7 +278,7 @@ class BrokerRun(Run):
             pops.apply(header, record)
             transactions.apply(header, record)
         messages = replay.messages
-        judge_sends(history.sends, messages, verdict)
+        judge_sends(history.sends, messages, verdict, stage.begun)
         judge_times(messages)
         following = replay.table(Delays).rows
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dledger.broker.config import SETTINGS
-from dledger.broker.pending_responses import MARK_EVERY_S, PendingResponses
+from dledger.broker.pending_responses import MARK_EVERY, PendingResponses
 from dledger.broker.ratelimit import token_bucket
 from dledger.broker.ratelimit.rate_limits import KNOWS_FLOW_CONTROL
 from dledger.broker.ratelimit.token_bucket import Buckets, TokenBucket
@@ -35,6 +35,7 @@ async def figures(world: World) -> Mapping[str, str]:
 def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), page_cache_busy_s=0.05).open()
+        services = asyncio.ensure_future(world.broker.services.run())
         world.node.auto = False
         first = world.send()
         assert (await figures(world))["sendThreadPoolQueueSize"] == "1"
@@ -50,6 +51,7 @@ def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -
         world.node.commit()
         assert (await first).code == 0 and (await world.send()).code == 0
         assert (await figures(world))["sendThreadPoolQueueHeadWaitTimeMills"] == "0"
+        services.cancel()
 
     run(test)
 
@@ -57,12 +59,14 @@ def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), page_cache_busy_s=0.02, fast_failure=False).open()
+        services = asyncio.ensure_future(world.broker.services.run())
         world.node.auto = False
         asked = [world.send()]
         await asyncio.sleep(0.04)
         asked.append(world.send())
         world.node.commit()
         assert [(await one).code for one in asked] == [0, 0]
+        services.cancel()
 
     run(test)
 
@@ -76,17 +80,17 @@ def test_a_log_that_moves_slowly_is_told_by_its_oldest_answer() -> None:
         began = loop.time()
         for index in range(3):
             add(pending, index, connection, request)
-        await asyncio.sleep(2 * MARK_EVERY_S)
+        await asyncio.sleep(0.03)
         middle = loop.time()
-        for index in range(3, 6):
+        for index in range(MARK_EVERY, MARK_EVERY + 3):
             add(pending, index, connection, request)
-        assert abs(pending.oldest - began) < MARK_EVERY_S
-        for index, wanted in ((0, began), (1, began), (2, middle), (4, middle)):
+        ends = ((0, began), (1, began), (2, middle), (MARK_EVERY + 1, middle))
+        for index, wanted in ((-1, began), *ends):
             pending.on_commit(index)
-            assert abs(pending.oldest - wanted) < 1.5 * MARK_EVERY_S, index
-        pending.on_commit(5)
+            assert abs(pending.oldest - wanted) < 0.01, index
+        pending.on_commit(MARK_EVERY + 2)
         assert pending.oldest == 0
-        add(pending, 6, connection, request)
+        add(pending, MARK_EVERY + 3, connection, request)
         pending.end("test")
         assert pending.oldest == 0
 
