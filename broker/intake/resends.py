@@ -34,7 +34,7 @@ from dledger.broker.store.reader import Reader
 from dledger.broker.topic.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from dledger.errors import OUT_OF_MEANS, refused_by_system
 from dledger.formats.entry import HEADER_SIZE
-from dledger.formats.properties import REAL_QID, RESEND, UNIQ_KEY, decode_properties
+from dledger.formats.properties import REAL_QID, RESEND, UNIQ_KEY, decode_properties, find_property
 from dledger.formats.record import Record
 from dledger.formats.state import MAX_NAME, MAX_RESENDS, RESEND_LIVE_MS, RESENDS, Op, Resend
 from dledger.log.reading import Rotten
@@ -49,6 +49,7 @@ from dledger.runtime.live_settings import LiveSettings
 RESEND_TEXT = f"{RESEND}\x011\x02"
 """How the properties of a message end that is sent again."""
 RESEND_BYTES = RESEND_TEXT.encode()
+_UNIQ_KEY = UNIQ_KEY.encode()
 ALL_TOPICS = "*"
 MAX_WAITING = 20_000
 """Sends that are looked for at once; one more is answered SYSTEM_BUSY."""
@@ -308,8 +309,8 @@ class Resends(LeaderService):
         await self._pace.step(record.size + COST_OF_ONE)
         if record.topic != sent.topic or record.body_crc != sent.crcs[number]:
             return None
-        key = decode_properties(record.properties).get(UNIQ_KEY, "")
-        return record if key.encode() == sent.ids[number] else None
+        key = find_property(record.properties.encode(), _UNIQ_KEY)
+        return record if key == sent.ids[number] else None
 
     def _settle(self, item: _Repeated, found: Found | None) -> None:
         self._done(item)

@@ -194,6 +194,16 @@ def test_an_honest_history_of_producers_is_counted() -> None:
     assert (verdict.recovered, verdict.resent, verdict.batches) == (3, 2, 1)
 
 
+def test_a_copy_that_retention_took_while_it_was_sent_again_does_not_count() -> None:
+    twice = {QUEUE: [stored(b"a|"), stored(b"a|", 1, resent=True)]}
+    acknowledged = send(b"a|", 1, entry=1)
+    acknowledged.begun = 0
+    with pytest.raises(InvariantViolated, match="duplicated: a"):
+        judge_sends([acknowledged], twice, BrokerVerdict(), begun=1000)
+    acknowledged.begun = 1000
+    judge_sends([acknowledged], twice, BrokerVerdict())
+
+
 @pytest.mark.parametrize(
     ("words", "sends", "queue"),
     [
