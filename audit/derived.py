@@ -8,10 +8,12 @@ It had time when the message lies in a segment behind which another one has begu
 files at all, when more messages than count as a lag are concerned, or when its other derived files reach
 beyond. The last holds for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue,
 then to the IndexFile. Ours writes ConsumeQueues once a second, queue by queue: of one that has units, and of
-queues in the newest segment, only the count tells.
+queues in the newest segment, only the count tells. The same holds for its IndexFiles, which follow by
+themselves, and are built anew where they are missing: it lacks them when more entries than count as a lag lie
+in segments behind their end.
 
-Apache's brokers write IndexFiles unless messageIndexEnable is off, each by itself; ours write none. So one of
-ours without any lacks them only if all the others, and at least two, have them.
+Brokers write IndexFiles unless messageIndexEnable is off, each by itself. So one of ours without any lacks
+them only if all the others, and at least two, have them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning:
         witnesses = [other for other in others if other.name not in damaged]
         for lag, told in (
             ("QUEUE_LAG", list(_queues_behind(holding, others, lag_warning))),
-            ("KEY_LAG", list(_keys_behind(holding, witnesses, lags, len(others)))),
+            ("KEY_LAG", list(_keys_behind(holding, witnesses, lags, len(others), lag_warning))),
         ):
             if told:
                 findings = [each for each in findings if (each.code, each.replica) != (lag, holding.name)]
@@ -99,7 +101,7 @@ def _dispatched(holding: Holding) -> int:
 
 
 def _keys_behind(
-    holding: Holding, witnesses: list[Holding], lags: list[Finding], others: int
+    holding: Holding, witnesses: list[Holding], lags: list[Finding], others: int, lag_warning: int
 ) -> Iterator[Finding]:
     """`witnesses`: other replicas whose IndexFiles are believed, of `others` in all; `lags`: what this one's
     scans found to be indexed late."""
@@ -107,6 +109,8 @@ def _keys_behind(
     if holding.row.ours and not holding.key_files and not 2 <= len(witnesses) == others:
         return
     end = max((row.end_position for row in holding.key_files), default=-1)
+    if holding.row.ours and _entries_behind(holding, end) <= lag_warning:
+        return
     due = max(_newest_segment(holding) - 1, _dispatched(holding))
     if not holding.key_files and not _has_units(holding):
         due = max((row.end_pos for row in holding.segments), default=0)
@@ -124,6 +128,13 @@ def _keys_behind(
         last = max((found.last_index for found in lags), default=-1)
         text = f"{here}, {', '.join(names)}: messages that are held here are not found by key"
         yield finding("KEY_BEHIND", holding.name, text, first=first, last=last)
+
+
+def _entries_behind(holding: Holding, end: int) -> int:
+    """Committed entries in segments that begin behind a log offset."""
+    return sum(
+        row.entries for row in holding.segments if row.segment > end and row.first_index <= holding.committed
+    )
 
 
 def _holds(holding: Holding, position: int) -> bool:

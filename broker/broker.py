@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from posixpath import dirname, join
 
 from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.admin.query_processor import QueryProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
+from dledger.broker.auth.access_control import AccessControl
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
@@ -149,6 +151,13 @@ class Broker:
         self.fast_failure = FastFailure(self.committed, settings)
         self.rates = RateLimits(settings)
         self.resends = Resends(self.store, self.index, reader, self.gate, settings)
+        origins = Origins(self.member_ips)
+        self.access: AccessControl | None = None
+        """Who may make which request; None: everybody may."""
+        if config.acl_enable:
+            file = config.acl_file or join(dirname(source.path) if source else "", "plain_acl.yml")
+            self.access = AccessControl(env, file, origins)
+            self.access.load()
         context = BrokerContext(
             env=env,
             settings=settings,
@@ -173,7 +182,7 @@ class Broker:
             registrar=self.registrar,
             audit_jobs=self.audit_jobs,
             members=self.members,
-            origins=Origins(self.member_ips),
+            origins=origins,
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
@@ -209,6 +218,7 @@ class Broker:
             name="remoting",
             on_close=self.clients.connection_closed,
             max_body=body_limits(self.processors),
+            authorize=None if self.access is None else self.access.check,
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied

@@ -65,12 +65,10 @@ IGNORED = MappingProxyType(
 """Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
 _OFF = ("false", "")
 _NO_ACL = (
-    "this broker has no access control, so that everybody who reaches listenPort could read and write. Take "
-    "the property out if a private network is protection enough"
+    "this broker has access control by accounts in a file (aclEnable, aclFile), not by users and policies"
 )
 PROTECTIVE = MappingProxyType(
     {
-        "aclEnable": Protective(_OFF, _NO_ACL),
         "authenticationEnabled": Protective(_OFF, _NO_ACL),
         "authorizationEnabled": Protective(_OFF, _NO_ACL),
         "migrateAuthFromV1Enabled": Protective(_OFF, _NO_ACL),
@@ -222,6 +220,14 @@ class BrokerConfig:
     """Where to listen for HTTP; empty: as `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
     """Directory of broker.log; empty: standard error."""
+
+    # Access control.
+
+    acl_enable: Annotated[bool, Setting("aclEnable", important=True)] = False
+    """Whether requests must be signed by an account of `aclFile` that may make them."""
+    acl_file: Annotated[str, Setting("aclFile")] = ""
+    """File of accounts, in the form of RocketMQ's plain_acl.yml, read again when it changes; files in a
+    directory `acl` beside it count as well. Empty: `plain_acl.yml` beside the configuration file."""
 
     # Topics and groups.
 

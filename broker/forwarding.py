@@ -136,12 +136,19 @@ class Origins:
     def host(self, connection: Connection, request: Request) -> bytes:
         """The 8-byte host field of the client: its own address, or the forwarding broker's if that does not
         tell (an IPv6 client)."""
-        if not request.flag & FLAG_FORWARDED:
-            return connection.peer_host
-        if connection.peer.rpartition(":")[0].removeprefix("::ffff:") not in self._member_ips():
+        forwarded = self.forwarded_for(connection, request)
+        if forwarded is None:
             return connection.peer_host
         try:
-            host, port = split_address(request.ext().get(FORWARDED_FOR, ""))
+            host, port = split_address(forwarded)
             return pack_ipv4_host(host.removeprefix("::ffff:"), port)
         except ValueError:
             return connection.peer_host
+
+    def forwarded_for(self, connection: Connection, request: Request) -> str | None:
+        """ "ip:port" of the client whose request a member forwards, as that says; None for others."""
+        if not request.flag & FLAG_FORWARDED:
+            return None
+        if connection.peer.rpartition(":")[0].removeprefix("::ffff:") not in self._member_ips():
+            return None
+        return request.ext().get(FORWARDED_FOR)

@@ -79,6 +79,7 @@ from dledger.client.transactions import (
     TransactionListener,
     TransactionSendResult,
 )
+from dledger.remoting.signing import Credentials
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -108,6 +109,7 @@ __all__ = [
     "ConsumeReturnType",
     "ConsumeStatus",
     "ConsumerOptions",
+    "Credentials",
     "Delivery",
     "FilterHook",
     "FlowLimits",

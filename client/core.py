@@ -78,7 +78,11 @@ class ClientCore:
         self.log: Log = env.log.child("client")
         self.client_id: str = client_id(env, options)
         self.remoting: RemotingClient = RemotingClient(
-            env, limits=options.limits, handlers=handlers, redirect=options.redirect
+            env,
+            limits=options.limits,
+            handlers=handlers,
+            redirect=options.redirect,
+            credentials=options.credentials,
         )
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}

@@ -73,7 +73,7 @@ _ADVICE: dict[int, str] = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the broker is too old or too new for this request",
     ResponseCode.MESSAGE_ILLEGAL: "make the message smaller or correct its properties",
     ResponseCode.SERVICE_NOT_AVAILABLE: "not the leader, or its disk is full: look at the broker's /health",
-    ResponseCode.NO_PERMISSION: "the topic or broker does not permit this: check the topic's perm",
+    ResponseCode.NO_PERMISSION: "this is not permitted: check the topic's perm, and the account",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic first: create_topic(topic, queues)",
     ResponseCode.INVALID_PARAMETER: "check the topic's name and number of queues",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",

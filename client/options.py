@@ -17,6 +17,7 @@ from dledger.client.process_queue import FlowLimits
 from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
+from dledger.remoting.signing import Credentials
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
 
 MAX_RECONSUME_TIMES = 16
@@ -66,6 +67,9 @@ class ClientOptions:
     """Message trace (enableMsgTrace): who sent and who consumed each message goes to `trace_topic`."""
     trace_topic: str = TRACE_TOPIC
     """Where traces go (customizedTraceTopic)."""
+    credentials: Credentials | None = field(default_factory=Credentials.from_environment)
+    """Account whose key requests are signed with, where brokers have access control; by default that in
+    ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 

@@ -20,9 +20,10 @@ from dledger.remoting.commands import (
     SerializeType,
 )
 from dledger.remoting.errors import ConnectFailed, FrameError, RemotingError
-from dledger.remoting.frames import Fields, encode_request
+from dledger.remoting.frames import Fields, encode_request, fields_of
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.link import Link, OnDone
+from dledger.remoting.signing import Credentials
 from dledger.runtime.env import Env
 
 __all__ = ["Answered", "ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
@@ -47,8 +48,10 @@ class RemotingClient:
         on_connection_lost: Callable[[str], None] | None = None,
         serialize: SerializeType = SerializeType.JSON,
         redirect: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`redirect`: brokers that do not lead say who does; else they forward requests to the leader."""
+        """`redirect`: brokers that do not lead say who does; else they forward requests to the leader.
+        `credentials`: requests are signed with them."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -57,6 +60,7 @@ class RemotingClient:
         self._on_connection_lost = on_connection_lost
         self._serialize = serialize
         self._flag = FLAG_REDIRECT if redirect else 0
+        self._credentials = credentials
         self._links: dict[str, Link] = {}
         self._to_dial: list[Link] = []
         self._tasks: asyncio.TaskGroup | None = None
@@ -134,6 +138,8 @@ class RemotingClient:
         link = self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag = FLAG_ONEWAY | self._flag
+        if self._credentials is not None:
+            header = self._credentials.sign(fields_of(header), body)
         link.send(encode_request(code, opaque, header, len(body), flag, self._serialize), body)
         await link.wait_up()
 
@@ -190,6 +196,8 @@ class RemotingClient:
     ) -> tuple[Link, int]:
         link = self._links.get(addr) or self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+        if self._credentials is not None:
+            header = self._credentials.sign(fields_of(header), body)
         frame = encode_request(code, opaque, header, len(body), self._flag, self._serialize)
         link.request(opaque, code, frame, body, timeout_s, done)
         return link, opaque

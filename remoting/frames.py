@@ -24,7 +24,14 @@ from collections.abc import Mapping
 import msgspec
 
 from dledger.remoting.codes import VERSION, LanguageCode, RequestCode
-from dledger.remoting.commands import DECODE_ERRORS, FLAG_RESPONSE, NO_FIELDS, Request, SerializeType
+from dledger.remoting.commands import (
+    DECODE_ERRORS,
+    FLAG_RESPONSE,
+    NO_FIELDS,
+    Request,
+    SerializeType,
+    fields_as_text,
+)
 from dledger.remoting.errors import FrameError
 from dledger.remoting.limits import MAX_FRAME_SIZE, MAX_REQUEST_HEADER
 
@@ -143,6 +150,8 @@ def fields_of(fields: Fields) -> dict[str, str]:
     """Header fields as text by wire name, without those that are None."""
     if fields is None:
         return {}
+    if isinstance(fields, msgspec.Raw):
+        return fields_as_text(fields)
     items: Mapping[str, object]
     items = msgspec.to_builtins(fields) if isinstance(fields, msgspec.Struct) else fields
     result = {}

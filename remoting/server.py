@@ -59,10 +59,13 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         default: Handler | None = None,
         max_body: Mapping[int, int] | None = None,
+        authorize: Callable[[Connection, Request], None] | None = None,
     ) -> None:
-        """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code."""
+        """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize` raises for
+        a request that may not be made."""
         self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
+        self._authorize = authorize
         self.limits = limits
         self.default = default
         self.stats: ServerStats = ServerStats()
@@ -138,6 +141,8 @@ class RemotingServer:
             self.complain("request code not supported", connection.peer, code=request.code)
             return
         try:
+            if self._authorize is not None:
+                self._authorize(connection, request)
             handler(connection, request)
         except RemotingError as error:
             self.count_error(f"{request_name(request.code)} answered with code {error.code}")

@@ -72,6 +72,8 @@ class Machine:
         self.armed = False
         """A fault of its disk waits for its moment."""
         self.node_dir = f"/store/dledger-{name}"
+        self.group: tuple[str, ...] = ()
+        """The members that its settings name: those that there were when its store was empty."""
         self.probe: Probe | None = None
         self.host: Replica | None = None
         self.renew_reader()

@@ -109,6 +109,7 @@ class Stage:
         self._then: dict[Process, Callable[[], None]] = {}
         self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders = self.names[: plan.nodes]
+        self._seen = self.founders
         self.client_names = tuple(f"c{number}" for number in range(self.clients))
         self.peers = {name: f"{name}:{PORT}" for name in self.names}
         self.machines = {name: Machine(self, name) for name in self.names}
@@ -125,6 +126,8 @@ class Stage:
         if machine.running or not machine.in_use:
             return
         machine.check_units()
+        if not machine.has_store:
+            machine.group = self._group_of_today(name)
         machine.lives += 1
         machine.probe = machine.host = None
         self.batches.started(machine)
@@ -132,11 +135,10 @@ class Stage:
         self.world.restart(name, main, may_raise=self.may_raise)
 
     async def _main(self, env: Env, machine: Machine) -> None:
-        known = (*self.founders, *(() if machine.name in self.founders else (machine.name,)))
         config = NodeConfig(
             group="g0",
             self_id=machine.name,
-            peers={name: self.peers[name] for name in known},
+            peers={name: self.peers[name] for name in machine.group},
             store_dir="/store",
             segment_size=self.profile.segment,
             max_entry_bytes=self.profile.max_entry,
@@ -345,6 +347,13 @@ class Stage:
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
         return list(self.founders) if node is None else sorted(node.members.current.members)
+
+    def _group_of_today(self, name: str) -> tuple[str, ...]:
+        """What the settings of a node name that begins with an empty store: the members that its operator
+        sees, or saw last, and itself."""
+        if self.leader() is not None:
+            self._seen = tuple(self.members())
+        return self._seen if name in self._seen else (*self._seen, name)
 
     def alive(self) -> list[str]:
         """Nodes whose process runs."""

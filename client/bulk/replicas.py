@@ -113,7 +113,8 @@ class ReplicaClient:
         self.address = address
         self._options = options or AuditOptions()
         self._env = production_env("audit")
-        self._remoting = RemotingClient(self._env, limits=ClientOptions().limits)
+        defaults = ClientOptions()
+        self._remoting = RemotingClient(self._env, limits=defaults.limits, credentials=defaults.credentials)
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:

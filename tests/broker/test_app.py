@@ -334,7 +334,8 @@ def test_unknown_properties_of_rocketmq_are_tolerated(
 
 
 @pytest.mark.parametrize(
-    "line", ["aclEnable=true", "authenticationEnabled=TRUE", "inSyncReplicas=3", "brokerPermission=4"]
+    "line",
+    ["authenticationEnabled=TRUE", "authorizationEnabled=true", "inSyncReplicas=3", "brokerPermission=4"],
 )
 def test_a_start_that_would_be_less_protected_than_was_written_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str

@@ -8,6 +8,8 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -26,6 +28,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 public class JavaDriver {
     static final int INTERVAL_MS = 50;
@@ -83,8 +86,14 @@ public class JavaDriver {
         Runtime.getRuntime().halt(0);
     }
 
+    // In the environment, where there is one.
+    static RPCHook account() {
+        String name = System.getenv("ROCKETMQ_ACCESS_KEY"), secret = System.getenv("ROCKETMQ_SECRET_KEY");
+        return name == null ? null : new AclClientRPCHook(new SessionCredentials(name, secret));
+    }
+
     static DefaultMQProducer producer(String namesrv, String group, int pollMs) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(group);
+        DefaultMQProducer producer = new DefaultMQProducer(group, account());
         producer.setNamesrvAddr(namesrv);
         if (pollMs > 0) producer.setPollNameServerInterval(pollMs);
         producer.start();
@@ -117,7 +126,7 @@ public class JavaDriver {
                 acked(seq, producer.send(next));
                 seq++;
             } catch (Exception error) {
-                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error + " " + error.getCause()));
             }
             Thread.sleep(INTERVAL_MS);
         }
@@ -198,7 +207,7 @@ public class JavaDriver {
                     say("viewed", ",\"seq\":" + new String(same.getBody()) + ",\"asked\":" + seq);
                 }
             } catch (Exception error) {
-                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error + " " + error.getCause()));
             }
             Thread.sleep(INTERVAL_MS);
         }
@@ -250,7 +259,8 @@ public class JavaDriver {
 
     static void push(String namesrv, String topic, String group, int pollMs, String mode, int failures,
             String condition) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(account());
+        consumer.setConsumerGroup(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -310,7 +320,7 @@ public class JavaDriver {
                 Message reply = producer.request(message(topic, seq), 5000);
                 say("replied", ",\"seq\":" + seq + ",\"text\":" + text(new String(reply.getBody())));
             } catch (Exception error) {
-                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error.toString()));
+                say("failed", ",\"seq\":" + seq + ",\"text\":" + text(error + " " + error.getCause()));
             }
             Thread.sleep(INTERVAL_MS);
         }
@@ -319,7 +329,8 @@ public class JavaDriver {
     // Answers requests, by a producer of its own.
     static void answer(String namesrv, String topic, String group, int pollMs) throws Exception {
         DefaultMQProducer producer = producer(namesrv, group + "_replies", pollMs);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(account());
+        consumer.setConsumerGroup(group);
         consumer.setNamesrvAddr(namesrv);
         if (pollMs > 0) consumer.setPollNameServerInterval(pollMs);
         consumer.subscribe(topic, "*");

@@ -13,13 +13,15 @@ const CONDITION = "number >= 10 AND parity IN ('even') AND missing IS NULL";
 const quiet = { info() {}, debug() {}, warn() {}, error() {} };
 const say = event => process.stdout.write(JSON.stringify(Object.assign({ ms: Date.now() }, event)) + '\n');
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+const { ROCKETMQ_ACCESS_KEY: accessKey, ROCKETMQ_SECRET_KEY: secretKey } = process.env;
+const account = accessKey ? { accessKey, secretKey } : {};
 let open = true;
 
 process.stdin.on('end', () => { open = false; setTimeout(() => process.exit(0), 500); });
 process.stdin.resume();
 
 async function produce() {
-  const producer = new Producer({ httpclient, nameSrv, producerGroup: group, logger: quiet });
+  const producer = new Producer({ httpclient, nameSrv, producerGroup: group, logger: quiet, ...account });
   producer.on('error', error => say({ event: 'error', text: String(error.message) }));
   await producer.ready();
   say({ event: 'ready' });
@@ -64,7 +66,7 @@ async function rush() {
 }
 
 async function consume() {
-  const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet,
+  const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet, ...account,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', isBroadcast: mode === 'broadcast',
     maxReconsumeTimes: mode === 'dies' ? 1 : 16 });
   consumer.on('error', error => say({ event: 'error', text: String(error.message) }));

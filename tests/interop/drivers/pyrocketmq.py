@@ -22,9 +22,17 @@ def say(**event: object) -> None:
     os.write(1, (line + "\n").encode())  # whole lines, also from the C++ client's threads
 
 
+def sign(client: Producer | PushConsumer) -> None:
+    """With the account in the environment, where there is one."""
+    if "ROCKETMQ_ACCESS_KEY" in os.environ:
+        keys = os.environ["ROCKETMQ_ACCESS_KEY"], os.environ["ROCKETMQ_SECRET_KEY"]
+        client.set_session_credentials(*keys, "")
+
+
 def produce(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
     producer = Producer(group)
     producer.set_namesrv_addr(namesrv)
+    sign(producer)
     producer.start()
     say(event="ready")
     seq = 0
@@ -76,6 +84,7 @@ def consume(namesrv: str, topic: str, group: str, end: threading.Event, mode: st
     model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(namesrv)
+    sign(consumer)
 
     def received(message: object) -> None:
         say(

@@ -1,0 +1,185 @@
+"""Access control 1.0 (`aclEnable`): who signs is who it says, and may do what its account may.
+
+In this order, as PlainPermissionManager.validate: a global white list lets in; the account must be known; its
+white list lets in; the signature must be right; then the permissions. A forwarded request is checked by the
+follower and by the leader: the signature is its client's, who cannot have signed the field that the follower
+added. Addresses of forwarded requests are believed of members only (`Origins`).
+
+Files are read again within 2 s of a change, by one worker; those that cannot be used leave all as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from hmac import compare_digest
+from posixpath import dirname, join
+
+from dledger.broker.auth.address_rules import Segments, segments_of
+from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, Account, Accounts, AclError, parse_accounts
+from dledger.broker.auth.required import ADMIN, RULES
+from dledger.broker.forwarding import FORWARDED_FOR, Origins
+from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
+from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, signature
+from dledger.runtime.atomic_file import read_file
+from dledger.runtime.env import Env
+from dledger.runtime.files import Files
+from dledger.runtime.settings import ConfigError
+from dledger.runtime.workers import Lane
+
+WATCH_INTERVAL_S = 1.0
+"""Between two looks at the files."""
+MAX_FILES = 100
+"""Files of accounts, the first by name."""
+MAX_TEXT = 200
+"""Characters of a key or a resource in the text of a refusal."""
+_SEGMENTS = "acl-address"
+_BEAT = "acl-heartbeat"
+_Files = tuple[tuple[str, bytes], ...]
+
+
+class AccessDenied(RemotingError):
+    """A request that may not be made. Code 16, as RocketMQ 5 answers. RocketMQ 4.9 answers 1, which leaves it
+    open whether the request was executed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, f"AclException: {reason}")
+
+
+class AccessControl:
+    """The accounts as they are now, and the check of each request."""
+
+    def __init__(self, env: Env, path: str, origins: Origins) -> None:
+        """`path`: `plain_acl.yml`; files in a directory `acl` beside it count as well."""
+        self._env = env
+        self._path = path
+        self._origins = origins
+        self._read: _Files = ()
+        self._accounts = NOBODY
+        self.denied = 0
+        """Requests since start."""
+
+    def load(self) -> None:
+        """Read the files at the start. ConfigError when there is none, or one cannot be used."""
+        try:
+            self._read = _read(self._env.files, self._path)
+            if not self._read:
+                raise AclError(f"{self._path}: there is no such file")
+            self._accounts = parse_accounts(self._read)
+        except (OSError, AclError) as error:
+            raise ConfigError(f"aclEnable: {error}") from error
+
+    async def run(self) -> None:
+        """Follow changes of the files, until cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            try:
+                accounts = await self._env.workers.run(Lane.DISK, self._changed)
+            except (OSError, AclError) as error:
+                self._env.log.warning("accounts stay as they are: a changed file cannot be used", error=error)
+                continue
+            if accounts is not None:
+                self._accounts = accounts
+                self._env.log.info("accounts read again", accounts=len(accounts.by_key))
+
+    def _changed(self) -> Accounts | None:
+        read = _read(self._env.files, self._path)
+        if read == self._read:
+            return None
+        self._read = read  # what cannot be used is said once
+        if not read:
+            raise AclError(f"{self._path}: the file is gone")
+        return parse_accounts(read)
+
+    def check(self, connection: Connection, request: Request) -> None:
+        """AccessDenied unless the request may be made."""
+        try:
+            self._check(connection, request)
+        except AccessDenied:
+            self.denied += 1
+            raise
+
+    def _check(self, connection: Connection, request: Request) -> None:
+        accounts, fields = self._accounts, request.ext()
+        if accounts.white:
+            address = self._address(connection, request)
+            if any(rule.matches(address) for rule in accounts.white):
+                return
+        key = fields.get(ACCESS_KEY)
+        if not key:  # C++ sends an empty one where it has none
+            raise AccessDenied("No accessKey is configured")
+        account = accounts.by_key.get(key)
+        if account is None:
+            raise AccessDenied(f"No acl config for {key[:MAX_TEXT]}")
+        if not (account.white.text and account.white.matches(self._address(connection, request))):
+            signed = fields.pop(SIGNATURE, "")
+            fields.pop(FORWARDED_FOR, None)
+            if not compare_digest(signature(fields, request.body, account.secret), _ascii(signed)):
+                raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
+        _permit(account, request, fields, connection)
+
+    def _address(self, connection: Connection, request: Request) -> Segments:
+        """Of the client; that of a connection is worked out once."""
+        forwarded = self._origins.forwarded_for(connection, request)
+        if forwarded is not None:
+            return segments_of(forwarded.rpartition(":")[0])
+        known = connection.attributes.get(_SEGMENTS)
+        if not isinstance(known, tuple):
+            known = connection.attributes[_SEGMENTS] = segments_of(connection.peer.rpartition(":")[0])
+        return known
+
+
+def _permit(account: Account, request: Request, fields: Mapping[str, str], connection: Connection) -> None:
+    rule = RULES.get(request.code, ADMIN)
+    if account.admin and not account.perms:
+        return
+    if rule.admin and not account.admin:
+        who = f"accessKey={account.access_key} is not"
+        raise AccessDenied(f"Need admin permission for request code={request.code}, but {who}")
+    beat = None
+    if request.code == RequestCode.HEART_BEAT:  # large, and the same again and again
+        beat = account, blake2b(request.body, digest_size=16).digest()
+        if connection.attributes.get(_BEAT) == beat:
+            return
+    for resource, perm in rule.needed(request, fields):
+        if not account.perm(resource) & perm:
+            explicit = "" if resource in account.perms else "default "
+            raise AccessDenied(f"No {explicit}permission for {_name(resource)}")
+    if beat is not None:
+        connection.attributes[_BEAT] = beat
+
+
+def _name(resource: str) -> str:
+    if not resource:
+        return "topics in general: what the message is of is not known before it is read"
+    if resource.startswith(RETRY_PREFIX):
+        return f"group:{resource.removeprefix(RETRY_PREFIX)[:MAX_TEXT]}"
+    return f"topic:{resource[:MAX_TEXT]}"
+
+
+def _ascii(text: str) -> str:
+    """`compare_digest` takes nothing else; a signature is nothing else."""
+    return text if text.isascii() else ""
+
+
+def _read(files: Files, path: str) -> _Files:
+    """The files that there are, in order of their names."""
+    folder = join(dirname(path), "acl")
+    paths = [path] if files.exists(path) else []
+    if files.exists(folder):
+        names = sorted(name for name in files.listdir(folder) if name.endswith((".yml", ".yaml")))
+        paths += [join(folder, name) for name in names if join(folder, name) != path]
+    if len(paths) > MAX_FILES:
+        raise AclError(f"{folder}: {len(paths)} files of accounts: at most {MAX_FILES}")
+    found = []
+    for one in paths:
+        size = files.size(one)
+        if size > MAX_FILE:
+            raise AclError(f"{one}: {size} bytes: at most {MAX_FILE}")
+        found.append((one, read_file(files, one) or b""))
+    return tuple(found)

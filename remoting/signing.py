@@ -1,0 +1,62 @@
+"""Signed requests, as RocketMQ's AclClientRPCHook and AclUtils make and check them.
+
+A request names its account in the header field `AccessKey`. Its field `Signature` is Base64 of HMAC-SHA1,
+keyed with the account's secret, over the values of all other header fields in the order of their names,
+followed by the body. The secret itself never travels.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ACCESS_KEY = "AccessKey"
+SIGNATURE = "Signature"
+SECURITY_TOKEN = "SecurityToken"
+ACCESS_KEY_VARIABLE = "ROCKETMQ_ACCESS_KEY"
+SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
+SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
+
+
+def signature(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
+    """Of header fields without `Signature`, and a body."""
+    content = "".join([fields[name] for name in sorted(fields)]).encode("utf-8", "replace")
+    return b64encode(hmac.digest(secret, content + body if body else content, "sha1")).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who a client is, for brokers with access control (SessionCredentials)."""
+
+    access_key: str
+    """Name of the account."""
+    secret_key: str = field(repr=False)
+    """What its requests are signed with; never sent."""
+    security_token: str = field(default="", repr=False)
+    """Sent with each request, and signed; brokers of this project do not look at it."""
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise ValueError("credentials are an access key and a secret key: neither may be empty")
+
+    @classmethod
+    def from_environment(cls) -> Credentials | None:
+        """Those in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY; None where neither is set. ValueError for one
+        without the other."""
+        access, secret = os.environ.get(ACCESS_KEY_VARIABLE, ""), os.environ.get(SECRET_KEY_VARIABLE, "")
+        if not access and not secret:
+            return None
+        if not access or not secret:
+            raise ValueError(f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}: set both, or neither")
+        return cls(access, secret, os.environ.get(SECURITY_TOKEN_VARIABLE, ""))
+
+    def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """The header fields of a request with this account and its signature."""
+        signed = {**fields, ACCESS_KEY: self.access_key}
+        if self.security_token:
+            signed[SECURITY_TOKEN] = self.security_token
+        signed[SIGNATURE] = signature(signed, body, self.secret_key.encode())
+        return signed

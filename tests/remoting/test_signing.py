@@ -1,0 +1,42 @@
+"""Signatures of real clients, recorded: Java 5.4, ali-ons and the C++ client, with the secret key SK1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from remoting_kit import decode_one
+
+from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, Credentials, signature
+
+LINES = (Path(__file__).parent / "data" / "signed_frames.jsonl").read_text().splitlines()
+FRAMES = [json.loads(line) for line in LINES]
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: f"{frame['client']} {frame['name']}")
+def test_what_clients_sign_is_what_we_sign(frame: dict[str, str]) -> None:
+    request = decode_one(bytes.fromhex(frame["frame"]))
+    fields = request.ext()
+    told = fields.pop(SIGNATURE)
+    assert fields[ACCESS_KEY] == "AK1"
+    assert signature(fields, request.body, b"SK1") == told
+    assert signature(fields, request.body, b"SK2") != told
+    assert signature(fields, request.body + b"x", b"SK1") != told
+    assert signature({**fields, "more": "x"}, request.body, b"SK1") != told
+    del fields[ACCESS_KEY]
+    assert Credentials("AK1", "SK1").sign(fields, request.body)[SIGNATURE] == told
+
+
+def test_credentials_come_from_the_environment_both_or_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Credentials.from_environment() is None
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "name")
+    with pytest.raises(ValueError, match="set both"):
+        Credentials.from_environment()
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "secret")
+    monkeypatch.setenv("ROCKETMQ_SECURITY_TOKEN", "token")
+    found = Credentials.from_environment()
+    assert found == Credentials("name", "secret", "token")
+    assert "secret" not in repr(found) and "token" not in repr(found)
+    with pytest.raises(ValueError, match="neither may be empty"):
+        Credentials("name", "")
