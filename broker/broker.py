@@ -124,7 +124,10 @@ class Broker:
         self.node = make_node(env, node_config, self)
         self.index = IndexService(env, config.store_root, self.store, self.node.log)
         self.client = RemotingClient(
-            env, limits=ClientLimits(), on_connection_lost=lambda address: self.registrar.lost(address)
+            env,
+            limits=ClientLimits(),
+            on_connection_lost=lambda address: self.registrar.lost(address),
+            tls=config.client_tls.client_context(),
         )
         self.gate = LeaderGate(self.node, settings)
         self.forwarder = Forwarder(self.gate, self.client)
@@ -219,6 +222,7 @@ class Broker:
             on_close=self.clients.connection_closed,
             max_body=body_limits(self.processors),
             authorize=None if self.access is None else self.access.check,
+            tls=config.client_tls.server(env.log),
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied

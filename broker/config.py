@@ -19,6 +19,7 @@ from dledger.formats.record import MAX_TOPIC_V1
 from dledger.log.retention import RetentionSettings
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
+from dledger.runtime.remoting_tls import TlsSettings
 from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, name, parts
 from dledger.runtime.tls import TlsFiles
 
@@ -72,14 +73,6 @@ PROTECTIVE = MappingProxyType(
         "authenticationEnabled": Protective(_OFF, _NO_ACL),
         "authorizationEnabled": Protective(_OFF, _NO_ACL),
         "migrateAuthFromV1Enabled": Protective(_OFF, _NO_ACL),
-        "tls.server.mode": Protective(
-            ("disabled", "permissive", ""),
-            "clients connect without TLS only. Take the property out, and keep listenPort on a private "
-            "network (tls.peer.* is TLS between the brokers)",
-        ),
-        "tls.enable": Protective(
-            _OFF, "clients connect without TLS only (tls.peer.* is TLS between the brokers)"
-        ),
         "brokerPermission": Protective(
             ("6", ""), "a broker takes reads and writes. Take permissions from topics (updateTopic -p)"
         ),
@@ -378,6 +371,8 @@ class BrokerConfig:
     transfer_timeout_s: Annotated[float, Setting("handOverTimeoutMs", 0, 600_000, "ms", hot=True)] = 2.0
     """How long a stop waits for another node to take over."""
     server: ServerLimits = field(default_factory=ServerLimits)
+    client_tls: TlsSettings = field(default_factory=TlsSettings)
+    """Of the client port, and of our connections to others; that between peers is `tls`."""
 
     # Registration.
 

@@ -80,6 +80,7 @@ from dledger.client.transactions import (
     TransactionSendResult,
 )
 from dledger.remoting.signing import Credentials
+from dledger.runtime.remoting_tls import TlsOptions
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -143,6 +144,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql",
+    "TlsOptions",
     "TopicNotFound",
     "Transaction",
     "TransactionListener",

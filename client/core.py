@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
+    ClientError,
     NoBroker,
     NoNameServer,
     TopicNotFound,
@@ -38,6 +39,9 @@ from dledger.runtime import Env
 from dledger.runtime.env import production_env
 from dledger.runtime.forks import FORKS
 from dledger.runtime.log import Log
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 NOT_OPEN = "not started, or closed: use it inside its `with` block, or between start() and close()"
 OPENED_BEFORE_FORK = (
@@ -83,6 +87,7 @@ class ClientCore:
             handlers=handlers,
             redirect=options.redirect,
             credentials=options.credentials,
+            tls=_tls_context(options),
         )
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}
@@ -433,6 +438,13 @@ class ClientCore:
                 pass
             self._beat.clear()
             await self.beat()
+
+
+def _tls_context(options: ClientOptions) -> SSLContext | None:
+    try:
+        return None if options.tls is None else options.tls.context()
+    except OSError as error:
+        raise ClientError(f"ClientOptions: tls: its files cannot be used: {error}") from error
 
 
 def client_id(env: Env, options: ClientOptions) -> str:

@@ -19,6 +19,7 @@ from dledger.formats.addresses import split_addresses
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.signing import Credentials
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.remoting_tls import TlsOptions
 
 MAX_RECONSUME_TIMES = 16
 """RocketMQ's."""
@@ -70,6 +71,9 @@ class ClientOptions:
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """Account whose key requests are signed with, where brokers have access control; by default that in
     ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
+    tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
+    """TLS for all connections, to brokers and NameServers; by default where ROCKETMQ_TLS=true asks for it,
+    with the authorities in ROCKETMQ_TLS_CA."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
     """Bounds of the connections."""
 

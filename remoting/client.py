@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dledger.remoting.codes import LanguageCode, ResponseCode
 from dledger.remoting.commands import (
@@ -25,6 +25,9 @@ from dledger.remoting.limits import ClientLimits
 from dledger.remoting.link import Link, OnDone
 from dledger.remoting.signing import Credentials
 from dledger.runtime.env import Env
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = ["Answered", "ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
 
@@ -49,9 +52,10 @@ class RemotingClient:
         serialize: SerializeType = SerializeType.JSON,
         redirect: bool = True,
         credentials: Credentials | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         """`redirect`: brokers that do not lead say who does; else they forward requests to the leader.
-        `credentials`: requests are signed with them."""
+        `credentials`: requests are signed with them. `tls`: for all connections."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -61,6 +65,7 @@ class RemotingClient:
         self._serialize = serialize
         self._flag = FLAG_REDIRECT if redirect else 0
         self._credentials = credentials
+        self.tls = tls
         self._links: dict[str, Link] = {}
         self._to_dial: list[Link] = []
         self._tasks: asyncio.TaskGroup | None = None

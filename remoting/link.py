@@ -177,7 +177,10 @@ class Link(asyncio.BufferedProtocol):
         try:
             host, port = split_address(self.address)
             async with asyncio.timeout(self._limits.connect_timeout_s):
-                await self._loop.create_connection(lambda: self, host, port)
+                if self._client.tls is None:
+                    await self._loop.create_connection(lambda: self, host, port)
+                else:
+                    await self._loop.create_connection(lambda: self, host, port, ssl=self._client.tls)
         except TimeoutError:
             self.fail(ConnectFailed(f"{self.address}: no connection in {self._limits.connect_timeout_s:g} s"))
         except OSError as error:

@@ -10,6 +10,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, request_name
@@ -17,6 +18,11 @@ from dledger.remoting.connection import Connection, Handler
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import MAX_BODY, ServerLimits
 from dledger.runtime.env import Env
+from dledger.runtime.first_byte import FirstByteListener
+from dledger.runtime.remoting_tls import HANDSHAKE_TIMEOUT_S, ServerTls
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 __all__ = ["Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
 
@@ -60,6 +66,7 @@ class RemotingServer:
         default: Handler | None = None,
         max_body: Mapping[int, int] | None = None,
         authorize: Callable[[Connection, Request], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize` raises for
         a request that may not be made."""
@@ -75,7 +82,8 @@ class RemotingServer:
         self._connections: dict[int, Connection] = {}
         self._serial = 0
         self._opaque = 0
-        self._listener: asyncio.Server | None = None
+        self._tls = tls
+        self._listener: asyncio.Server | FirstByteListener | None = None
         self._addresses: list[tuple[str, int]] = []
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
@@ -94,15 +102,54 @@ class RemotingServer:
         """Listen. OSError names the address, for example when the port is in use. Port 0 picks one."""
         self.loop = asyncio.get_running_loop()
         try:
-            self._listener = await self.loop.create_server(lambda: Connection(self), host, port)
+            self._listener = await self._listen(host, port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {reason}") from error
         sockets = getattr(self._listener, "sockets", None) or ()
         self._addresses = [tuple(socket.getsockname()[:2]) for socket in sockets] or [(host, port)]
 
+    async def _listen(self, host: str, port: int) -> asyncio.Server | FirstByteListener:
+        tls, loop = self._tls, self.loop
+        if tls is None:
+            return await loop.create_server(lambda: Connection(self), host, port)
+        tls.on_refused = lambda reason: self.complain("TLS handshake failed", "", reason=reason)
+        if tls.enforcing:
+
+            def accept() -> Connection:
+                tls.refresh(loop.time())  # the handshake comes after this
+                return Connection(self)
+
+            return await loop.create_server(
+                accept,
+                host,
+                port,
+                ssl=tls.context,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S,
+            )
+
+        def context() -> SSLContext:
+            tls.refresh(loop.time())
+            return tls.context
+
+        listener = FirstByteListener(
+            lambda: Connection(self),
+            context,
+            HANDSHAKE_TIMEOUT_S,
+            lambda reason: self.complain("connection refused", "", reason=reason),
+        )
+        await listener.listen(host, port)
+        return listener
+
     async def run(self) -> None:
-        """Close idle connections, until cancelled."""
+        """Take connections, and close idle ones, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if isinstance(self._listener, FirstByteListener):
+                tasks.create_task(self._listener.run(), name="accept")
+            tasks.create_task(self._sweep(), name="idle sweep")
+
+    async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.limits.idle_sweep_s)
             now = self.loop.time()

@@ -8,10 +8,11 @@ followed by the body. The secret itself never travels.
 from __future__ import annotations
 
 import hmac
-import os
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from dledger.runtime.environment import variable
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
@@ -46,12 +47,12 @@ class Credentials:
     def from_environment(cls) -> Credentials | None:
         """Those in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY; None where neither is set. ValueError for one
         without the other."""
-        access, secret = os.environ.get(ACCESS_KEY_VARIABLE, ""), os.environ.get(SECRET_KEY_VARIABLE, "")
+        access, secret = variable(ACCESS_KEY_VARIABLE), variable(SECRET_KEY_VARIABLE)
         if not access and not secret:
             return None
         if not access or not secret:
             raise ValueError(f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}: set both, or neither")
-        return cls(access, secret, os.environ.get(SECURITY_TOKEN_VARIABLE, ""))
+        return cls(access, secret, variable(SECURITY_TOKEN_VARIABLE))
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
         """The header fields of a request with this account and its signature."""

@@ -12,6 +12,11 @@ NAMESRV_ADDR = "NAMESRV_ADDR"
 """Addresses of NameServers, host:port, several with `;`."""
 
 
+def variable(name: str) -> str:
+    """Of the environment; empty where it is not set."""
+    return os.environ.get(name, "")
+
+
 def namesrv_addr() -> str:
     """What `NAMESRV_ADDR` says, else the empty text."""
     return os.environ.get(NAMESRV_ADDR, "").strip()

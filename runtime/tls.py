@@ -1,6 +1,8 @@
-"""TLS between peers: both sides show a certificate of one authority. Made by the outer shell.
+"""TLS between peers, and of the remoting protocol. Made by the outer shell.
 
-Who the other side is, is decided above: `certificate_names` gives the names to compare with.
+Between peers both sides show a certificate of one authority; who the other side is, is decided above:
+`certificate_names` gives the names to compare with. Clients are shown a server's certificate, and asked for
+theirs where that is wanted.
 """
 
 from __future__ import annotations
@@ -53,21 +55,7 @@ class PeerTls:
         self.server: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_CLIENT)
         self._read = self._versions()
-
-        def refused(reason: str) -> None:
-            self.on_refused(reason)
-
-        class Watched(ssl.SSLObject):
-            def do_handshake(self) -> None:
-                try:
-                    super().do_handshake()
-                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    raise
-                except ssl.SSLError as error:
-                    refused(error.reason or str(error))
-                    raise
-
-        self.server.sslobject_class = Watched
+        watch_handshakes(self.server, lambda reason: self.on_refused(reason))
 
     def _context(self, side: int) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
@@ -107,6 +95,22 @@ class PeerTls:
             self._log.warning("changed TLS files cannot be used", reason=str(error))
         else:
             self._log.info("TLS files read again", certificate=self._files.certificate)
+
+
+def watch_handshakes(context: ssl.SSLContext, on_refused: Callable[[str], None]) -> None:
+    """Tell why handshakes of a server fail."""
+
+    class Watched(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                on_refused(error.reason or str(error))
+                raise
+
+    context.sslobject_class = Watched
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

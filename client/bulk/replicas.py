@@ -114,7 +114,12 @@ class ReplicaClient:
         self._options = options or AuditOptions()
         self._env = production_env("audit")
         defaults = ClientOptions()
-        self._remoting = RemotingClient(self._env, limits=defaults.limits, credentials=defaults.credentials)
+        self._remoting = RemotingClient(
+            self._env,
+            limits=defaults.limits,
+            credentials=defaults.credentials,
+            tls=None if defaults.tls is None else defaults.tls.context(),
+        )
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:

@@ -29,13 +29,14 @@ class Authority:
             "req", "-x509", *key, "-keyout", str(self._key), "-out", str(self.certificate), *subject
         )
 
-    def issue(self, file: str, common_name: str, dns: str = "") -> TlsFiles:
-        """Key and certificate files for a name."""
+    def issue(self, file: str, common_name: str, dns: str = "", days: int = 2) -> TlsFiles:
+        """Key and certificate files for a name. `days`: how long it counts; -1: its time is over."""
         key, request, certificate = (self._dir / f"{file}.{kind}" for kind in ("key", "csr", "pem"))
         extra = ["-addext", f"subjectAltName=DNS:{dns}"] if dns else []
         subject = ["-subj", f"/CN={common_name}"]
         self._openssl("req", *self._new_key, "-keyout", str(key), "-out", str(request), *subject, *extra)
-        signer = ["-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial", "-days", "2"]
+        signer = ["-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial"]
+        signer += ["-days", str(days)]
         self._openssl(
             "x509", "-req", "-in", str(request), "-out", str(certificate), *signer, "-copy_extensions", "copy"
         )

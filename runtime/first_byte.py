@@ -1,0 +1,148 @@
+"""A port on which connections with and without TLS arrive: the first byte tells, before anybody reads it.
+
+It is looked at in the kernel's buffer, so that whoever gets the socket finds it untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+
+TLS_HANDSHAKE = 0x16
+"""First byte of a TLS record that begins a handshake; no frame of the remoting protocol begins so, as it
+would have more than 352 MiB."""
+DECIDE_WITHIN_S = 10.0
+"""A connection that says nothing for so long goes on without TLS: whoever waits for its first request has
+limits for silent ones."""
+MAX_UNDECIDED = 1000
+"""Connections that have said nothing yet. One more, and the oldest goes on without TLS at once."""
+MAX_HANDSHAKES = 256
+"""Handshakes under way, each up to 2 ms of CPU; one more is closed."""
+BACKLOG = 512
+
+_Undecided = tuple[socket.socket, asyncio.TimerHandle]
+
+
+class FirstByteListener:
+    """Listens, looks at first bytes, and hands connections over. `run` must run."""
+
+    def __init__(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        context: Callable[[], ssl.SSLContext],
+        handshake_timeout_s: float,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """`context`: asked before each handshake; `on_failed` is told why a connection came to nothing."""
+        self._factory = factory
+        self._context = context
+        self._timeout_s = handshake_timeout_s
+        self._on_failed = on_failed
+        self._undecided: dict[int, _Undecided] = {}
+        self._decided: asyncio.Queue[tuple[socket.socket, bool]] = asyncio.Queue()
+        self._handshakes = 0
+        self.sockets: list[socket.socket] = []
+
+    async def listen(self, host: str, port: int) -> None:
+        """OSError when that cannot be."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listener = socket.socket(family, kind, protocol)
+                self.sockets.append(listener)
+                listener.setblocking(False)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(address)
+                listener.listen(BACKLOG)
+                loop.add_reader(listener.fileno(), self._accept, listener)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Accept nothing more; connections that were handed over stay."""
+        loop = asyncio.get_running_loop()
+        for listener in self.sockets:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        self.sockets = []
+        for number in list(self._undecided):
+            self._take(number).close()
+
+    async def run(self) -> None:
+        """Hand connections over, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                connection, secure = await self._decided.get()
+                if secure and self._handshakes >= MAX_HANDSHAKES:
+                    self._on_failed(f"{self._handshakes} handshakes are under way")
+                    connection.close()
+                    continue
+                self._handshakes += secure
+                tasks.create_task(self._hand_over(connection, secure), name="accept")
+
+    async def _hand_over(self, connection: socket.socket, secure: bool) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if secure:
+                await loop.connect_accepted_socket(
+                    self._factory,
+                    connection,
+                    ssl=self._context(),
+                    ssl_handshake_timeout=self._timeout_s,
+                    ssl_shutdown_timeout=self._timeout_s,
+                )
+            else:
+                await loop.connect_accepted_socket(self._factory, connection)
+        except OSError as error:  # also a handshake that failed, or took too long
+            self._on_failed(str(error) or type(error).__name__)
+            connection.close()
+        finally:
+            self._handshakes -= secure
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptors: the next turn tries again
+                self._on_failed(f"cannot accept: {error}")
+                return
+            connection.setblocking(False)
+            if len(self._undecided) >= MAX_UNDECIDED:
+                self._decide(next(iter(self._undecided)), secure=False)
+            number = connection.fileno()
+            timer = loop.call_later(DECIDE_WITHIN_S, self._decide, number, False)
+            self._undecided[number] = connection, timer
+            loop.add_reader(number, self._look, number)
+
+    def _look(self, number: int) -> None:
+        connection, _ = self._undecided[number]
+        try:
+            first = connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        if first:
+            self._decide(number, secure=first[0] == TLS_HANDSHAKE)
+        else:
+            self._take(number).close()
+
+    def _decide(self, number: int, secure: bool) -> None:
+        self._decided.put_nowait((self._take(number), secure))
+
+    def _take(self, number: int) -> socket.socket:
+        connection, timer = self._undecided.pop(number)
+        timer.cancel()
+        with contextlib.suppress(OSError):
+            asyncio.get_running_loop().remove_reader(number)
+        return connection
