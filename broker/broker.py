@@ -27,8 +27,10 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import Forwarder, Origins
+from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
+from dledger.broker.latency.fast_failure import FastFailure
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
@@ -41,6 +43,7 @@ from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.pop.pop_processor import PopProcessor
 from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
+from dledger.broker.ratelimit.rate_limits import RateLimits
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
@@ -103,10 +106,11 @@ PROCESSORS: tuple[type[Processor], ...] = (
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 _NO_POOLS = {
     f"{pool}ThreadPoolQueue{figure}": "0"
-    for pool in ("send", "pull", "query", "ack")
+    for pool in ("pull", "query", "ack")
     for figure in ("Size", "HeadWaitTimeMills")
 } | {"pageCacheLockTimeMills": "0"}
-"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them."""
+"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
+What stands for the queue of sends is what waits for its commit."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -173,6 +177,9 @@ class Broker:
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
+        self.fast_failure = FastFailure(self.committed, settings)
+        self.rates = RateLimits(settings)
+        self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
         self.access: AccessControl | None = None
         """Who may make which request; None: everybody may."""
@@ -199,6 +206,9 @@ class Broker:
             applied=self.applied,
             stats=self.stats,
             background=self.background,
+            fast_failure=self.fast_failure,
+            rates=self.rates,
+            resends=self.resends,
             topic_table=self.topic_table,
             registrar=self.registrar,
             audit_jobs=self.audit_jobs,
@@ -225,6 +235,8 @@ class Broker:
                 self.stats,
                 self.pop_ledger,
                 self.timer_claims,
+                self.resends,
+                self.fast_failure,
                 *own,
                 self.delays,
                 self.timers,
@@ -293,6 +305,7 @@ class Broker:
             self._writer.applied(self.store.applied_index)
         self.offsets.applied(self.store.applied_index)
         self.applied.on_commit(self.store.applied_index)
+        self.resends.applied(self.store.applied_index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
         """Role, term or leader changed."""
@@ -407,6 +420,11 @@ class Broker:
             "msgGetTotalTodayNow": str(self.pulls.messages),
             "statsNotCounted": str(stats.not_counted),
             **_NO_POOLS,
+            "sendThreadPoolQueueSize": str(len(self.committed)),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(round(self.fast_failure.waited_s() * 1000)),
+            "sendsRefusedAsBusy": str(self.fast_failure.refused),
+            "sendsRefusedByRate": str(self.rates.sending.refused),
+            "pullsRefusedByRate": str(self.rates.reading.refused),
             "dispatchedMessages": str(self.store.dispatcher.messages),
             "heldPulls": str(self.pulls.held.count),
             "heldPops": str(self.pops.held.count),
@@ -418,6 +436,7 @@ class Broker:
             "openTransactions": str(self.transactions.open),
             "askedTransactions": str(self.transactions.asked),
             "discardedTransactions": str(self.transactions.discarded),
+            "recognizedResends": str(self.resends.recognized),
             "forwardedRequests": str(self.forwarder.forwarded),
             "consumerGroups": str(len(self.clients.consumers)),
             "remotingRequests": str(network.requests),

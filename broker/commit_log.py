@@ -141,6 +141,8 @@ class CommitLogWriter:
         self.term = appender.term
         self.messages = 0
         """Messages sealed in this leadership."""
+        self.last_index = -1
+        """Of the newest entry with a message of this leadership, -1 before there is one."""
         self.topics = len(state.topics) - sum(name in state.topics for name in system_topics)
         """Topics, without those that every broker has."""
         self.table_bytes = table_bytes
@@ -159,7 +161,11 @@ class CommitLogWriter:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "DISK_FULL: the disk of the leader is full, nothing was stored",
             )
-        return RemotingError(ResponseCode.SYSTEM_BUSY, "LEADER_PENDING_FULL: too much waits for its commit")
+        return RemotingError(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while: LEADER_PENDING_FULL, too much waits "
+            "for its commit",
+        )
 
     # -- views: applied and pending -------------------------------------------------------------------
 
@@ -326,6 +332,7 @@ class CommitLogWriter:
                 self.pending.appended(index, ops[number - 1])
         slot.next[queue_id] = queue_offset + 1
         self.messages += 1
+        self.last_index = index
         puts = slot.puts
         puts.messages += 1
         puts.size += size
@@ -384,6 +391,7 @@ class CommitLogWriter:
             remaining -= 1
             index = appender.add_reserved(operation, Kind.SYSTEM, remaining)
             self.pending.appended(index, op)
+        self.last_index = index
         return index
 
     def add_batch(
@@ -395,16 +403,20 @@ class CommitLogWriter:
         born_host: bytes,
         messages: list[tuple[int, bytes, bytes]],
         total_size: int,
+        ops: Sequence[Op] = (),
     ) -> tuple[int, int, list[int]]:
         """Append a batch as one whole (safety.md S11). `messages`: flag, body, properties; `total_size`:
-        their entries with headers. Last index, first queue offset, physical offsets."""
+        their entries with headers; `ops` as for `add_message`. Last index, first queue offset, physical
+        offsets."""
         now = self._appender.now_ms()
         add = self._appender.add
         field = slot.field
         pack_length = _SHORT.pack
-        position = self._appender.reserve(total_size) + HEADER_SIZE
+        packed = [pack_op(op) for op in ops]
+        wanted = total_size + sum(HEADER_SIZE + system_record_size(len(one)) for one in packed)
+        position = self._appender.reserve(wanted) + HEADER_SIZE
         first = queue_offset = slot.next[queue_id]
-        remaining = len(messages)
+        remaining = len(messages) + len(packed)
         positions = []
         index = -1
         for flag, body, properties in messages:
@@ -435,6 +447,11 @@ class CommitLogWriter:
             queue_offset += 1
         slot.next[queue_id] = queue_offset
         self.messages += len(messages)
+        for operation, op in zip(packed, ops, strict=True):
+            remaining -= 1
+            index = self._appender.add_reserved(operation, Kind.SYSTEM, remaining)
+            self.pending.appended(index, op)
+        self.last_index = index
         slot.puts.messages += len(messages)
         slot.puts.batched += len(messages) - 1
         slot.puts.size += total_size

@@ -33,6 +33,12 @@ MAX_REGION = 127
 """Characters: each message has them."""
 MAX_NAMESRVS = 64
 """NameServers: each is a task, and gets the whole table of topics."""
+MAX_CHECKED_TOPICS = 1000
+"""Topics that are named in `duplicateCheckTopics`."""
+MAX_MESSAGE_RATE = 1_000_000_000
+"""Messages a second."""
+MAX_RATES = 1000
+"""Names that one setting of rates has."""
 MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
 MAX_POP_IN_FLIGHT = 50_000
@@ -96,6 +102,35 @@ def _region(text: str) -> str:
     if len(text) > MAX_REGION:
         raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
     return name(text)  # without control characters: they separate the properties of a message
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
+    if len(topics) > MAX_CHECKED_TOPICS:
+        raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
+    for topic in topics:
+        if topic != "*":
+            name(topic)
+    return topics
+
+
+def _rates(text: str) -> dict[str, int]:
+    rates: dict[str, int] = {}
+    for part in parts(text):
+        what, _, rate = (piece.strip() for piece in part.rpartition("="))
+        number = int(rate[:11]) if rate.isascii() and rate.isdecimal() else 0
+        if not what or not 0 < number <= MAX_MESSAGE_RATE:
+            raise ValueError(f"{part!r}: expected NAME=MESSAGES_A_SECOND, 1 to {MAX_MESSAGE_RATE}")
+        if what in rates:
+            raise ValueError(f"{what!r} is given twice")
+        rates[what if what == "*" else name(what)] = number
+    if len(rates) > MAX_RATES:
+        raise ValueError(f"{len(rates)} rates: at most {MAX_RATES}")
+    return rates
+
+
+def _rates_text(rates: dict[str, int]) -> str:
+    return ";".join(f"{what}={rate}" for what, rate in rates.items())
 
 
 def _place(text: str) -> str:
@@ -214,6 +249,38 @@ class BrokerConfig:
         int, Setting("maxMessageSize", 1, MAX_MESSAGE_SIZE, "bytes", hot=True, important=True)
     ] = MAX_MESSAGE_SIZE
     """Size of one message body, and of the body of one batch; a larger one is refused."""
+    fast_failure: Annotated[bool, Setting("brokerFastFailureEnable", hot=True)] = True
+    """Sends are refused at once (2, `[PCBUSY_CLEAN_QUEUE]`) while the log does not move."""
+    page_cache_busy_s: Annotated[
+        float, Setting("osPageCacheBusyTimeOutMills", 10, 600_000, "ms", hot=True)
+    ] = 1.0
+    """How long the oldest send waits for its commit until that is so."""
+    queue_wait_s: Annotated[float, Setting("waitTimeMillsInSendQueue", 10, 60_000, "ms", hot=True)] = 0.2
+    """How long a message that is sent again waits until it is known whether it is stored already; then it is
+    refused (2, `[TIMEOUT_CLEAN_QUEUE]`), and its producer asks again."""
+    topic_send_rates: Annotated[
+        dict[str, int], Setting("sendRatesOfTopics", parse=_rates, format=_rates_text, hot=True)
+    ] = field(default_factory=dict)
+    """Messages a second that a topic takes: `orders=1000;*=5000`, where `*` is each topic that is not named.
+    What is more is refused (215 FLOW_CONTROL). Empty: no limit."""
+    group_send_rates: Annotated[
+        dict[str, int], Setting("sendRatesOfGroups", parse=_rates, format=_rates_text, hot=True)
+    ] = field(default_factory=dict)
+    """The same for a producer group."""
+    topic_pull_rates: Annotated[
+        dict[str, int], Setting("pullRatesOfTopics", parse=_rates, format=_rates_text, hot=True)
+    ] = field(default_factory=dict)
+    """Messages a second of a topic that the leader gives out to pulls and pops, to all groups together."""
+    group_pull_rates: Annotated[
+        dict[str, int], Setting("pullRatesOfGroups", parse=_rates, format=_rates_text, hot=True)
+    ] = field(default_factory=dict)
+    """The same for a consumer group."""
+    duplicate_check_topics: Annotated[
+        tuple[str, ...], Setting("duplicateCheckTopics", parse=_topics, format=",".join, hot=True)
+    ] = ()
+    """Topics to which every send is looked for by its unique id before it is stored, so that a repetition of
+    any client is recognised: `orders,bills`, or `*` for all. What our client sends again is recognised
+    without that."""
     pull_max_count: Annotated[int, Setting("maxTransferCountOnMessageInMemory", 1, 65536, hot=True)] = 1024
     """Messages of one pull, at most. Java asks for 32, so its own 32 is no limit to those who ask for
     more."""

@@ -10,11 +10,14 @@ from dledger.broker.background import Background
 from dledger.broker.client.clients import Clients
 from dledger.broker.config import BrokerConfig
 from dledger.broker.forwarding import Origins
+from dledger.broker.intake.resends import Resends
+from dledger.broker.latency.fast_failure import FastFailure
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
+from dledger.broker.ratelimit.rate_limits import RateLimits
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
@@ -65,6 +68,10 @@ class BrokerContext:
     stats: BrokerStats
     background: Background
     """Answers that need the device."""
+    fast_failure: FastFailure
+    rates: RateLimits
+    resends: Resends
+    """Messages that are sent again."""
     topic_table: TopicTable
     registrar: Registrar
     audit_jobs: AuditJobs

@@ -105,7 +105,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit codes: 0 done, 1 a failover failed, something was lost, or (with --check) it was too slow."""
+    """Exit codes: 0 done, 1 a failover failed, something was lost or is there twice, or (with --check) it was
+    too slow."""
     with ExitStack() as stack:
         directory = args.dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         measure = Measurement(args, directory / "group")
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if args.json:
         print(json.dumps(report))
-    if report["lost"] or report["load_lost"]:
+    if report["lost"] or report["load_lost"] or report["load_stored_twice"]:
         return 1
     return 1 if args.check and not report["within_budget"] else 0
 
@@ -196,6 +197,8 @@ class Measurement:
         self._places = 0
         self._load_acked = 0
         self._load_lost = 0
+        self._load_resent = 0
+        self._load_twice = 0
         self.lateness = Lateness()
         self._gc_ms = 0.0
 
@@ -229,6 +232,9 @@ class Measurement:
                     checked = load.ask("check")
                     self._load_acked += checked["acked"]
                     self._load_lost += checked["lost"]
+                    self._load_resent += checked["resent"]
+                    # Of what failed nobody knows whether it is stored.
+                    self._load_twice += max(0, checked["stored"] - checked["acked"] - checked["failed"])
                 self._acked += counts["acked"]
                 self._places += counts["places"]
 
@@ -324,6 +330,8 @@ class Measurement:
             "lost": self._acked - self._places,
             "load_acknowledged": self._load_acked,
             "load_lost": self._load_lost,
+            "load_resent": self._load_resent,
+            "load_stored_twice": self._load_twice,
             **self.lateness.report(),
             "gc_ms_max": self._gc_ms,
             "slowest": [asdict(done) for done in slowest],
@@ -460,7 +468,8 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
     )
     yield (
         f"acknowledged to the probe {report['acknowledged']}, lost {report['lost']}; "
-        f"acknowledged to the load {report['load_acknowledged']}, lost {report['load_lost']}"
+        f"acknowledged to the load {report['load_acknowledged']}, lost {report['load_lost']}, "
+        f"sent again {report['load_resent']}, stored twice {report['load_stored_twice']}"
     )
     if "terms_max" in report:
         changes, terms = report["leader_changes_max"], report["terms_max"]

@@ -3,8 +3,9 @@
     python -m chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
 Commands on standard input, one line each, each answered with one JSON line: `on`, `off` (answered when
-nothing is under way), `count`, `check` (after `off`: how many acknowledged messages are lost). Ends when
-standard input is closed.
+nothing is under way), `count`, `check` (after `off`: how many acknowledged messages are `lost`, how many
+messages are `stored` in all, and how many attempts were repetitions: `resent`). Ends when standard input is
+closed.
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ class Pressure:
             kept += places[: await consumer.offsets.highest(queue)].count(1)
         return self.acked - kept
 
+    async def stored(self, consumer: AsyncPullConsumer) -> int:
+        """Messages of the topic, to which nobody else sends."""
+        queues = await consumer.queues(self._message.topic)
+        return sum([await consumer.offsets.highest(queue) for queue in queues])
+
     def _next(self) -> None:
         if self._on:
             self._send()
@@ -115,6 +121,8 @@ async def main(arguments: argparse.Namespace) -> None:
                 await pressure.off()
             elif line == "check\n":
                 answer["lost"] = await pressure.lost(consumer)
+                answer["stored"] = await pressure.stored(consumer)
+                answer["resent"] = producer.resent
             answer |= {"acked": pressure.acked, "failed": pressure.failed}
             print(json.dumps(answer), flush=True)
         await pressure.off()

@@ -17,6 +17,7 @@ from dledger.formats.properties import (
     DELAY,
     KEYS,
     MAX_PROPERTIES_SIZE,
+    RESEND,
     RETRY_TOPIC,
     TAGS,
     TIMER_DELAY_MS,
@@ -31,8 +32,6 @@ from dledger.formats.properties import (
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route and queue count a topic inherits that is created by sending to it."""
 RETRY_PREFIX = "%RETRY%"
-RESEND = "__RESEND"
-"""Property "1" of a message that is sent again because the outcome of the first attempt is unknown."""
 RESEND_TEXT = f"{RESEND}\x011\x02"
 
 MAX_DELAY_LEVEL = 64

@@ -96,6 +96,9 @@ class ProducerOptions:
     """From send to acknowledgement or error, with all attempts and any failover."""
     attempt_timeout_s: float = 3.0
     """One attempt; then the message goes out again under the same unique id (sendMsgTimeout)."""
+    resend_elsewhere: bool = False
+    """Whether a message whose outcome is unknown may go to another broker group. That one does not know of
+    the first attempt, so the message may be stored in both; without it the message waits for its group."""
     suspicion_s: float = 0.5
     """A message without an answer for that long makes us ask the NameServers whether the leader moved."""
     busy_pause_s: float = 0.05

@@ -72,9 +72,10 @@ class AsyncProducer(AsyncClient):
     >>> async with AsyncProducer("orders", "127.0.0.1:9876") as producer:       # doctest: +SKIP
     ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
-    Delivery is at least once: a message whose acknowledgement got lost is sent again under the same unique
-    id and with the property `__RESEND`. The end of the block (also by an exception) and `close` wait until
-    everything that was begun has its acknowledgement or its error, up to `ProducerOptions.close_timeout_s`.
+    A message whose acknowledgement got lost is sent again under the same unique id, with the property
+    `__RESEND` and at the same broker group, which stores it once. The end of the block (also by an
+    exception) and `close` wait until everything that was begun has its acknowledgement or its error, up to
+    `ProducerOptions.close_timeout_s`.
     """
 
     def __init__(

@@ -8,8 +8,9 @@ certainly not executed, perhaps with the leader's address), the leader answers w
 Then the parked messages go out in the order in which they were sent.
 
 What is known of a failed attempt decides how it is repeated. *Not executed*: as it is. *Unknown* (connection
-lost after the write, time-out, code 1): under the same unique id and marked with the property `__RESEND`,
-so that a broker can recognise a copy; one that does not may store it twice (at least once).
+lost after the write, time-out, code 1): under the same unique id, marked with the property `__RESEND`, and at
+the same broker group, which answers with the first result if there is one. RocketMQ's brokers do not look,
+and may store it twice.
 
 *Ordered* messages of one queue go one by one: the next leaves when the one before is settled.
 """
@@ -351,7 +352,10 @@ class SendKernel:
             send.mark_unknown()
             self._retry(send)
         elif code in BUSY:
-            self._retry(send, self.options.busy_pause_s * 2**send.tries, answer)
+            if send.unknown:
+                self._wait_for_the_broker(send)
+            else:
+                self._retry(send, self.options.busy_pause_s * 2**send.tries, answer)
         elif code in ELSEWHERE:
             self._core.refresh_soon(send.target.queue.topic)
             self._retry(send, self.options.busy_pause_s, answer)
@@ -380,9 +384,20 @@ class SendKernel:
             self._pausing[send.serial] = send
             self._loop.call_later(pause_s, self._again, send)
 
+    def _wait_for_the_broker(self, send: PendingSend) -> None:
+        """It is too busy to say whether it has this message already. That is no failure of an attempt: we ask
+        until the time is over, as nothing else can be known."""
+        if self._loop.time() + self.options.busy_pause_s >= send.deadline:
+            self._give_up(send)
+        else:
+            self._pausing[send.serial] = send
+            self._loop.call_later(self.options.busy_pause_s, self._again, send)
+
     def _move(self, send: PendingSend) -> bool:
-        """Choose a queue of another broker if the application left us the choice and there is one."""
-        other = None if send.pinned else self._retarget(send)
+        """Choose a queue of another broker if the application left us the choice and there is one. Only the
+        group that may have a message knows whether it has."""
+        stays = send.pinned or (send.unknown and not self.options.resend_elsewhere)
+        other = None if stays else self._retarget(send)
         if other is None:
             return False
         send.target = other

@@ -48,6 +48,8 @@ PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 ARRIVE_TIME = "ARRIVE_TIME"
 FIRST_POP_TIME = "1ST_POP_TIME"
 SHARDING_KEY = "__SHARDINGKEY"
+RESEND = "__RESEND"
+"""Ours: "1" says that the outcome of an earlier send of this message is not known. The last property."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

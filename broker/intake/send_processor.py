@@ -6,15 +6,17 @@ already encoded, waits for the commit (safety.md S12, S24).
 | answer | when                                                                                         |
 |--------|----------------------------------------------------------------------------------------------|
 | 0      | durable on a majority                                                                        |
-| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are off, or  |
+| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are off, or |
 |        | too many wait: not executed                                                                  |
-| 2      | too much is pending in the log (LEADER_PENDING_FULL), or too many transactions are open      |
-|        | (TRANSACTIONS_FULL): not executed                                                            |
+| 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), it does not move      |
+|        | ([PCBUSY_CLEAN_QUEUE]), it is not known yet whether this is a copy ([TIMEOUT_CLEAN_QUEUE]),  |
+|        | or too many transactions are open (TRANSACTIONS_FULL): not executed                          |
 | 13     | too large, or waits for a time that is too far, or none                                      |
 | 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
 | 16     | system topic, or the topic is not writable; transactions are switched off                    |
 | 17     | no such topic and it may not be created                                                      |
 | 29     | illegal topic name, queue id out of range                                                    |
+| 215    | the topic or the producer group has sent as much as it may in a second: not executed         |
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
+from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
 from dledger.broker.timer.waiting import due_time
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.broker.transaction import half_messages
+from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
 from dledger.formats.properties import (
@@ -40,11 +44,14 @@ from dledger.formats.properties import (
     MAX_PROPERTIES_SIZE,
     REAL_QID,
     REAL_TOPIC,
+    RESEND,
     TIMER_OUT_MS,
+    UNIQ_KEY,
     decode_properties,
     encode_properties,
+    find_property,
 )
-from dledger.formats.record import FIXED_SIZE, TRANSACTION_MASK
+from dledger.formats.record import CRC_MASK, FIXED_SIZE, TRANSACTION_MASK
 from dledger.formats.state import DelayProgress, Op
 from dledger.formats.timers import TIMER_TOPIC, RecallHandle
 from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
@@ -57,8 +64,12 @@ from dledger.remoting.limits import MAX_FRAME_SIZE
 _BATCH_HEAD = struct.Struct(">iiiii")
 """Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
 _SHORT = struct.Struct(">h")
+_UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
 """Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
+
+
+SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
 
 
 class SendProcessor:
@@ -72,6 +83,11 @@ class SendProcessor:
         self._committed = context.committed
         self._applied = context.applied
         self._origins = context.origins
+        self._resends = context.resends
+        self._stored_again = context.resends.stored
+        self._looked_for = context.resends.looking
+        self._fast_failure = context.fast_failure
+        self._rates = context.rates.sending
         config = context.settings.now
         self._told_to_clients(config)
         context.settings.listen(self._told_to_clients)
@@ -86,6 +102,7 @@ class SendProcessor:
         """Encode once what each message and each answer has."""
         region, trace = config.region_id, "true" if config.trace_on else "false"
         self._max_message_size = config.max_message_size
+        self._checks_topics = bool(config.duplicate_check_topics)
         self._added = encode_properties(
             {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
         ).encode()
@@ -117,10 +134,15 @@ class SendProcessor:
 
     # -- one message ----------------------------------------------------------------------------------
 
-    def _single(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+    def _single(self, call: SendCall, looked_for: bool = False) -> None:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
+        if self._fast_failure.busy:
+            self._fast_failure.check()
+        limited = self._rates.limited
+        if limited and not looked_for:
+            self._rates.check(header.topic, header.producerGroup, request.version)
         body = request.body
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
@@ -133,6 +155,16 @@ class SendProcessor:
             half, timed = kind is Disposition.HALF, kind is Disposition.TIMED
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
+        if (
+            RESEND in text
+            or unique_key in self._stored_again
+            or unique_key in self._looked_for
+            or self._checks_topics
+        ) and not looked_for:
+            waits_in = HALF_TOPIC if half else SCHEDULE_TOPIC if level else TIMER_TOPIC if timed else ""
+            sent = Sent(waits_in or header.topic, [unique_key], [crc32(body) & CRC_MASK])
+            if self._look_for(call, text, sent._replace(or_topic=header.topic) if timed else sent):
+                return
         slot, queue_id = writer.slots.get(header.topic), header.queueId
         if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
             slot, queue_id = self._target(writer, header)
@@ -152,6 +184,10 @@ class SendProcessor:
             slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
             queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
             properties, unique_key = self._properties(encode_properties(values))
+        if limited:
+            self._rates.count(header.topic, header.producerGroup, 1)
+        if looked_for:
+            ops = (*ops, *self._resends.remember(writer, header.topic, unique_key))
         index, queue_offset, position = writer.add_message(
             slot,
             queue_id,
@@ -168,10 +204,7 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
-        handle = ""
-        if due and self._settings.now.recall_enable:
-            name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
-            handle = RecallHandle(real_topic, name, due, key).encode()
+        handle = self._handle(real_topic, due, unique_key)
         if request.serialize is SerializeType.JSON:
             text_id = f"{self._host_hex}{position:016X}".encode()
             answer = self._answer(request, text_id, told_queue, queue_offset, unique_key, handle)
@@ -181,6 +214,36 @@ class SendProcessor:
             )
         # Who hears of a half message may end it at once, for which it is read.
         (self._applied if half else self._committed).add(index, connection, request, answer)
+
+    def _look_for(self, call: SendCall, text: str, sent: Sent) -> bool:
+        """Whether a send waits until it is known if it is stored already. `text`: properties of its (first)
+        message."""
+        resent = text.endswith(RESEND_TEXT)
+        topic, ids = call.header.topic, sent.ids
+        known = resent or ids[0] in self._stored_again or ids[0] in self._looked_for
+        if not known and not (self._resends.checks(topic) and "UNIQ_KEY\x01" in text):
+            return False  # an id that was given here was never sent before
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return False  # copies that consumers give back are alike, and meant
+        batch = call.header.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE
+
+        def answer(found: Found) -> None:
+            host = found.store_host.hex().upper()
+            places = ",".join([f"{host}{position:016X}" for position in found.positions])
+            unique_key = b"" if batch else ids[0]
+            handle = self._handle(topic, found.due, unique_key)
+            result = self._result(
+                call.request, places, found.queue_id, found.queue_offset, unique_key, handle
+            )
+            call.connection.respond_parts(call.request, (result,))
+
+        def again(writer: CommitLogWriter) -> None:
+            now = msgspec.structs.replace(call, writer=writer)
+            (self._batch if batch else self._single)(now, looked_for=True)
+
+        return self._resends.take(
+            call.connection, call.request, sent, patient=not resent, answer=answer, again=again
+        )
 
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
@@ -213,6 +276,13 @@ class SendProcessor:
         assert waiting is not None  # every broker has it
         return waiting, 0, encode_properties(values), due
 
+    def _handle(self, topic: str, due: int, unique_key: bytes) -> str:
+        """By what a timer message can be recalled; empty for others."""
+        if not due or not self._settings.now.recall_enable:
+            return ""
+        name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
+        return RecallHandle(topic, name, due, key).encode()
+
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
         if "CLUSTER\x01" in text or "POP_CK\x01" in text:  # a message that went through a broker before
@@ -238,6 +308,19 @@ class SendProcessor:
         millis = self._env.wall.now_ms() & 0xFFFFFFFF
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
         return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
+
+    def _result(
+        self,
+        request: Request,
+        ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes,
+        handle: str = "",
+    ) -> bytes:
+        if request.serialize is SerializeType.JSON:
+            return self._answer(request, ids.encode(), queue_id, queue_offset, unique_key, handle)
+        return self._binary_answer(request, ids, queue_id, queue_offset, unique_key, handle)
 
     def _answer(
         self,
@@ -290,10 +373,15 @@ class SendProcessor:
 
     # -- a batch --------------------------------------------------------------------------------------
 
-    def _batch(self, call: LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]) -> None:
+    def _batch(self, call: SendCall, looked_for: bool = False) -> None:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
+        if self._fast_failure.busy:
+            self._fast_failure.check()
+        limited = self._rates.limited
+        if limited and not looked_for:
+            self._rates.check(header.topic, header.producerGroup, request.version)
         if len(request.body) > self._max_message_size:
             raise _too_large("batch body", len(request.body), self._max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
@@ -301,10 +389,25 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
         messages, size = self._split(header.topic, header.sysFlag, request.body)
+        first_properties = messages[0][2]
+        unique_key = find_property(first_properties, _UNIQ_KEY) or b""
+        if (
+            unique_key in self._stored_again
+            or unique_key in self._looked_for
+            or RESEND_BYTES in first_properties
+            or self._checks_topics
+        ) and not looked_for:
+            ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
+            crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
+            text = first_properties.removesuffix(self._added).decode()
+            if self._look_for(call, text, Sent(header.topic, ids, crcs)):
+                return
         slot, queue_id = self._target(writer, header)
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
         if total > MAX_ENTRY_SIZE:
             raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
+        if limited:
+            self._rates.count(header.topic, header.producerGroup, len(messages))
         index, first, positions = writer.add_batch(
             slot,
             queue_id,
@@ -313,15 +416,13 @@ class SendProcessor:
             self._origins.host(connection, request),
             messages,
             total,
+            self._resends.remember(writer, header.topic, unique_key) if looked_for else (),
         )
         if request.flag & 2:
             return
         host = self._host_hex
-        ids = ",".join([f"{host}{position:016X}" for position in positions])
-        if request.serialize is SerializeType.JSON:
-            answer = self._answer(request, ids.encode(), queue_id, first, b"")
-        else:
-            answer = self._binary_answer(request, ids, queue_id, first, b"")
+        places = ",".join([f"{host}{position:016X}" for position in positions])
+        answer = self._result(request, places, queue_id, first, b"")
         self._committed.add(index, connection, request, answer)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:

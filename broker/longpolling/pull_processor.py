@@ -68,6 +68,7 @@ class PullProcessor(LeaderService):
         self._background = context.background
         self._reader = context.reader
         self._stats = context.stats
+        self._rates = context.rates.reading
         self._members = context.members
         self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._woken, self._expired)
         self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
@@ -96,6 +97,8 @@ class PullProcessor(LeaderService):
         """Messages from an offset on, now or when there are some."""
         header = call.header
         self._check(call.writer, header)
+        if self._rates.limited:
+            self._rates.check(header.topic, header.consumerGroup, call.request.version)
         if not header.sysFlag & PULL_SUBSCRIPTION:
             missing = self.ahead.missing(header)
             if missing is not None:
@@ -368,6 +371,8 @@ class PullProcessor(LeaderService):
         count, size = len(result.parts), result.size
         self.messages += count
         self.bytes += size
+        if count and self._rates.limited:
+            self._rates.count(pull.topic, pull.group, count)
         self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
         pull.connection.respond(
             pull.request,

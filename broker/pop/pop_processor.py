@@ -121,6 +121,7 @@ class PopProcessor(LeaderService):
         self._background = context.background
         self._reader = context.reader
         self._committed = context.committed
+        self._rates = context.rates.reading
         self._ledger = context.pops
         self._locked: set[OrderKey] = set()
         """Queues of groups that a pop reads from the device just now."""
@@ -147,6 +148,8 @@ class PopProcessor(LeaderService):
         """Messages that nobody else of the group has, now or when there are some."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
+        if self._rates.limited:
+            self._rates.check(header.topic, header.consumerGroup, call.request.version)
         if not 0 < header.maxMsgNums <= MAX_POP_MESSAGES:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
@@ -568,7 +571,10 @@ class PopProcessor(LeaderService):
                     one.queue_id,
                 )
                 body += [as_original(part, pop.topic, handle) for part in one.parts]
-        self.messages += sum(len(one.offsets) for one in taken)
+        messages = sum(len(one.offsets) for one in taken)
+        self.messages += messages
+        if self._rates.limited:
+            self._rates.count(pop.topic, pop.group, messages)
         pop.connection.respond(pop.request, ResponseCode.SUCCESS, ext=ext, body=body, remark="FOUND")
 
     def _hold(self, round_: Round) -> bool:

@@ -119,7 +119,7 @@ class IndexService:
     async def search(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> Found:
         """Where messages of a topic are that may have this key, stored within [begin, end] (ms), to the
         second. IndexBehind while it cannot say."""
-        await self._caught_up(self._store.dispatcher.applied_end)
+        await self._caught_up(self._store.dispatcher.applied_end, CATCH_UP_S)
         targets = tuple(self._files)
         hashed = key_hash(topic, key)
         positions, whole = await self._env.workers.run(
@@ -130,7 +130,17 @@ class IndexService:
             positions, whole, 0 if last is None else last.end_ms, 0 if last is None else last.end_position
         )
 
-    async def _caught_up(self, end: int) -> None:
+    async def find(self, wanted: Sequence[tuple[str, str]], most: int, patience_s: float) -> list[list[int]]:
+        """For each (topic, key) where messages are that may have it, whenever they were stored: the newest
+        first, at most `most`. IndexBehind when the index does not hold within `patience_s` what is applied
+        now."""
+        await self._caught_up(self._store.dispatcher.applied_end, patience_s)
+        hashes = [key_hash(topic, key) for topic, key in wanted]
+        return await self._env.workers.run(
+            Lane.DISK, key_files.search_many, self._env.files, tuple(self._files), hashes, most
+        )
+
+    async def _caught_up(self, end: int, patience_s: float) -> None:
         if self.indexed >= end:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -139,7 +149,7 @@ class IndexService:
         self._waiting.append((end, waiting))
         self._wanted.set()
         try:
-            async with asyncio.timeout(CATCH_UP_S):
+            async with asyncio.timeout(patience_s):
                 await waiting
         except TimeoutError as error:
             raise IndexBehind(f"the index of messages by key is {self.behind} bytes of log behind") from error

@@ -292,7 +292,7 @@ class Producer(Planned):
             send.outcome, send.text = UNKNOWN, str(error)
         except ClientError as error:  # all others say: certainly not stored
             send.outcome, send.text = REFUSED, str(error)
-        send.end = self.now()
+        send.end, send.begun = self.now(), self._stage.begun
 
 
 async def _begun(transaction: AsyncTransaction) -> SendResult:

@@ -30,6 +30,9 @@ class Send:
     ids: tuple[str, ...] = ()
     """Offset message ids, as acknowledged."""
     text: str = ""
+    begun: int = -1
+    """Where the log of some broker began when it ended: of what lay before nobody knew any more. -1 while it
+    runs."""
 
 
 @dataclass

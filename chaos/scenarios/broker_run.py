@@ -332,7 +332,7 @@ class BrokerRun(Run):
         again, _ = judge_deletions(history.deletions, replay)
         stage.cluster.count("a topic that is made again has nothing of the one before", again)
         messages = _lasting(replay.messages)
-        judge_sends(history.sends, messages, verdict)
+        judge_sends(history.sends, messages, verdict, stage.begun)
         judge_times(messages)
         following = replay.table(Delays).rows
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
@@ -380,8 +380,8 @@ class BrokerRun(Run):
             marks.reach("a send of unknown outcome is stored")
         if verdict.unknown > verdict.recovered:
             marks.reach("a send of unknown outcome is nowhere")
-        if verdict.duplicated:
-            marks.reach("a message was sent again and is there twice")
+        if verdict.resent:
+            marks.reach("a message is stored as it was sent again")
         if verdict.repeated:
             marks.reach("a group was handed a message again")
         if any(0 <= turn.term < turn.last_term for turn in history.turns):

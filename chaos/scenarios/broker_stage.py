@@ -106,6 +106,8 @@ class WatchedHost:
             self._probe.applied(header)
             offset += header.size
         self.broker.apply(chunk)
+        if self.broker.resends.recognized:
+            self._stage.marks.reach("a leader had the message that was sent again")
         self._stage.cluster.count("no pull waits for what is there")
         check_prompt(self._probe.machine.name, self.broker)
 

@@ -172,7 +172,8 @@ IN_DOUBT = "members in doubt until a repair"
 MISDIRECTED = ("misdirected write in data", "misdirected write in index", "misdirected write in hardstate")
 RETIRED, INSTALLED, END_OF_INSTALL = "a log begins later", "a snapshot installed", "end during an install"
 STORED, LOST = "a send of unknown outcome is stored", "a send of unknown outcome is nowhere"
-TWICE = "a message was sent again and is there twice"
+RESENT = "a message is stored as it was sent again"
+RECOGNIZED = "a leader had the message that was sent again"
 NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
 LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
@@ -380,8 +381,8 @@ PROFILES: dict[str, Profile] = {
         ),
         brokers=True,
         marks=(
-            TWICE, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE, ROLLED,
+            RESENT, RECOGNIZED, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN,
+            MADE_MEANWHILE, ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE, ROLLED,
         ),
     ),
     "brokers-power": Profile(
@@ -391,8 +392,8 @@ PROFILES: dict[str, Profile] = {
         ),
         brokers=True,
         marks=(
-            TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, TWICE, SAME_GROUP, AGAIN, MADE_MEANWHILE,
-            DERIVED,
+            TAIL, NOT_DURABLE, ALL_DARK, OWN_SNAPSHOT, STORED, LOST, RESENT, RECOGNIZED, SAME_GROUP, AGAIN,
+            MADE_MEANWHILE, DERIVED,
         ),
     ),
     "brokers-retention": Profile(
@@ -403,7 +404,10 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         segment=32 * 1024,
         reserved_s=15.0,
-        marks=(RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, NEW_LEADER, STORED, LOST, TWICE, SAME_GROUP),
+        marks=(
+            RETIRED, INSTALLED, END_OF_INSTALL, ADMITTED, NEW_LEADER, STORED, LOST, RESENT, RECOGNIZED,
+            SAME_GROUP,
+        ),
     ),
     # As brokers are upgraded: one after another, back again before all are, with retention at work.
     "brokers-upgrade": Profile(

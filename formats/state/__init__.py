@@ -5,7 +5,7 @@
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
   `transactions` half messages that wait for their end; `deletions` what was deleted;
-  `timers` how far timer messages are delivered
+  `timers` how far timer messages are delivered; `resends` ids of repeated sends that are stored
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -61,6 +61,7 @@ from dledger.formats.state.pop import (
 )
 from dledger.formats.state.queues import QueueBounds
 from dledger.formats.state.registry import TABLES, state_version
+from dledger.formats.state.resends import MAX_RESENDS, RESEND, RESEND_LIVE_MS, RESENDS, Resend
 from dledger.formats.state.resets import (
     MAX_RESET_QUEUES,
     RESETS,
@@ -106,6 +107,7 @@ __all__ = [
     "MAX_OFFSET",
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
+    "MAX_RESENDS",
     "MAX_RESET_QUEUES",
     "MAX_TIMER_ROWS",
     "MAX_WAIT_MS",
@@ -116,6 +118,9 @@ __all__ = [
     "POP_ORDER",
     "POP_ORDERS",
     "REQUEST_MODES",
+    "RESEND",
+    "RESENDS",
+    "RESEND_LIVE_MS",
     "RESETS",
     "TABLES",
     "TIMER",
@@ -144,6 +149,7 @@ __all__ = [
     "QueueLock",
     "ReplicatedState",
     "RequestMode",
+    "Resend",
     "Row",
     "Source",
     "StateCopy",

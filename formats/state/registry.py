@@ -16,6 +16,7 @@ from dledger.formats.state.locks import LOCKS
 from dledger.formats.state.offsets import OffsetTable
 from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
 from dledger.formats.state.queues import QueueEnds
+from dledger.formats.state.resends import RESENDS
 from dledger.formats.state.resets import RESETS
 from dledger.formats.state.table import Source, Table
 from dledger.formats.state.timers import TIMERS
@@ -55,6 +56,7 @@ TABLES: tuple[Source, ...] = (
     TRANSACTIONS,
     DELETIONS,
     TIMERS,
+    RESENDS,
 )
 
 

@@ -182,17 +182,26 @@ def test_an_honest_history_of_producers_is_counted() -> None:
         send(b"c|", outcome=REFUSED),
         send(b"d|", outcome=RUNNING, end=-1),
         batch(b"e|", b"f|"),
-        send(b"g|", 5, 2, 3, entry=7),
+        send(b"g|", 4, 2, 3, entry=7),
     ]
     messages = {
-        QUEUE: [stored(b"a|"), stored(b"b|", 1), stored(b"e|", 3), stored(b"f|", 4),
-                stored(b"b|", 5, resent=True), stored(b"g|", 7)],
-        ("T", 1): [stored(b"e|", 8, resent=True), stored(b"f|", 9, resent=True)],
+        QUEUE: [stored(b"a|"), stored(b"b|", 1), stored(b"e|", 3, resent=True),
+                stored(b"f|", 4, resent=True), stored(b"g|", 7)],
     }  # fmt: skip
     verdict = BrokerVerdict()
     judge_sends(sends, messages, verdict)
     assert (verdict.acknowledged, verdict.refused, verdict.unknown) == (2, 1, 4)
-    assert (verdict.recovered, verdict.duplicated, verdict.batches) == (3, 3, 1)
+    assert (verdict.recovered, verdict.resent, verdict.batches) == (3, 2, 1)
+
+
+def test_a_copy_that_retention_took_while_it_was_sent_again_does_not_count() -> None:
+    twice = {QUEUE: [stored(b"a|"), stored(b"a|", 1, resent=True)]}
+    acknowledged = send(b"a|", 1, entry=1)
+    acknowledged.begun = 0
+    with pytest.raises(InvariantViolated, match="duplicated: a"):
+        judge_sends([acknowledged], twice, BrokerVerdict(), begun=1000)
+    acknowledged.begun = 1000
+    judge_sends([acknowledged], twice, BrokerVerdict())
 
 
 @pytest.mark.parametrize(
@@ -204,6 +213,7 @@ def test_an_honest_history_of_producers_is_counted() -> None:
         ("a was refused", [send(b"a|", outcome=REFUSED)], [stored(b"a|")]),
         ("unexpected: x", [], [stored(b"x|")]),
         ("duplicated: a", [send(b"a|", outcome=UNKNOWN)], [stored(b"a|"), stored(b"a|", 1)]),
+        ("duplicated: a", [send(b"a|", 0)], [stored(b"a|"), stored(b"a|", 1, resent=True)]),
         ("b is at 0 of .* but began after a", [send(b"a|", 1, 0, 1, entry=1), send(b"b|", 0, 2, 3)],
          [stored(b"b|"), stored(b"a|", 1)]),
         ("batch from a on is at", [batch(b"a|", b"b|")], [stored(b"a|")]),

@@ -13,6 +13,7 @@ from dledger.chaos.scenarios.oracle.groups import Groups
 from dledger.chaos.scenarios.oracle.locks import Locks
 from dledger.chaos.scenarios.oracle.offsets import Offsets
 from dledger.chaos.scenarios.oracle.pops import PopOrders, Pops, RequestModes, Versions
+from dledger.chaos.scenarios.oracle.resends import Resends
 from dledger.chaos.scenarios.oracle.resets import Resets
 from dledger.chaos.scenarios.oracle.timers import Timers
 from dledger.chaos.scenarios.oracle.topics import Topics
@@ -62,6 +63,7 @@ def oracles() -> tuple[Oracle, ...]:
         Transactions(),
         Deletions(),
         Timers(),
+        Resends(),
     )
 
 
@@ -76,6 +78,7 @@ __all__ = [
     "Pops",
     "Queue",
     "RequestModes",
+    "Resends",
     "Resets",
     "Timers",
     "Topics",

@@ -1,6 +1,6 @@
 // Drives Apache RocketMQ's Java client: JavaDriver MODE NAMESRV TOPIC GROUP [POLL_MS]
 // One JSON object a line on standard output; ends when standard input closes.
-// MODE: produce, consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), tags (push, TagB only), broadcast (push), dies (push; all fails, and once again), mixed (sends TagA and TagB in turn), query (by key and by unique key), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies), transact (transactions), timers (messages for a time of their own, and recalls).
+// MODE: produce, rush (as fast as it goes, several at once), consume (push), fails (push; each message fails twice), orderly (push, in order), sql (push, by properties), tags (push, TagB only), broadcast (push), dies (push; all fails, and once again), mixed (sends TagA and TagB in turn), query (by key and by unique key), pull (lite pull), kinds (every way of sending, once), ask and answer (requests and replies), transact (transactions), timers (messages for a time of their own, and recalls).
 // Compiles against 4.9 and 5.
 
 import java.util.ArrayList;
@@ -66,6 +66,7 @@ public class JavaDriver {
         try {
             switch (mode) {
                 case "produce": produce(producer(namesrv, group, pollMs), topic, false); break;
+                case "rush": rush(producer(namesrv, group, pollMs), topic); break;
                 case "mixed": produce(producer(namesrv, group, pollMs), topic, true); break;
                 case "query": query(producer(namesrv, group, pollMs), topic); break;
                 case "kinds": kinds(producer(namesrv, group, pollMs), topic); break;
@@ -169,6 +170,33 @@ public class JavaDriver {
         }
         String[] properties = {"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__STARTDELIVERTIME"};
         message.putUserProperty(properties[kind], Long.toString(kind < 3 ? values[kind] : due));
+    }
+
+    // Eight threads, each message once: what the client repeats it repeats by itself. Counts, once a second.
+    static void rush(DefaultMQProducer producer, String topic) throws Exception {
+        java.util.concurrent.atomic.AtomicInteger next = new java.util.concurrent.atomic.AtomicInteger();
+        java.util.concurrent.atomic.AtomicInteger acked = new java.util.concurrent.atomic.AtomicInteger();
+        java.util.concurrent.atomic.AtomicInteger failed = new java.util.concurrent.atomic.AtomicInteger();
+        List<Thread> threads = new ArrayList<>();
+        for (int number = 0; number < 8; number++) {
+            Thread thread = new Thread(() -> {
+                while (open.get()) {
+                    try {
+                        producer.send(message(topic, next.getAndIncrement()));
+                        acked.incrementAndGet();
+                    } catch (Exception error) {
+                        failed.incrementAndGet();
+                    }
+                }
+            });
+            thread.start();
+            threads.add(thread);
+        }
+        while (open.get()) {
+            Thread.sleep(1000);
+            say("rushed", ",\"acked\":" + acked.get() + ",\"failed\":" + failed.get());
+        }
+        for (Thread thread : threads) thread.join();
     }
 
     // Of four: committed, rolled back, committed and rolled back when asked for the second time.

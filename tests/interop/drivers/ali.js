@@ -1,4 +1,4 @@
-// Drives npm `ali-ons`: node ali.js produce|consume|sql|tags|broadcast|dies NAMESRV TOPIC GROUP MODULES
+// Drives npm `ali-ons`: node ali.js produce|rush|consume|sql|tags|broadcast|dies NAMESRV TOPIC GROUP MODULES
 // One JSON object a line on standard output; ends when standard input closes.
 'use strict';
 
@@ -42,6 +42,29 @@ async function produce() {
   }
 }
 
+// Eight at once, each message once: what the client repeats it repeats by itself. Counts, once a second.
+async function rush() {
+  const producer = new Producer({ httpclient, nameSrv, producerGroup: group, logger: quiet });
+  producer.on('error', () => {});
+  await producer.ready();
+  say({ event: 'ready' });
+  let seq = 0, acked = 0, failed = 0;
+  setInterval(() => say({ event: 'rushed', acked, failed }), 1000);
+  await Promise.all(Array.from({ length: 8 }, async () => {
+    while (open) {
+      try {
+        const message = new Message(topic, 'TagA', String(seq++));
+        const result = await producer.send(message);
+        if (result.sendStatus !== 'SEND_OK') throw new Error(result.sendStatus);
+        acked++;
+      } catch (error) {
+        failed++;
+        await sleep(1);
+      }
+    }
+  }));
+}
+
 async function consume() {
   const consumer = new Consumer({ httpclient, nameSrv, consumerGroup: group, logger: quiet, ...account,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', isBroadcast: mode === 'broadcast',
@@ -57,7 +80,7 @@ async function consume() {
   say({ event: 'ready' });
 }
 
-(mode === 'produce' ? produce() : consume()).catch(error => {
+({ produce, rush }[mode] || consume)().catch(error => {
   say({ event: 'fatal', text: String(error.stack) });
   process.exit(1);
 });

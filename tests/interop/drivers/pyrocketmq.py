@@ -1,6 +1,6 @@
 """Drives PyPI `rocketmq` 0.4.4 (a C++ client): pyrocketmq.py MODE NAMESRV TOPIC GROUP.
 
-MODE: produce, consume, orderly, tags (TagB only), broadcast.
+MODE: produce, rush (as fast as it goes, several at once), consume, orderly, tags (TagB only), broadcast.
 
 One JSON object a line on standard output; ends when standard input closes. Found by PYTHONPATH.
 """
@@ -54,6 +54,32 @@ def produce(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
         end.wait(INTERVAL_S)
 
 
+def rush(namesrv: str, topic: str, group: str, end: threading.Event) -> None:
+    """Four threads, each message once: what is repeated the client repeats by itself. Counts each second."""
+    producer = Producer(group)
+    producer.set_namesrv_addr(namesrv)
+    producer.start()
+    say(event="ready")
+    counts = {"acked": 0, "failed": 0}
+    lock = threading.Lock()
+
+    def send() -> None:
+        while not end.is_set():
+            message = Message(topic)
+            message.set_body("x")
+            try:
+                ended = "acked" if int(producer.send_sync(message).status) == 0 else "failed"
+            except Exception:
+                ended = "failed"
+            with lock:
+                counts[ended] += 1
+
+    for _ in range(4):
+        threading.Thread(target=send, daemon=True).start()
+    while not end.wait(1.0):
+        say(event="rushed", **counts)
+
+
 def consume(namesrv: str, topic: str, group: str, end: threading.Event, mode: str) -> None:
     model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
@@ -82,6 +108,8 @@ def main() -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
     if mode == "produce":
         produce(namesrv, topic, group, end)
+    elif mode == "rush":
+        rush(namesrv, topic, group, end)
     else:
         consume(namesrv, topic, group, end, mode)
     os._exit(0)  # the C++ client's destructors may hang when a broker is gone

@@ -1,0 +1,388 @@
+"""A message that is sent again is stored once: the second send is answered with the first one's result.
+
+A send is looked for before it is stored where its producer says that it is a repetition (`__RESEND`, our
+client), where its unique id is that of a repetition that is stored (`formats.state.resends`: the first send
+may come in last), and where the topic is one of `duplicateCheckTopics`. All other sends are not delayed, and
+cost two looks into tables that are nearly always empty.
+
+The place to look is the index by key, which holds the unique id of every message of the log: so the window is
+the whole log, whoever leads, and takes no memory. What makes the answer certain:
+
+* *What was appended before is applied first*, so that the index has it. A new leader has applied all that can
+  ever be committed before its term is open.
+* *Sends of the same id wait for each other* while one is looked for.
+* *What was found is committed*, so it may be told at once. What was not found is sealed in the turn in which
+  that is known, and with it the row that remembers its id.
+
+A repetition is the same topic, unique id and body. Copies that consumers give back (%RETRY%) have all of
+these alike and are meant, so retry topics and dead letters are not looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.config import BrokerConfig
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.services import LeaderService
+from dledger.broker.store.index_service import IndexBehind, IndexService
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.store.reader import Reader
+from dledger.broker.topic.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
+from dledger.errors import OUT_OF_MEANS, refused_by_system
+from dledger.formats.entry import HEADER_SIZE
+from dledger.formats.properties import (
+    REAL_QID,
+    RESEND,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    decode_properties,
+    find_property,
+)
+from dledger.formats.record import Record
+from dledger.formats.state import MAX_NAME, MAX_RESENDS, RESEND_LIVE_MS, RESENDS, Op, Resend
+from dledger.formats.timers import TIMER_TOPIC
+from dledger.log.reading import Rotten
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.server import Connection
+from dledger.runtime.cooperative import Pace
+from dledger.runtime.live_settings import LiveSettings
+
+RESEND_TEXT = f"{RESEND}\x011\x02"
+"""How the properties of a message end that is sent again."""
+RESEND_BYTES = RESEND_TEXT.encode()
+_UNIQ_KEY = UNIQ_KEY.encode()
+ALL_TOPICS = "*"
+MAX_WAITING = 20_000
+"""Sends that are looked for at once; one more is answered SYSTEM_BUSY."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Their bodies together; the same."""
+MAX_TOGETHER = 128
+"""Sends that one job looks for: some 3 ms of a worker, and as much of the loop."""
+MAX_COPIES = 1024
+"""Messages of one topic with one unique id that are looked at, the newest first: checks of a transaction put
+its half message that often at most."""
+PATIENCE_OF_OTHERS_S = 2.0
+"""How long sends wait for the index that do not say that they are repetitions: their producers take
+SYSTEM_BUSY for the end. The others wait for `waitTimeMillsInSendQueue`, and ask again."""
+COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
+"""Bytes of messages that are compared in one turn of the loop, and what one costs beside them: some 2 ms."""
+
+
+class Found(NamedTuple):
+    """The first send's result. `positions`: physical offsets, of a batch all."""
+
+    store_host: bytes
+    positions: list[int]
+    queue_id: int
+    queue_offset: int
+    due: int = 0
+    """When a timer message comes, in ms."""
+
+
+class Sent(NamedTuple):
+    """What tells one send from another. Of a batch all its messages, by id and CRC of the body."""
+
+    topic: str
+    """Where its first copy is, if there is one."""
+    ids: list[bytes]
+    crcs: list[int]
+    or_topic: str = ""
+    """Or here: a timer message that came at once, or has come."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Where it may be."""
+        return (self.topic, self.or_topic) if self.or_topic else (self.topic,)
+
+
+class _Repeated:
+    """One send that is looked for."""
+
+    __slots__ = ("again", "answer", "came", "connection", "deadline", "request", "sent", "size")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        sent: Sent,
+        came: float,
+        deadline: float,
+        answer: Callable[[Found], None],
+        again: Callable[[CommitLogWriter], None],
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.sent = sent
+        self.came = came
+        self.deadline = deadline
+        self.answer = answer
+        self.again = again
+        self.size = len(request.body) + REQUEST_OVERHEAD
+
+    @property
+    def id(self) -> bytes:
+        """By which it is remembered."""
+        return self.sent.ids[0]
+
+
+class Resends(LeaderService):
+    """Looks for sends."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        index: IndexService,
+        reader: Reader,
+        gate: LeaderGate,
+        settings: LiveSettings[BrokerConfig],
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._reader = reader
+        self._gate = gate
+        self._settings = settings
+        self._writer: CommitLogWriter | None = None
+        self.stored: dict[bytes, int] = {}
+        """Ids of repetitions that are stored, the oldest first, with the time of each: rows of the state."""
+        self.looking: dict[bytes, int] = {}
+        """Ids that are looked for now, and how many sends of each."""
+        self._waiting: deque[_Repeated] = deque()
+        self._under_way: deque[_Repeated] = deque()
+        """Out of `_waiting`, and not answered yet."""
+        self._bytes = 0
+        self._pace = Pace(COST_A_TURN)
+        self._wanted = asyncio.Event()
+        self._barrier: tuple[int, asyncio.Future[None]] | None = None
+        self.recognized = 0
+        """Sends that were answered with the result of an earlier one, since this broker started."""
+        self.looked = 0
+        """Sends that were looked for."""
+
+    # -- what the send processor asks -----------------------------------------------------------------
+
+    def checks(self, topic: str) -> bool:
+        """Whether all sends to this topic are looked for (`duplicateCheckTopics`)."""
+        topics = self._settings.now.duplicate_check_topics
+        return topic in topics or ALL_TOPICS in topics
+
+    def take(
+        self,
+        connection: Connection,
+        request: Request,
+        sent: Sent,
+        *,
+        patient: bool,
+        answer: Callable[[Found], None],
+        again: Callable[[CommitLogWriter], None],
+    ) -> bool:
+        """Look for a send: then comes `answer` with what was found, or `again`, in the turn in which it is to
+        be sealed, or the request is answered with an error. False when it is none to be looked for.
+
+        RemotingError 2 when there are too many."""
+        if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
+            return False
+        now = asyncio.get_running_loop().time()
+        patience = PATIENCE_OF_OTHERS_S if patient else self._settings.now.queue_wait_s
+        item = _Repeated(connection, request, sent, now, now + patience, answer, again)
+        if len(self._waiting) >= MAX_WAITING or self._bytes + item.size > MAX_WAITING_BYTES:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy, start flow control for a while: too many sends are looked for",
+            )
+        self.looked += 1
+        self.looking[item.id] = self.looking.get(item.id, 0) + 1
+        self._bytes += item.size
+        self._waiting.append(item)
+        self._wanted.set()
+        return True
+
+    def remember(self, writer: CommitLogWriter, topic: str, unique_id: bytes) -> tuple[Op, ...]:
+        """Operations to be sealed with a message that was looked for and not found: its id is remembered from
+        here on. None where all sends are looked for, and while a voter knows no such table."""
+        if self.checks(topic) or not writer.may_write(Resend.operation):
+            return ()
+        now = max(writer.clock_ms(), 0)
+        ops: list[Op] = [Resend(unique_id.decode(), now).op()]
+        self.stored.pop(unique_id, None)
+        for oldest in list(_first(self.stored, 2)):
+            if len(self.stored) >= MAX_RESENDS or self.stored[oldest] + RESEND_LIVE_MS < now:
+                del self.stored[oldest]
+                ops.append(RESENDS.removal(oldest.decode()))
+        self.stored[unique_id] = now
+        return tuple(ops)
+
+    # -- one leadership -------------------------------------------------------------------------------
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """The term is open: everything that may be committed is applied."""
+        self._writer = writer
+        rows = sorted(self._store.state[RESENDS].rows.values(), key=lambda row: (row.time, row.id))
+        self.stored.clear()
+        self.stored.update((row.id.encode(), row.time) for row in rows)
+
+    def applied(self, index: int) -> None:
+        """The state holds everything up to this entry."""
+        if self._barrier is not None and self._barrier[0] <= index and not self._barrier[1].done():
+            self._barrier[1].set_result(None)
+
+    async def run(self) -> None:
+        """Look for what comes, in its order."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._waiting:
+                await self._look()
+
+    def end(self, reason: str) -> None:
+        """What is still looked for was not executed: it goes on as if it came now."""
+        left = [*self._under_way, *self._waiting]
+        self._under_way.clear()
+        self._waiting.clear()
+        self.looking.clear()
+        self.stored.clear()
+        self._bytes = 0
+        self._writer = self._barrier = None
+        for item in left:
+            self._gate.wait_or_refuse(item.connection, item.request)
+
+    # -- looking --------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        batch = self._under_way
+        ids: set[bytes] = set()
+        while self._waiting and len(batch) < MAX_TOGETHER and self._waiting[0].id not in ids:
+            ids.add(self._waiting[0].id)  # of two with one id, the second hears what became of the first
+            batch.append(self._waiting.popleft())
+        loop = asyncio.get_running_loop()
+        try:
+            await self._all_applied()
+            patience = min(item.deadline for item in batch) - loop.time()
+            wanted = [(topic, item.id.decode()) for item in batch for topic in item.sent.topics]
+            found_of = iter(await self._index.find(wanted, MAX_COPIES, max(patience, 0.01)))
+            places = [[at for _ in item.sent.topics for at in next(found_of)] for item in batch]
+        except IndexBehind as error:
+            self._too_late(loop.time(), f"{error}: whether this is a copy is not known yet")
+            return
+        for positions in places:
+            item = batch[0]
+            try:
+                found = await self._first_copy(item.sent, positions)
+            except Rotten as error:
+                self._done(item)
+                self._refuse(item, f"{error}; they wait for repair")
+                continue
+            except OSError as error:
+                if error.errno not in OUT_OF_MEANS:
+                    raise refused_by_system("cannot read the store", error) from error
+                self._done(item)
+                self._refuse(item, f"cannot be read now: {error}")
+                continue
+            self._settle(item, found)
+
+    async def _all_applied(self) -> None:
+        """Everything that was appended so far."""
+        assert self._writer is not None
+        last = self._writer.last_index
+        if self._store.applied_index < last:
+            self._barrier = last, asyncio.get_running_loop().create_future()
+            await self._barrier[1]
+            self._barrier = None
+
+    async def _first_copy(self, sent: Sent, positions: list[int]) -> Found | None:
+        for position in sorted(set(positions)):
+            first = await self._message(sent, 0, position)
+            if first is None or first.prepared_transaction_offset:
+                continue  # a half message that a check put again: its transaction has the place of the first
+            places = [position]
+            size = first.size
+            for number in range(1, len(sent.ids)):
+                position += size + HEADER_SIZE
+                record = await self._message(sent, number, position)
+                if record is None:
+                    break
+                places.append(position)
+                size = record.size
+            if len(places) < len(sent.ids):
+                continue
+            queue_id, due = first.queue_id, "0"
+            if first.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+                properties = decode_properties(first.properties)
+                real, due = properties.get(REAL_QID, ""), properties.get(TIMER_OUT_MS, "0")
+                queue_id = int(real) if real.isdecimal() else queue_id
+            due_ms = int(due) if due.isdecimal() else 0
+            return Found(first.store_host, places, queue_id, first.queue_offset, due_ms)
+        return None
+
+    async def _message(self, sent: Sent, number: int, position: int) -> Record | None:
+        """The message at a place, if it is this one of a send."""
+        message = await self._reader.message_at(position)
+        if message is None:
+            return None
+        record = message[1]
+        await self._pace.step(record.size + COST_OF_ONE)
+        if record.topic not in sent.topics or record.body_crc != sent.crcs[number]:
+            return None
+        key = find_property(record.properties.encode(), _UNIQ_KEY)
+        return record if key == sent.ids[number] else None
+
+    def _settle(self, item: _Repeated, found: Found | None) -> None:
+        self._done(item)
+        connection, request = item.connection, item.request
+        if found is not None:
+            self.recognized += 1
+            item.answer(found)
+            return
+        writer = self._gate.writer
+        if writer is None:  # leadership is about to be handed over
+            self._gate.wait_or_refuse(connection, request)
+            return
+        if connection.closed:
+            return  # nobody hears of it, and who sent it asks again: it is not stored by this try
+        try:
+            item.again(writer)
+        except RemotingError as error:
+            code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
+            connection.respond(request, code, remark=error.remark)
+
+    def _too_late(self, now: float, why: str) -> None:
+        """The index is behind: who has waited long enough is told so, the others wait on."""
+        left = list(self._under_way)
+        self._under_way.clear()
+        for item in reversed(left):
+            if item.deadline > now:
+                self._waiting.appendleft(item)
+        for item in left:
+            if item.deadline <= now:
+                self._forget(item)
+                self._refuse(
+                    item,
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+                    f"{(now - item.came) * 1000:.0f}ms, size of queue: {len(self._waiting)}: {why}",
+                )
+
+    def _refuse(self, item: _Repeated, why: str) -> None:
+        item.connection.respond(item.request, ResponseCode.SYSTEM_BUSY, remark=f"{why}; nothing was stored")
+
+    def _done(self, item: _Repeated) -> None:
+        first = self._under_way.popleft()
+        assert first is item
+        self._forget(item)
+
+    def _forget(self, item: _Repeated) -> None:
+        self._bytes -= item.size
+        left = self.looking[item.id] - 1
+        if left:
+            self.looking[item.id] = left
+        else:
+            del self.looking[item.id]
+
+
+def _first(values: dict[bytes, int], count: int) -> list[bytes]:
+    return [key for key, _ in zip(values, range(count), strict=False)]

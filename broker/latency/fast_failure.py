@@ -1,0 +1,70 @@
+"""Sends are refused at once while the log does not move (BrokerFastFailure).
+
+RocketMQ keeps requests in queues before threads that work on them, and empties these queues while the page
+cache stands still. Here a request is worked on as it comes; what waits is what was appended and is not
+committed. Its time is measured. While the oldest of it waits for longer than `osPageCacheBusyTimeOutMills`,
+further sends would only wait behind it: they are refused, which tells their producers that they are not
+stored, where a time-out would tell nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.config import BrokerConfig
+from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.services import LeaderService
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.runtime.live_settings import LiveSettings
+
+LOOKS = 4
+"""In the time after which the log counts as standing still: so exactly that is noticed."""
+WHILE_OFF_S = 1.0
+"""Between two looks at the settings."""
+
+
+class FastFailure(LeaderService):
+    """`check` is to be called before a send while `busy`."""
+
+    def __init__(self, committed: PendingResponses, settings: LiveSettings[BrokerConfig]) -> None:
+        self._committed = committed
+        self._settings = settings
+        self.busy = False
+        """Whether the log did not move when somebody last looked."""
+        self.refused = 0
+        """Sends since start."""
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Nothing waits yet."""
+        self.busy = False
+
+    async def run(self) -> None:
+        """Look, so that not every send has to."""
+        while True:
+            config = self._settings.now
+            await asyncio.sleep(config.page_cache_busy_s / LOOKS if config.fast_failure else WHILE_OFF_S)
+            self.busy = config.fast_failure and self.waited_s() > config.page_cache_busy_s
+
+    def end(self, reason: str) -> None:
+        """Nobody sends here."""
+        self.busy = False
+
+    def waited_s(self) -> float:
+        """How long the oldest send waits for its commit; 0 when none does."""
+        oldest = self._committed.oldest
+        return asyncio.get_running_loop().time() - oldest if oldest else 0.0
+
+    def check(self) -> None:
+        """RemotingError 2 while the log does not move: nothing is stored."""
+        waited = self.waited_s()
+        if waited <= self._settings.now.page_cache_busy_s:
+            self.busy = False
+            return
+        self.refused += 1
+        raise RemotingError(
+            ResponseCode.SYSTEM_BUSY,
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+            f"{waited * 1000:.0f}ms, size of queue: {len(self._committed)}",
+        )

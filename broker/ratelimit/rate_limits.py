@@ -1,0 +1,80 @@
+"""How many messages a second a topic or a group may send, and read (RatelimitPipeline).
+
+Who has had as many is told so (215 FLOW_CONTROL): nothing was done. Java's consumers come again after 20 ms
+then, and after 3 s for any other error; clients older than that code get 2 SYSTEM_BUSY. Limits are of one
+leader, and hold from one leadership to the next only by the settings of each broker. Retries and dead letters
+are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ratelimit.token_bucket import Buckets, TokenBucket
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.remoting.codes import VERSION_STRICT_JSON, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.runtime.live_settings import LiveSettings
+
+KNOWS_FLOW_CONTROL = VERSION_STRICT_JSON
+"""V4_9_4: clients from here on know 215."""
+
+
+class _Way:
+    """Sending, or reading."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._topics = Buckets()
+        self._groups = Buckets()
+        self.limited = False
+        """Whether anything is limited: else nobody needs to ask."""
+        self.refused = 0
+        """Requests since start."""
+
+    def set_rates(self, topics: dict[str, int], groups: dict[str, int]) -> None:
+        """Messages a second."""
+        self._topics.set_rates(topics)
+        self._groups.set_rates(groups)
+        self.limited = self._topics.used or self._groups.used
+
+    def check(self, topic: str, group: str, version: int) -> None:
+        """RemotingError 215, or 2 for a client that does not know that, while it has had enough."""
+        now = asyncio.get_running_loop().time()
+        for bucket in self._of(topic, group, now):
+            if not bucket.ready(now):
+                self.refused += 1
+                code = (
+                    ResponseCode.FLOW_CONTROL if version >= KNOWS_FLOW_CONTROL else ResponseCode.SYSTEM_BUSY
+                )
+                raise RemotingError(
+                    code,
+                    f"[FLOW]client has exhausted the {self._word} quota for the current time slot, "
+                    "start flow control for a while.",
+                )
+
+    def count(self, topic: str, group: str, messages: int) -> None:
+        """So many were sent, or given out."""
+        for bucket in self._of(topic, group, asyncio.get_running_loop().time()):
+            bucket.take(messages)
+
+    def _of(self, topic: str, group: str, now: float) -> list[TokenBucket]:
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return []
+        both = self._topics.of(topic, now), self._groups.of(group, now)
+        return [bucket for bucket in both if bucket is not None]
+
+
+class RateLimits:
+    """Of one broker."""
+
+    def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
+        self.sending = _Way("send")
+        self.reading = _Way("pull")
+        self._told(settings.now)
+        settings.listen(self._told)
+
+    def _told(self, config: BrokerConfig) -> None:
+        self.sending.set_rates(config.topic_send_rates, config.group_send_rates)
+        self.reading.set_rates(config.topic_pull_rates, config.group_pull_rates)

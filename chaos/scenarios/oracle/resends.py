@@ -1,0 +1,31 @@
+"""Ids of repeated sends that are stored: the latest operation of an id, until it is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Resends:
+    """Unique id -> the latest operation."""
+
+    part = "resends"
+    operations = ("resend", "resend_over")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        if op["op"] == "resend":
+            self.rows[op["id"]] = dict(op)
+        else:
+            self.rows.pop(op["id"], None)
+
+    def forget(self, kind: str, name: str) -> None:
+        """Nothing goes: a send to a topic that is gone may still come in."""
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["id"]: dict(op) for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"resends": self.rows}
