@@ -204,7 +204,7 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
-        handle = self._handle(real_topic, due, unique_key)
+        handle = self._handle(real_topic, due, unique_key) if due else ""
         if request.serialize is SerializeType.JSON:
             text_id = f"{self._host_hex}{position:016X}".encode()
             answer = self._answer(request, text_id, told_queue, queue_offset, unique_key, handle)
@@ -278,7 +278,7 @@ class SendProcessor:
 
     def _handle(self, topic: str, due: int, unique_key: bytes) -> str:
         """By what a timer message can be recalled; empty for others."""
-        if not due or not self._settings.now.recall_enable:
+        if not (due and self._settings.now.recall_enable):
             return ""
         name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
         return RecallHandle(topic, name, due, key).encode()
