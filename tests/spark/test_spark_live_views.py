@@ -206,7 +206,7 @@ def test_state_is_that_of_the_leaders_store(spark: Any, group: LocalCluster) -> 
     spec = group.spec
     assert own == {
         *("SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TBW102", "SCHEDULE_TOPIC_XXXX"),
-        *("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+        *("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer"),
         *(spec.cluster, spec.group, f"{spec.cluster}_REPLY_TOPIC"),
     }, "topics of the configuration, not of the log"
     assert {key: value for key, value in live.items() if key in of_store} == of_store
