@@ -10,6 +10,7 @@ from functools import partial
 from dledger.broker.app import main as broker_main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
+from dledger.broker.intake.resends import ALL_TOPICS
 from dledger.broker.store.message_store import StoreLimits
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Exit, Process, Trace
@@ -48,6 +49,9 @@ PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPE
 """Numbers of the client machines."""
 ORDERLY = (POP[-1] + 1, POP[-1] + 2)
 """In runs with consumers that work in order."""
+CHECKED_SEEDS = 4
+"""In runs of every so many seeds brokers look for each send (`duplicateCheckTopics`), also for those that do
+not say that they are repetitions."""
 LOCK_LIVE_S = 5.0
 """There."""
 
@@ -266,6 +270,7 @@ class BrokerStage(Stage):
             transaction_timeout_ms=CHECK_AFTER_MS,
             transaction_check_interval_ms=CHECK_EVERY_MS,
             transaction_check_max=CHECK_MAX,
+            duplicate_check_topics=(ALL_TOPICS,) if self.plan.seed % CHECKED_SEEDS == 0 else (),
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process
