@@ -155,7 +155,7 @@ class SendProcessor:
             or self._checks_topics
         ) and not looked_for:
             topic = HALF_TOPIC if half else SCHEDULE_TOPIC if level else header.topic
-            if self._look_for(call, text, Sent(topic, [unique_key], [crc32(body) & CRC_MASK])):
+            if self._look_for(call, text, Sent(topic, [unique_key], [crc32(body) & CRC_MASK], len(text))):
                 return
         slot, queue_id = writer.slots.get(header.topic), header.queueId
         if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
@@ -339,7 +339,7 @@ class SendProcessor:
             ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
             crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
             text = first_properties.removesuffix(self._added).decode()
-            if self._look_for(call, text, Sent(header.topic, ids, crcs)):
+            if self._look_for(call, text, Sent(header.topic, ids, crcs, 0)):
                 return
         slot, queue_id = self._target(writer, header)
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
