@@ -71,8 +71,13 @@ its half message that often at most."""
 PATIENCE_OF_OTHERS_S = 2.0
 """How long sends wait for the index that do not say that they are repetitions: their producers take
 SYSTEM_BUSY for the end. The others wait for `waitTimeMillsInSendQueue`, and ask again."""
+RETRY_S = 0.01
+"""Before an index that could not say is asked again."""
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
-"""Bytes of messages that are compared in one turn of the loop, and what one costs beside them: some 2 ms."""
+"""Bytes of messages that are compared or stored in one turn of the loop, and what one costs beside them: some
+3 ms."""
+COST_OF_TEXT = 8
+"""A byte of properties costs as much as so many of a body."""
 
 
 class Found(NamedTuple):
@@ -93,6 +98,8 @@ class Sent(NamedTuple):
     """Where its first copy is, if there is one."""
     ids: list[bytes]
     crcs: list[int]
+    text_size: int
+    """Characters of its properties."""
     or_topic: str = ""
     """Or here: a timer message that came at once, or has come."""
 
@@ -105,7 +112,7 @@ class Sent(NamedTuple):
 class _Repeated:
     """One send that is looked for."""
 
-    __slots__ = ("again", "answer", "came", "connection", "deadline", "request", "sent", "size")
+    __slots__ = ("again", "answer", "came", "connection", "cost", "deadline", "request", "sent", "size")
 
     def __init__(
         self,
@@ -124,7 +131,8 @@ class _Repeated:
         self.deadline = deadline
         self.answer = answer
         self.again = again
-        self.size = len(request.body) + REQUEST_OVERHEAD
+        self.size = len(request.body) + sent.text_size + REQUEST_OVERHEAD
+        self.cost = len(request.body) + COST_OF_TEXT * sent.text_size
 
     @property
     def id(self) -> bytes:
@@ -267,12 +275,16 @@ class Resends(LeaderService):
             wanted = [(topic, item.id.decode()) for item in batch for topic in item.sent.topics]
             found_of = iter(await self._index.find(wanted, MAX_COPIES, max(patience, 0.01)))
             places = [[at for _ in item.sent.topics for at in next(found_of)] for item in batch]
-        except IndexBehind as error:
+        except (IndexBehind, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in OUT_OF_MEANS:
+                raise refused_by_system("cannot read the index of messages by key", error) from error
             self._too_late(loop.time(), f"{error}: whether this is a copy is not known yet")
+            await asyncio.sleep(RETRY_S)
             return
         for positions in places:
             item = batch[0]
             try:
+                await self._pace.step(COST_OF_ONE + item.cost)
                 found = await self._first_copy(item.sent, positions)
             except Rotten as error:
                 self._done(item)

@@ -162,7 +162,7 @@ class SendProcessor:
             or self._checks_topics
         ) and not looked_for:
             waits_in = HALF_TOPIC if half else SCHEDULE_TOPIC if level else TIMER_TOPIC if timed else ""
-            sent = Sent(waits_in or header.topic, [unique_key], [crc32(body) & CRC_MASK])
+            sent = Sent(waits_in or header.topic, [unique_key], [crc32(body) & CRC_MASK], len(text))
             if self._look_for(call, text, sent._replace(or_topic=header.topic) if timed else sent):
                 return
         slot, queue_id = writer.slots.get(header.topic), header.queueId
@@ -400,7 +400,7 @@ class SendProcessor:
             ids = [find_property(properties, _UNIQ_KEY) or b"" for _, _, properties in messages]
             crcs = [crc32(body) & CRC_MASK for _, body, _ in messages]
             text = first_properties.removesuffix(self._added).decode()
-            if self._look_for(call, text, Sent(header.topic, ids, crcs)):
+            if self._look_for(call, text, Sent(header.topic, ids, crcs, 0)):
                 return
         slot, queue_id = self._target(writer, header)
         total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)

@@ -10,6 +10,7 @@ from functools import partial
 from dledger.broker.app import main as broker_main
 from dledger.broker.broker import Broker
 from dledger.broker.config import NODE_DEFAULTS, BrokerConfig
+from dledger.broker.intake.resends import ALL_TOPICS
 from dledger.broker.store.message_store import StoreLimits
 from dledger.chaos.invariants import InvariantViolated
 from dledger.chaos.machine import Exit, Process, Trace
@@ -51,6 +52,9 @@ ORDERLY = (POP[-1] + 1, POP[-1] + 2)
 """In runs with consumers that work in order."""
 BRIEF_CLIENT = POP[-1] + 1
 """In runs with topics that are deleted."""
+CHECKED_SEEDS = 4
+"""In runs of every so many seeds brokers look for each send (`duplicateCheckTopics`), also for those that do
+not say that they are repetitions."""
 LOCK_LIVE_S = 5.0
 """There."""
 
@@ -277,6 +281,7 @@ class BrokerStage(Stage):
             transaction_check_max=CHECK_MAX,
             timer_precision_ms=PRECISION_MS,
             timer_roll_window_slots=ROLL_WINDOW_SLOTS,
+            duplicate_check_topics=(ALL_TOPICS,) if self.plan.seed % CHECKED_SEEDS == 0 else (),
         )
         stop = asyncio.Event()
         process = self.world.nodes[machine.name].process
