@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.topic import deletion_service
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.record import Record
 from dledger.formats.state import DELETIONS, LOCKS, POPS, RESETS, TRANSACTIONS
@@ -24,7 +25,8 @@ from dledger.remoting.headers import (
     ViewMessageHeader,
 )
 from tests.broker.fake_node import FakeLog
-from tests.broker.harness import Pending, Reply, World, pull_header, run
+from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run
+from tests.broker.pop_calls import pop
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
 
@@ -342,5 +344,70 @@ def test_the_registered_table_loses_it(tmp_path: Path) -> None:
             assert len(table) == before - 1 and b'"B"' not in text and b'"A"' in text and b'"C"' in text
             assert table.encoded <= encoded + 1, "the others are not encoded again"
             assert table.size == len(text)
+
+    run(test)
+
+
+def test_what_was_popped_is_not_copied_and_who_waits_hears(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send(body=b"old")
+            assert len((await pop(world, invisibleTime=200)).records) == 1
+            waiting = pop(world, pollTime=20_000)
+            await asyncio.sleep(0.02)
+            assert world.broker.pop_ledger.messages == 1 and not waiting.done
+            await delete(world)
+            assert (await waiting).code == GONE
+            assert world.broker.pop_ledger.messages == 0
+            await create(world)
+            await asyncio.sleep(0.3)
+            assert world.broker.revives.revived == 0
+            assert await bodies(world) == []
+            topics = world.broker.store.state.topics
+            assert not [name for name in topics if name.startswith("%RETRY%CG") and "T" in name[9:]]
+
+    run(test)
+
+
+def test_what_is_remembered_goes_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that the log knows nothing of any more, and resets that nobody will hear."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            client = FakeConnection(serial=7)
+            world.ask(RequestCode.HEART_BEAT, None, heartbeat("c"), connection=client)
+            for name in ("A", "B", "T"):
+                await create(world, name)
+                await delete(world, name)
+            state, sweep = world.broker.store.state, world.broker.forgetting.sweep
+            assert list(state[DELETIONS].rows) == ["A", "B", "T"] and len(state[RESETS].rows) == 1
+            sweep()
+            await asyncio.sleep(0.01)
+            assert len(state[DELETIONS].rows) == 3 and len(state[RESETS].rows) == 1, "they are needed"
+            monkeypatch.setattr(deletion_service, "KEPT", 1)
+            world.node.log.begin_pos = state[DELETIONS].rows["B"].at
+            world.broker.clients.connection_closed(client)  # type: ignore[arg-type]
+            sweep()
+            await asyncio.sleep(0.01)
+            assert list(state[DELETIONS].rows) == ["T"] and not state[RESETS].rows
+
+    run(test)
+
+
+def test_half_messages_of_a_deleted_topic_end_as_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path, transaction_timeout_ms=30) as world:
+            await create(world)
+            half = await world.send(body=b"old", properties="TRAN_MSG\x01true\x02PGROUP\x01PG\x02")
+            assert half.code == 0 and len(world.broker.store.state[TRANSACTIONS].rows) == 1
+            await delete(world)
+            await create(world)
+            for _ in range(1000):
+                if not world.broker.store.state[TRANSACTIONS].rows:
+                    break
+                await asyncio.sleep(0.002)
+            assert not world.broker.store.state[TRANSACTIONS].rows
+            assert world.broker.transactions.lost == 1
+            assert await bodies(world) == []
 
     run(test)

@@ -40,6 +40,7 @@ class World:
         channel: int = 1,
         queues: int = 4,
         timeout_s: float = 120.0,
+        whole: bool = False,
     ) -> Registered:
         registration = Registration(
             table(*(topics or ("T", "U")), queues=queues), DataVersion(term, counter, 0)
@@ -51,6 +52,7 @@ class World:
             channel=channel,
             ha_address=f"ha-{address}",
             timeout_s=timeout_s,
+            whole_table=whole,
         )
 
     def addresses(self, topic: str = "T") -> dict[int, str]:
@@ -85,6 +87,20 @@ def test_changed_queues_replace_and_never_double() -> None:
     route = world.routes.route("T")
     assert route is not None
     assert [queue.readQueueNums for queue in route.queueDatas] == [8]
+
+
+def test_a_topic_that_a_whole_table_lacks_is_there_no_more() -> None:
+    """Of that broker group alone. From Apache's brokers, which tell changes, nothing follows."""
+    world = World()
+    world.register(A, 0, "T", "U")
+    world.register(B, 0, "T", "U", name="broker-b")
+    world.register(A, 0, "T", counter=1)
+    assert len(world.routes.topics_of_cluster("c")) >= 2
+    assert {one.brokerName for one in world.routes.route("U").brokerDatas} == {"broker-a", "broker-b"}  # type: ignore[union-attr]
+    world.register(A, 0, "T", counter=2, whole=True)
+    assert [one.brokerName for one in world.routes.route("U").brokerDatas] == ["broker-b"]  # type: ignore[union-attr]
+    world.register(B, 0, "T", counter=1, name="broker-b", whole=True)
+    assert world.routes.route("U") is None and world.addresses("T")
 
 
 def test_an_unchanged_version_changes_nothing() -> None:
