@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Annotated
 
 from dledger.formats.addresses import check_host
+from dledger.namesrv.replicated_kv import KvPeers
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remoting_tls import TlsSettings
 from dledger.runtime.settings import Schema, Setting
@@ -54,6 +55,7 @@ class NamesrvConfig:
     )
     """Time between two looks for brokers that went silent."""
     server: ServerLimits = field(default_factory=ServerLimits)
+    kv: KvPeers = field(default_factory=KvPeers)
     tls: TlsSettings = field(default_factory=TlsSettings)
 
 

@@ -42,6 +42,8 @@ class KvTable:
         self._table: Table = {}
         self._waiting: list[tuple[str, str, str | None, Done]] = []
         self._wake = asyncio.Event()
+        self.problem = ""
+        """Why the table cannot be read now."""
 
     async def load(self) -> None:
         """Read the file; ConfigError when it is there and cannot be understood."""
@@ -66,10 +68,7 @@ class KvTable:
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
         """Set a value, or delete it (None). `done` is told when it is on disk, or why not."""
-        if len(namespace) + len(key) + len(value or "") > MAX_ENTRY_SIZE:
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"a KV entry may have {MAX_ENTRY_SIZE} characters at most"
-            )
+        check_entry(namespace, key, value)
         if len(self._waiting) >= MAX_WAITING:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes wait for the disk")
         self._waiting.append((namespace, key, value, done))
@@ -100,18 +99,31 @@ class KvTable:
                 entries[key] = value
             accepted.append(done)
         table = {namespace: entries for namespace, entries in table.items() if entries}
-        error: RemotingError | None = None
-        if self._path is not None:
-            try:
-                await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_table(table))
-            except OSError as failure:
-                reason = f"{self._path}: cannot be written: {failure.strerror or failure}"
-                self._log.error("KV table not written", reason=reason)
-                error = RemotingError(ResponseCode.SYSTEM_ERROR, reason)
+        error = await self._publish(table)
         if error is None:
             self._table = table
         for done in accepted:
             done(error)
+
+    async def _publish(self, table: Table) -> RemotingError | None:
+        """Write the file, if there is one."""
+        if self._path is None:
+            return None
+        try:
+            await publish(self._env.files, self._env.workers, Lane.DISK, self._path, encode_table(table))
+        except OSError as failure:
+            reason = f"{self._path}: cannot be written: {failure.strerror or failure}"
+            self._log.error("KV table not written", reason=reason)
+            return RemotingError(ResponseCode.SYSTEM_ERROR, reason)
+        return None
+
+
+def check_entry(namespace: str, key: str, value: str | None) -> None:
+    """RemotingError for an entry that is too large."""
+    if len(namespace) + len(key) + len(value or "") > MAX_ENTRY_SIZE:
+        raise RemotingError(
+            ResponseCode.SYSTEM_ERROR, f"a KV entry may have {MAX_ENTRY_SIZE} characters at most"
+        )
 
 
 def encode_table(table: Table) -> bytes:

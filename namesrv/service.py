@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.kv import ORDER_TOPICS, KvTable
+from dledger.namesrv.replicated_kv import ReplicatedKv
 from dledger.namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
 from dledger.remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
 from dledger.remoting.bodies import KvTable as KvBody
@@ -50,7 +51,9 @@ class NameServer:
     def __init__(self, env: Env, config: NamesrvConfig, source: SettingsSource | None = None) -> None:
         self.settings = LiveSettings(env, SETTINGS, config, source)
         self.routes = Routes()
-        self.kv = KvTable(env, config.kv_path)
+        self.kv = (
+            ReplicatedKv(env, config.kv_path, config.kv) if config.kv.peers else KvTable(env, config.kv_path)
+        )
         self._log = env.log.child("namesrv")
         self.settings_requests = SettingsRequests(self.settings, self._log)
         self._encoded: dict[str, bytes] = {}
@@ -261,6 +264,7 @@ class NameServer:
 
     def _get_kv(self, connection: Connection, request: Request) -> None:
         header = request.header(KvConfigHeader)
+        self._check_kv()
         value = self.kv.get(header.namespace, header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
@@ -269,11 +273,16 @@ class NameServer:
 
     def _kv_namespace(self, connection: Connection, request: Request) -> None:
         namespace = request.header(KvNamespaceHeader).namespace
+        self._check_kv()
         entries = self.kv.namespace(namespace)
         if entries is None:
             remark = f"No config item, Namespace: {namespace}"
             raise RemotingError(ResponseCode.QUERY_NOT_FOUND, remark)
         connection.respond(request, ResponseCode.SUCCESS, body=KvBody(dict(entries)).encode())
+
+    def _check_kv(self) -> None:
+        if self.kv.problem:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, self.kv.problem)
 
     # --- life -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,125 @@
+"""One member of PySyncObj's group: the replicated table, and what its thread tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
+
+from dledger.namesrv.replicated_kv import table_full
+
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.4, 1.2
+"""Of elections."""
+RETRY_S = 0.5
+"""Between two tries to reach a member."""
+MAX_QUEUE = 20_000
+"""Changes that PySyncObj has not begun with."""
+
+_NOT_EXECUTED = {
+    FAIL_REASON.QUEUE_FULL: "too many changes wait",
+    FAIL_REASON.MISSING_LEADER: "there is no leader among kvPeers",
+    FAIL_REASON.REQUEST_DENIED: "the leader refused it",
+}
+_Applied = Callable[[str, str, str | None], None]
+_Replaced = Callable[[dict[str, dict[str, str]]], None]
+_Outcome = Callable[[str | None, str | None, bool], None]
+"""What the table answered, why there is no answer, and whether it may have happened all the same."""
+
+
+class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
+    """What is replicated. All of it runs on PySyncObj's thread."""
+
+    def __init__(self, applied: _Applied, replaced: _Replaced) -> None:
+        self._on_applied = applied
+        self._on_replaced = replaced
+        super().__init__()  # attributes from before are not part of the state
+        self.table: dict[str, dict[str, str]] = {}
+        self.count = 0
+
+    @replicated  # type: ignore[untyped-decorator]
+    def put(self, namespace: str, key: str, value: str | None) -> str | None:
+        """Set or delete (None); why not, equally on all members."""
+        entries = self.table.get(namespace, {})
+        if value is None:
+            if key not in entries:
+                return None
+            del entries[key]
+            self.count -= 1
+            if not entries:
+                del self.table[namespace]
+        else:
+            if key not in entries:
+                refused = table_full(self.count)
+                if refused is not None:
+                    return refused
+                self.count += 1
+            self.table.setdefault(namespace, {})[key] = value
+        self._on_applied(namespace, key, value)
+        return None
+
+    def _deserialize(self, data: Any) -> None:
+        super()._deserialize(data)
+        self._on_replaced({name: dict(entries) for name, entries in self.table.items()})
+
+
+class KvMember:
+    """Takes part, or observes where it has no address. OSError when its address cannot be used."""
+
+    def __init__(
+        self,
+        address: str | None,
+        others: list[str],
+        directory: str,
+        password: str | None,
+        applied: _Applied,
+        replaced: _Replaced,
+    ) -> None:
+        self._table = _Table(applied, replaced)
+        config = SyncObjConf(
+            password=password,
+            journalFile=f"{directory}/journal",
+            fullDumpFile=f"{directory}/dump",
+            raftMinTimeout=MIN_TIMEOUT_S,
+            raftMaxTimeout=MAX_TIMEOUT_S,
+            connectionRetryTime=RETRY_S,
+            commandsQueueSize=MAX_QUEUE,
+            commandsWaitLeader=True,
+            useFork=False,  # this process has threads
+        )
+        self._sync = SyncObj(address, others, config, consumers=[self._table])
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has what there was when it began."""
+        return bool(self._sync.isReady())
+
+    @property
+    def leader(self) -> object:
+        """Who leads, as far as known; None for nobody."""
+        return self._sync.getStatus()["leader"]
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that the leader has committed is applied here."""
+        status = self._sync.getStatus()
+        committed = status["leader_commit_idx"]
+        known = committed is not None and status["leader"] is not None
+        return known and bool(status["last_applied"] >= committed)
+
+    def change(self, namespace: str, key: str, value: str | None, done: _Outcome) -> None:
+        """Propose; `done` is called on PySyncObj's thread, if it ever is."""
+
+        def outcome(refused: str | None, reason: int) -> None:
+            if reason == FAIL_REASON.SUCCESS:
+                done(refused, None, True)
+            elif reason in _NOT_EXECUTED:
+                done(None, _NOT_EXECUTED[reason], False)
+            else:
+                done(None, "the leader changed meanwhile", True)
+
+        self._table.put(namespace, key, value, callback=outcome)
+
+    def stop(self) -> None:
+        """End its thread. Blocks for a moment."""
+        self._sync.destroy_synchronous()

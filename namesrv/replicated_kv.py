@@ -1,0 +1,293 @@
+"""The key-value table kept equal on several NameServers by PySyncObj (`kvPeers`).
+
+PySyncObj has a thread of its own; what it applies is handed to the event loop, which has a table of its own
+for readers. A change is answered when a majority has it and it is applied here. Its journal lies in the
+page cache until the system writes it: killed processes lose nothing, a loss of power on a majority may.
+
+A member whose directory is empty cannot be told from one that lost its disk, and such a one must not vote: it
+may have acknowledged what nobody else has yet. So it begins as an observer, which PySyncObj does not count,
+and becomes a voter when it has what a leader had committed, and no election is left in which it voted before.
+Where a group is founded there is no leader: then, and then only, `kvFound` says that all begin as voters.
+
+PySyncObj's messages are pickles: who can send them can run any code. Members' addresses are numbers of
+loopback or of private networks, and beyond loopback there must be a password, which encrypts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from posixpath import join
+from typing import Annotated, Any
+
+from dledger.formats.addresses import split_address
+from dledger.namesrv.kv import MAX_ENTRIES, Done, KvTable, check_entry
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.runtime.env import Env
+from dledger.runtime.settings import ConfigError, Setting, parts
+from dledger.runtime.workers import Lane
+
+CHANGE_WITHIN_S = 5.0
+"""A change without an outcome for so long is answered with "outcome unknown"."""
+MAX_CHANGES = 10_000
+"""Changes under way: one more is refused (SYSTEM_BUSY)."""
+OBSERVE_S = 5.0
+"""How long an observer must have had all that one leader committed: longer than any election it may have
+voted in takes."""
+LOOK_INTERVAL_S = 0.1
+TOLD_AFTER_S = 10.0
+"""An observer that finds no leader for so long says what to do."""
+MAX_PEERS = 9
+MEMBER_FILE = "member"
+"""In the directory: this node votes."""
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    found = tuple(parts(text))
+    if len(found) > MAX_PEERS:
+        raise ValueError(f"{len(found)} addresses: at most {MAX_PEERS}")
+    for address in found:
+        _ip(address)
+    return found
+
+
+def _peer(text: str) -> str:
+    if text:
+        _ip(text)
+    return text
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    host, _ = split_address(address)
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(f"{address}: expected an IP address and a port, no name") from None
+    if not found.is_private and not found.is_loopback:
+        raise ValueError(
+            f"{address} is a public address: whoever reaches it could run code here. Use a private network"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class KvPeers:
+    """Which NameServers keep the key-value table together."""
+
+    peers: Annotated[tuple[str, ...], Setting("kvPeers", parse=_peers, format=";".join)] = ()
+    """All of them: `ip:port;ip:port;ip:port`, loopback or private; the ports are of their own. Empty: each
+    NameServer has a table of its own."""
+    self_address: Annotated[str, Setting("kvSelfAddress", parse=_peer)] = ""
+    """Which of them this one is."""
+    directory: Annotated[str, Setting("kvDirectory")] = ""
+    """Where its journal lies; empty: `kv` beside the file of the table."""
+    password: Annotated[str, Setting("kvPassword", secret=True)] = ""
+    """Encrypts what they tell each other; equal on all. Needed beyond loopback."""
+    found: Annotated[bool, Setting("kvFound")] = False
+    """For the first start of a new group, on all members. Take it out after that: a member that lost its
+    directory would vote without its memory."""
+
+    def __post_init__(self) -> None:
+        if not self.peers:
+            return
+        if self.self_address not in self.peers:
+            raise ValueError(f"kvSelfAddress={self.self_address} is none of kvPeers={';'.join(self.peers)}")
+        if not self.password and not all(_ip(address).is_loopback for address in self.peers):
+            raise ValueError("kvPeers beyond loopback need kvPassword")
+
+
+class ReplicatedKv(KvTable):
+    """`KvTable` whose changes go through a majority. Its file is an export, and what a new group begins
+    with."""
+
+    def __init__(self, env: Env, path: str | None, peers: KvPeers) -> None:
+        super().__init__(env, path)
+        try:
+            from dledger.namesrv.kv_member import KvMember
+        except ImportError as error:
+            raise ConfigError(f"kvPeers needs `pip install 'dledger[kv]'` ({error})") from error
+        self._peers = peers
+        self._directory = peers.directory or f"{(path or 'kvConfig.json').removesuffix('.json')}-kv"
+        self._kind = KvMember
+        self._member: KvMember | None = None
+        self._under_way: dict[int, Done] = {}
+        self._serial = 0
+        self._changed = asyncio.Event()
+        self._whole = False
+        self.problem = "this NameServer has not read the key-value table yet"
+
+    @property
+    def member(self) -> bool:
+        """Whether this one votes."""
+        return self._env.files.exists(join(self._directory, MEMBER_FILE))
+
+    def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
+        """Set a value, or delete it (None). `done` is told when a majority has it, or why not."""
+        check_entry(namespace, key, value)
+        member = self._member
+        if member is None or self.problem:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, self.problem)
+        if len(self._under_way) >= MAX_CHANGES:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_CHANGES} changes are under way")
+        self._serial = serial = self._serial + 1
+        self._under_way[serial] = done
+        loop = asyncio.get_running_loop()
+        loop.call_later(CHANGE_WITHIN_S, self._answer, serial, _unknown(f"none within {CHANGE_WITHIN_S:g} s"))
+
+        def outcome(refused: str | None, failure: str | None, executed: bool) -> None:
+            loop.call_soon_threadsafe(self._done, serial, refused, failure, executed)
+
+        member.change(namespace, key, value, outcome)
+
+    def _done(self, serial: int, refused: str | None, failure: str | None, executed: bool) -> None:
+        if failure is None:
+            error = None if not refused else RemotingError(ResponseCode.SYSTEM_ERROR, refused)
+        elif executed:
+            error = _unknown(failure)
+        else:
+            error = RemotingError(ResponseCode.SYSTEM_BUSY, f"not changed: {failure}")
+        self._answer(serial, error)
+
+    def _answer(self, serial: int, error: RemotingError | None) -> None:
+        done = self._under_way.pop(serial, None)
+        if done is not None:
+            done(error)
+
+    # -- what PySyncObj's thread says, on the loop ------------------------------------------------------
+
+    def _applied(self, namespace: str, key: str, value: str | None) -> None:
+        entries = self._table.setdefault(namespace, {})
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+        if not entries:
+            del self._table[namespace]
+        self._changed.set()
+
+    def _replaced(self, table: dict[str, dict[str, str]]) -> None:
+        self._table = table
+        self._changed.set()
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part, until cancelled."""
+        run, files = self._env.workers.run, self._env.files
+        await run(Lane.DISK, files.mkdir, self._directory)
+        founding = not self.member and self._peers.found
+        if self._peers.found and self.member:
+            self._log.warning("kvFound is set, and this member has its directory: take kvFound out")
+        try:
+            if not self.member and not founding:
+                await self._observe()
+            await run(Lane.DISK, self._mark)
+            self._member = await self._start(votes=True)
+            await self._until(lambda member: member.ready)
+            self.problem = ""
+            if founding:
+                await self._import()
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._export()
+        finally:
+            if self._member is not None:
+                self._member.stop()
+
+    async def _start(self, votes: bool) -> Any:
+        loop = asyncio.get_running_loop()
+
+        def tell(call: Callable[..., None]) -> Callable[..., None]:
+            def told(*values: Any) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended before PySyncObj's thread
+                    loop.call_soon_threadsafe(call, *values)
+
+            return told
+
+        peers = self._peers
+        others = [address for address in peers.peers if address != peers.self_address]
+        try:
+            return self._kind(
+                peers.self_address if votes else None,
+                others,
+                self._directory,
+                peers.password or None,
+                tell(self._applied),
+                tell(self._replaced),
+            )
+        except OSError as error:
+            raise ConfigError(f"kvSelfAddress={peers.self_address}: {error}") from error
+
+    def _mark(self) -> None:
+        self._env.files.open(join(self._directory, MEMBER_FILE), create=True).close()
+        self._env.files.sync_dir(self._directory)
+
+    async def _observe(self) -> None:
+        """Until this one has all that a leader committed, for long enough."""
+        self._log.info("this member begins as an observer, as it has nothing yet", directory=self._directory)
+        self._member = await self._start(votes=False)
+        leader: object = None
+        since = 0.0
+        loop = asyncio.get_running_loop()
+
+        def settled(member: Any) -> bool:
+            nonlocal leader, since
+            found = member.leader if member.caught_up else None
+            if found is None or found != leader:
+                leader, since = found, loop.time()
+            return found is not None and loop.time() - since >= OBSERVE_S
+
+        await self._until(settled)
+        member, self._member = self._member, None
+        await self._env.workers.run(Lane.DISK, member.stop)
+        self._log.info("observed enough: this member votes from now on")
+
+    async def _until(self, reached: Callable[[Any], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        told_at = loop.time() + TOLD_AFTER_S
+        while not reached(self._member):
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            if loop.time() >= told_at:
+                told_at += 60.0
+                self._log.warning(
+                    "no leader among kvPeers yet: start the others. For the first start of a new group, say "
+                    "kvFound=true on all",
+                    peers=";".join(self._peers.peers),
+                )
+
+    async def _import(self) -> None:
+        """A new group begins with what a member's file has; what another one had first stays."""
+        known = {name: dict(entries) for name, entries in self._from_file.items()}
+        for namespace, entries in known.items():
+            for key, value in entries.items():
+                if self.get(namespace, key) is None:
+                    self.change(namespace, key, value, self._imported)
+
+    def _imported(self, error: RemotingError | None) -> None:
+        if error is not None:
+            self._log.warning("an entry of the file was not taken over", reason=error.remark)
+
+    async def load(self) -> None:
+        """What the file has: for a new group."""
+        await super().load()
+        self._from_file: Mapping[str, Mapping[str, str]] = self._table
+        self._table = {}
+
+    async def _export(self) -> None:
+        error = await self._publish(self._table)
+        if error is not None:
+            self._log.warning("the key-value table was not exported", reason=error.remark)
+
+
+def _unknown(reason: str) -> RemotingError:
+    return RemotingError(ResponseCode.SYSTEM_ERROR, f"outcome unknown: {reason}. Read the entry")
+
+
+def table_full(count: int) -> str | None:
+    """Why a new entry is refused, for all members alike."""
+    return f"the KV table has {MAX_ENTRIES} entries" if count >= MAX_ENTRIES else None
