@@ -508,9 +508,9 @@ class LocalCluster:
 
 
 def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str]) -> T:
-    """Poll until `look` gives something; ClusterError with `describe()` after the limit."""
+    """Poll until `look` gives something, which False is not; ClusterError with `describe()` after the limit."""
     deadline = time.monotonic() + limit_s
-    while (value := look()) is None:
+    while (value := look()) is None or value is False:
         if time.monotonic() > deadline:
             raise ClusterError(f"after {limit_s:g} s {describe()}")
         time.sleep(POLL_S)
