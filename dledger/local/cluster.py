@@ -508,7 +508,7 @@ class LocalCluster:
 
 
 def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str]) -> T:
-    """Poll until `look` gives something, which False is not; ClusterError with `describe()` after the limit."""
+    """Poll until `look` gives something, which False is not; ClusterError with `describe()` after that."""
     deadline = time.monotonic() + limit_s
     while (value := look()) is None or value is False:
         if time.monotonic() > deadline:
