@@ -20,8 +20,14 @@ from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
 from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.settings import name as parse_name
 
-SERVER_PACKAGES = ("aiohttp", "lark", "numpy", "prometheus_client")
-"""What the extra `server` brings: a broker does not start without."""
+SERVER_PACKAGES = {
+    "aiohttp": "aiohttp",
+    "lark": "lark",
+    "numpy": "numpy",
+    "prometheus_client": "prometheus_client",
+    "yaml": "pyyaml",
+}
+"""What the extra `server` brings, module -> package: a broker does not start without."""
 ANSWER_LIMIT_S = 5.0
 """How long the followers get to answer once the leader serves; then they are shown as they are."""
 _LOOPBACK = "all is on the loopback address here; for several machines: `dledger broker -c`"
@@ -145,7 +151,7 @@ def bring_back(
 
 def check_installed() -> None:
     """ClusterError with what to install where a broker's packages are missing."""
-    missing = [name for name in SERVER_PACKAGES if find_spec(name) is None]
+    missing = [package for module, package in SERVER_PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise ClusterError(f"a broker needs {', '.join(missing)}: pip install 'dledger[server]'")
 

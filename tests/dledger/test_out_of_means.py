@@ -451,7 +451,8 @@ def test_retention_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             if refusals:
                 raise OSError(refusals.pop(), "planted")
 
-        host = SimpleNamespace(log_begins=refused if failing == "log_begins" else _nothing)
+        begins = refused if failing == "log_begins" else _nothing
+        host = SimpleNamespace(log_begins=begins, kept_from=_nothing)
         if failing == "say_begins":
             monkeypatch.setattr(catalog, "say_begins", refused)
         parts = context(
