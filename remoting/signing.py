@@ -7,10 +7,10 @@ followed by the body. The secret itself never travels.
 
 from __future__ import annotations
 
-import hmac
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha1
 
 from dledger.runtime.environment import variable
 
@@ -22,10 +22,26 @@ SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
 
 
-def signature(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
-    """Of header fields without `Signature`, and a body."""
-    content = "".join([fields[name] for name in sorted(fields)]).encode("utf-8", "replace")
-    return b64encode(hmac.digest(secret, content + body if body else content, "sha1")).decode("ascii")
+_BLOCK = 64
+"""Bytes of a block of SHA-1."""
+
+
+class SigningKey:
+    """HMAC-SHA1 (RFC 2104) with one key, whose two blocks are worked out once: `hmac` takes twice as long for
+    1 KiB."""
+
+    def __init__(self, secret: bytes) -> None:
+        key = (sha1(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
+        self._inner = sha1(bytes(octet ^ 0x36 for octet in key))
+        self._outer = sha1(bytes(octet ^ 0x5C for octet in key))
+
+    def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
+        """Of header fields without `Signature`, and a body: ASCII."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update("".join([fields[name] for name in sorted(fields)]).encode("utf-8", "replace"))
+        inner.update(body)
+        outer.update(inner.digest())
+        return b2a_base64(outer.digest(), newline=False)
 
 
 @dataclass(frozen=True)
@@ -39,9 +55,12 @@ class Credentials:
     security_token: str = field(default="", repr=False)
     """Sent with each request, and signed; brokers of this project do not look at it."""
 
+    _key: SigningKey = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
             raise ValueError("credentials are an access key and a secret key: neither may be empty")
+        object.__setattr__(self, "_key", SigningKey(self.secret_key.encode()))
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
@@ -59,5 +78,5 @@ class Credentials:
         signed = {**fields, ACCESS_KEY: self.access_key}
         if self.security_token:
             signed[SECURITY_TOKEN] = self.security_token
-        signed[SIGNATURE] = signature(signed, body, self.secret_key.encode())
+        signed[SIGNATURE] = self._key.signature(signed, body).decode("ascii")
         return signed

@@ -26,6 +26,7 @@ import yaml
 
 from dledger.broker.auth.address_rules import AddressRule
 from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.remoting.signing import SigningKey
 
 MAX_FILE = 1 << 20
 """Bytes of one file: some 5,000 accounts, parsed in a second, away from the event loop."""
@@ -53,6 +54,7 @@ class Account:
 
     access_key: str
     secret: bytes
+    key: SigningKey
     white: AddressRule
     admin: bool
     topic_perm: int
@@ -131,6 +133,7 @@ def _account(item: Any, number: int) -> Account:
         return Account(
             key,
             secret.encode(),
+            SigningKey(secret.encode()),
             _rule(_text(item, "whiteRemoteAddress"), "whiteRemoteAddress"),
             admin,
             _perm(_text(item, "defaultTopicPerm") or "DENY", "defaultTopicPerm"),

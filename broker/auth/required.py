@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from dledger.broker.admin.refusals import REFUSED
@@ -38,6 +39,11 @@ class Rule:
     """Header fields with groups whose messages are consumed."""
     special: Callable[[Request, Mapping[str, str]], Iterable[Needed]] | None = None
     """What else, from the body or from several fields."""
+
+    @cached_property
+    def plain_topic(self) -> bool:
+        """Whether it needs a permission on one topic and nothing else."""
+        return bool(self.topic) and not self.groups and self.special is None and not self.admin
 
     def needed(self, request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
         """The permissions that a request needs."""
