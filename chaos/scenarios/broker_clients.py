@@ -6,10 +6,11 @@ Each program may be killed and started again at any time; then it goes on with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import shake_128
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dledger.chaos.machine.settings import MS
@@ -45,6 +46,7 @@ from dledger.client.transactions import (
     AsyncTransactionProducer,
     LocalTransactionState,
 )
+from dledger.remoting.bodies import TopicRoute
 from dledger.runtime.env import Env
 
 if TYPE_CHECKING:
@@ -364,6 +366,8 @@ class Consumer(Program):
     """What both kinds of consumers tell the history."""
 
     group = ""
+    routes: Mapping[str, TopicRoute] = MappingProxyType({})
+    """What this life of it knows of topics, as it asked for last."""
 
     def handed(self, life: int, message: ReceivedMessage) -> None:
         """A message came out of the client."""
@@ -393,6 +397,7 @@ class PullReader(Consumer):
         self.lives += 1
         life = self.lives
         async with AsyncPullConsumer(self.group, NAMESRV_ADDR, client=self.options(), env=env) as consumer:
+            self.routes = consumer._core.routes
             next_commit = next_assign = 0
             while True:
                 if self.now() >= next_assign:
@@ -535,6 +540,7 @@ class PushWorker(Consumer):
             client=self.options(),
             env=env,
         )
+        self.routes = consumer._core.routes
         known = list(self._topics)
         for topic in known:
             consumer.subscribe(topic)

@@ -15,6 +15,7 @@ from dledger.chaos.scenarios.broker_clients import (
     ORDERLY_GROUP,
     PULL_GROUP,
     PUSH_GROUP,
+    Consumer,
     Operator,
     OrderlyWorker,
     Planned,
@@ -77,6 +78,8 @@ WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
 CATCH_UP_LIMIT_S = 45.0
 """After healing, and after the last message was taken, every group must have been handed everything within
 this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
+KNOWN_LIMIT_S = 35.0
+"""Within this consumers know the queues of a topic that got more: they ask for routes every 30 s."""
 PROMPT_S = 1.0
 """From the last acknowledgement until all groups were handed the messages, while nothing is wrong."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
@@ -156,10 +159,26 @@ class BrokerRun(Run):
         self.within(limit_s, "what waits for a time of its own comes", self._timers_came)
         self.within(TRANSACTIONS_LIMIT_S, "each transaction ends", self._all_ended)
         self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
+        self.within(KNOWN_LIMIT_S, "consumers know all queues", self._queues_are_known)
         self._promptly(last, PROMPT_S)
         worker = next(self._workers())
         world.kill(worker)
         self._promptly(last, PROMPT_AFTER_A_MEMBER_S)
+
+    def _queues_are_known(self) -> bool:
+        leader = self.stage.leader()
+        broker = None if leader is None else self.stage.broker(leader)
+        if broker is None:
+            return False
+        topics = broker.store.state.topics
+        known = [
+            (topics.get(topic), data)
+            for program in self._programs
+            if isinstance(program, Consumer) and self.stage.world.nodes[program.name].process is not None
+            for topic, route in program.routes.items()
+            for data in route.queueDatas
+        ]
+        return all(config is None or config.read_queues == data.readQueueNums for config, data in known)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:
         """What is sent now is handed out at once, to every group: nobody waits for a time-out of his own."""
