@@ -84,7 +84,7 @@ class KvPeers:
     self_address: Annotated[str, Setting("kvSelfAddress", parse=_peer)] = ""
     """Which of them this one is."""
     directory: Annotated[str, Setting("kvDirectory")] = ""
-    """Where its journal lies; empty: `kv` beside the file of the table."""
+    """Where its journal lies; empty: `kvConfig-kv` beside the file of the table, after that file's name."""
     password: Annotated[str, Setting("kvPassword", secret=True)] = ""
     """Encrypts what they tell each other; equal on all. Needed beyond loopback."""
     found: Annotated[bool, Setting("kvFound")] = False
