@@ -18,6 +18,7 @@ from dledger.broker.store.index_service import IndexBehind
 from dledger.broker.store.message_store import StoreLimits
 from dledger.formats.properties import encode_properties
 from dledger.formats.state import RESENDS, Resend
+from dledger.formats.timers import TIMER_TOPIC
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import SerializeType
 from dledger.runtime.live_settings import SettingsSource
@@ -63,6 +64,30 @@ def place(reply: Reply) -> tuple[int, str, str, str]:
 
 async def count(world: World, topic: str = "T", queue: int = 0) -> int:
     return world.broker.store.state.next_offset(topic, queue)
+
+
+@pytest.mark.parametrize("come", [False, True], ids=["waits", "has come"])
+def test_a_timer_message_waits_once_and_can_be_recalled_by_either_answer(tmp_path: Path, come: bool) -> None:
+    """It is found where it waits, and its time may be over when it is sent again."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            due = {"TIMER_DELIVER_MS": str(world.clock.value + 10_000)}
+            one = await world.send("T", b"hello", 2, first(**due))
+            assert one.ext["recallHandle"]
+            if come:
+                world.clock.value += 11_000
+                world.broker.timers._wake.set()
+                async with asyncio.timeout(10):
+                    while not await count(world, "T", 2):  # noqa: ASYNC110
+                        await asyncio.sleep(0.002)
+            two = await world.send("T", b"hello", 2, again(**due))
+            assert place(two) == place(one)
+            assert two.ext["recallHandle"] == one.ext["recallHandle"]
+            assert await count(world, TIMER_TOPIC) == 1
+            assert await count(world, "T", 2) == come
+
+    run(test)
 
 
 def test_the_second_send_is_answered_with_the_first_ones_result(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dledger.remoting.headers import RecallMessageHeader
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import Reply, World, run
 from tests.broker.test_delays import came, leading, now
+from tests.broker.test_deletions import create, delete
 
 SHORT = {"timer_precision_ms": 1}
 
@@ -347,6 +348,33 @@ def test_what_waits_for_long_is_put_into_the_log_again(
         await until(lambda: min(world.broker.store.state[TIMERS].rows) == 43)
         assert await world.broker.kept_from() is None
         service.cancel()
+
+    run(test)
+
+
+@pytest.mark.parametrize("rolled", [False, True], ids=["due", "rolled over"])
+def test_what_waits_for_a_deleted_topic_does_not_come_to_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled: bool
+) -> None:
+    """Also where it would have been put into the log again in between: a copy lies behind the deletion."""
+    monkeypatch.setattr(timer_service, "KEEP_S", 0.02)
+
+    async def test() -> None:
+        async with standing(tmp_path, timer_roll_window_slots=50, **SHORT) as world:
+            timers, at = world.broker.timers, world.clock.value + 3600_000
+            await create(world)
+            for number in range(3):
+                await world.send("T", b"old", 0, timed(TIMER_DELIVER_MS=at + number))
+            await delete(world)
+            await create(world)
+            if rolled:
+                world.clock.value += 51
+                await until(lambda: timers.dropped == 3)
+            await world.send("T", b"new", 0, timed(TIMER_DELIVER_MS=at + 1))
+            set_clock(world, at + 100)
+            assert [record.body for record in await all_of(world, 1)] == [b"new"]
+            await until(lambda: timers.dropped == 3)
+            assert timers.rolled == 0 and timers.delivered == 1
 
     run(test)
 
