@@ -90,6 +90,20 @@ def test_a_timer_message_waits_once_and_can_be_recalled_by_either_answer(tmp_pat
     run(test)
 
 
+def test_a_timer_message_that_came_at_once_is_stored_once(tmp_path: Path) -> None:
+    """It never was where timer messages wait."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as world:
+            due = {"TIMER_DELIVER_MS": str(world.clock.value - 1)}
+            one = await world.send("T", b"hello", 2, first(**due))
+            two = await world.send("T", b"hello", 2, again(**due))
+            assert place(two) == place(one) and await count(world, "T", 2) == 1
+            assert await count(world, TIMER_TOPIC) == 0
+
+    run(test)
+
+
 def test_the_second_send_is_answered_with_the_first_ones_result(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as world:
