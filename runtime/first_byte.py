@@ -6,7 +6,6 @@ It is looked at in the kernel's buffer, so that whoever gets the socket finds it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -22,6 +21,8 @@ MAX_UNDECIDED = 1000
 MAX_HANDSHAKES = 256
 """Handshakes under way, each up to 2 ms of CPU; one more is closed."""
 BACKLOG = 512
+ACCEPT_PAUSE_S = 1.0
+"""While the system has no descriptor or memory for another connection: it would say so without end."""
 
 _Undecided = tuple[socket.socket, asyncio.TimerHandle]
 
@@ -74,6 +75,8 @@ class FirstByteListener:
         self.sockets = []
         for number in list(self._undecided):
             self._take(number).close()
+        while not self._decided.empty():
+            self._decided.get_nowait()[0].close()
 
     async def run(self) -> None:
         """Hand connections over, until cancelled."""
@@ -113,8 +116,10 @@ class FirstByteListener:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors: the next turn tries again
+            except OSError as error:
                 self._on_failed(f"cannot accept: {error}")
+                loop.remove_reader(listener.fileno())
+                loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listener)
                 return
             connection.setblocking(False)
             if len(self._undecided) >= MAX_UNDECIDED:
@@ -123,6 +128,10 @@ class FirstByteListener:
             timer = loop.call_later(DECIDE_WITHIN_S, self._decide, number, False)
             self._undecided[number] = connection, timer
             loop.add_reader(number, self._look, number)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self.sockets:  # not closed meanwhile
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
     def _look(self, number: int) -> None:
         connection, _ = self._undecided[number]
@@ -143,6 +152,5 @@ class FirstByteListener:
     def _take(self, number: int) -> socket.socket:
         connection, timer = self._undecided.pop(number)
         timer.cancel()
-        with contextlib.suppress(OSError):
-            asyncio.get_running_loop().remove_reader(number)
+        asyncio.get_running_loop().remove_reader(number)
         return connection

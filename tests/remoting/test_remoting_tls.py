@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -214,6 +216,30 @@ def test_silent_connections_are_bounded_and_go_on_without_tls(
             half[1].write(b"\x16\x03\x01")
             assert (await ask(server, None)).code == 0
             assert (await gone.read()) == b""
+
+    asyncio.run(test())
+
+
+def test_without_descriptors_it_pauses_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_byte, "ACCEPT_PAUSE_S", 0.2)
+    settings = settings_of(Authority(tmp_path))
+    accept, refused = socket.socket.accept, 0
+
+    def refuse(listener: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    async def test() -> None:
+        async with serving(settings) as server:
+            monkeypatch.setattr(socket.socket, "accept", refuse)
+            waiting = asyncio.ensure_future(ask(server, TlsOptions(verify=False)))
+            await asyncio.sleep(0.1)
+            assert refused == 1, "not again and again"
+            assert (await waiting).code == 0 and refused == 3
+            assert server.stats.errors == {"connection refused": 3}
 
     asyncio.run(test())
 
