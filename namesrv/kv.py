@@ -91,8 +91,8 @@ class KvTable:
             entries = table.setdefault(namespace, {})
             if value is None:
                 size -= entries.pop(key, None) is not None
-            elif size >= MAX_ENTRIES and key not in entries:
-                done(RemotingError(ResponseCode.SYSTEM_ERROR, f"the KV table has {MAX_ENTRIES} entries"))
+            elif key not in entries and (refused := table_full(size)):
+                done(RemotingError(ResponseCode.SYSTEM_ERROR, refused))
                 continue
             else:
                 size += key not in entries
@@ -124,6 +124,11 @@ def check_entry(namespace: str, key: str, value: str | None) -> None:
         raise RemotingError(
             ResponseCode.SYSTEM_ERROR, f"a KV entry may have {MAX_ENTRY_SIZE} characters at most"
         )
+
+
+def table_full(count: int) -> str | None:
+    """Why a new entry is refused where there are so many."""
+    return f"the KV table has {MAX_ENTRIES} entries" if count >= MAX_ENTRIES else None
 
 
 def encode_table(table: Table) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
 
-from dledger.namesrv.replicated_kv import table_full
+from dledger.namesrv.kv import table_full
 
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.4, 1.2
 """Of elections."""

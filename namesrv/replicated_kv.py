@@ -18,18 +18,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from posixpath import join
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dledger.formats.addresses import split_address
-from dledger.namesrv.kv import MAX_ENTRIES, Done, KvTable, check_entry
+from dledger.namesrv.kv import Done, KvTable, Table, check_entry
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.runtime.env import Env
 from dledger.runtime.settings import ConfigError, Setting, parts
 from dledger.runtime.workers import Lane
+
+if TYPE_CHECKING:
+    from dledger.namesrv.kv_member import KvMember
 
 CHANGE_WITHIN_S = 5.0
 """A change without an outcome for so long is answered with "outcome unknown"."""
@@ -114,16 +117,11 @@ class ReplicatedKv(KvTable):
         self._directory = peers.directory or f"{(path or 'kvConfig.json').removesuffix('.json')}-kv"
         self._kind = KvMember
         self._member: KvMember | None = None
-        self._under_way: dict[int, Done] = {}
+        self._under_way: dict[int, tuple[Done, asyncio.TimerHandle]] = {}
         self._serial = 0
         self._changed = asyncio.Event()
-        self._whole = False
+        self._from_file: Table = {}
         self.problem = "this NameServer has not read the key-value table yet"
-
-    @property
-    def member(self) -> bool:
-        """Whether this one votes."""
-        return self._env.files.exists(join(self._directory, MEMBER_FILE))
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
         """Set a value, or delete it (None). `done` is told when a majority has it, or why not."""
@@ -134,9 +132,9 @@ class ReplicatedKv(KvTable):
         if len(self._under_way) >= MAX_CHANGES:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_CHANGES} changes are under way")
         self._serial = serial = self._serial + 1
-        self._under_way[serial] = done
         loop = asyncio.get_running_loop()
-        loop.call_later(CHANGE_WITHIN_S, self._answer, serial, _unknown(f"none within {CHANGE_WITHIN_S:g} s"))
+        late = _unknown(f"none within {CHANGE_WITHIN_S:g} s")
+        self._under_way[serial] = done, loop.call_later(CHANGE_WITHIN_S, self._answer, serial, late)
 
         def outcome(refused: str | None, failure: str | None, executed: bool) -> None:
             loop.call_soon_threadsafe(self._done, serial, refused, failure, executed)
@@ -153,8 +151,10 @@ class ReplicatedKv(KvTable):
         self._answer(serial, error)
 
     def _answer(self, serial: int, error: RemotingError | None) -> None:
-        done = self._under_way.pop(serial, None)
-        if done is not None:
+        under_way = self._under_way.pop(serial, None)
+        if under_way is not None:
+            done, timer = under_way
+            timer.cancel()
             done(error)
 
     # -- what PySyncObj's thread says, on the loop ------------------------------------------------------
@@ -169,7 +169,7 @@ class ReplicatedKv(KvTable):
             del self._table[namespace]
         self._changed.set()
 
-    def _replaced(self, table: dict[str, dict[str, str]]) -> None:
+    def _replaced(self, table: Table) -> None:
         self._table = table
         self._changed.set()
 
@@ -179,14 +179,15 @@ class ReplicatedKv(KvTable):
         """Take part, until cancelled."""
         run, files = self._env.workers.run, self._env.files
         await run(Lane.DISK, files.mkdir, self._directory)
-        founding = not self.member and self._peers.found
-        if self._peers.found and self.member:
+        votes = await run(Lane.DISK, files.exists, join(self._directory, MEMBER_FILE))
+        founding = not votes and self._peers.found
+        if self._peers.found and votes:
             self._log.warning("kvFound is set, and this member has its directory: take kvFound out")
         try:
-            if not self.member and not founding:
+            if not votes and not founding:
                 await self._observe()
             await run(Lane.DISK, self._mark)
-            self._member = await self._start(votes=True)
+            self._member = self._start(votes=True)
             await self._until(lambda member: member.ready)
             self.problem = ""
             if founding:
@@ -199,7 +200,7 @@ class ReplicatedKv(KvTable):
             if self._member is not None:
                 self._member.stop()
 
-    async def _start(self, votes: bool) -> Any:
+    def _start(self, votes: bool) -> KvMember:
         loop = asyncio.get_running_loop()
 
         def tell(call: Callable[..., None]) -> Callable[..., None]:
@@ -230,12 +231,12 @@ class ReplicatedKv(KvTable):
     async def _observe(self) -> None:
         """Until this one has all that a leader committed, for long enough."""
         self._log.info("this member begins as an observer, as it has nothing yet", directory=self._directory)
-        self._member = await self._start(votes=False)
+        self._member = self._start(votes=False)
         leader: object = None
         since = 0.0
         loop = asyncio.get_running_loop()
 
-        def settled(member: Any) -> bool:
+        def settled(member: KvMember) -> bool:
             nonlocal leader, since
             found = member.leader if member.caught_up else None
             if found is None or found != leader:
@@ -243,13 +244,14 @@ class ReplicatedKv(KvTable):
             return found is not None and loop.time() - since >= OBSERVE_S
 
         await self._until(settled)
-        member, self._member = self._member, None
-        await self._env.workers.run(Lane.DISK, member.stop)
+        await self._env.workers.run(Lane.DISK, self._member.stop)
+        self._member = None
         self._log.info("observed enough: this member votes from now on")
 
-    async def _until(self, reached: Callable[[Any], bool]) -> None:
+    async def _until(self, reached: Callable[[KvMember], bool]) -> None:
         loop = asyncio.get_running_loop()
         told_at = loop.time() + TOLD_AFTER_S
+        assert self._member is not None
         while not reached(self._member):
             await asyncio.sleep(LOOK_INTERVAL_S)
             if loop.time() >= told_at:
@@ -262,8 +264,7 @@ class ReplicatedKv(KvTable):
 
     async def _import(self) -> None:
         """A new group begins with what a member's file has; what another one had first stays."""
-        known = {name: dict(entries) for name, entries in self._from_file.items()}
-        for namespace, entries in known.items():
+        for namespace, entries in self._from_file.items():
             for key, value in entries.items():
                 if self.get(namespace, key) is None:
                     self.change(namespace, key, value, self._imported)
@@ -275,8 +276,7 @@ class ReplicatedKv(KvTable):
     async def load(self) -> None:
         """What the file has: for a new group."""
         await super().load()
-        self._from_file: Mapping[str, Mapping[str, str]] = self._table
-        self._table = {}
+        self._from_file, self._table = self._table, {}
 
     async def _export(self) -> None:
         error = await self._publish(self._table)
@@ -286,8 +286,3 @@ class ReplicatedKv(KvTable):
 
 def _unknown(reason: str) -> RemotingError:
     return RemotingError(ResponseCode.SYSTEM_ERROR, f"outcome unknown: {reason}. Read the entry")
-
-
-def table_full(count: int) -> str | None:
-    """Why a new entry is refused, for all members alike."""
-    return f"the KV table has {MAX_ENTRIES} entries" if count >= MAX_ENTRIES else None
