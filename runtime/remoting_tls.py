@@ -6,7 +6,6 @@ check the server's certificate unless told otherwise; RocketMQ's clients do not,
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Annotated
 from dledger.runtime.environment import variable
 from dledger.runtime.log import Log
 from dledger.runtime.settings import ConfigError, Setting
-from dledger.runtime.tls import watch_handshakes
+from dledger.runtime.tls import ReadFiles, watch_handshakes
 
 REFRESH_INTERVAL_S = 1.0
 """How long files that changed may go unnoticed, at most, before the next handshake."""
@@ -150,23 +149,17 @@ class ServerTls:
     def __init__(self, settings: TlsSettings, log: Log) -> None:
         """Read the files; ConfigError when one is missing or no good."""
         self._settings = settings
-        self._log = log.child("tls")
         self.enforcing = settings.mode == "enforcing"
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Told why a handshake failed: asyncio tells nobody."""
+        paths = [path for path in (settings.certificate, settings.key, settings.authority) if path]
         try:
-            for path in self._paths():
-                open(path, "rb").close()  # an error says which one: OpenSSL's do not
+            self._read = ReadFiles(paths, log)
             self.context: ssl.SSLContext = self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-            self._read = self._versions()
         except OSError as error:
             raise ConfigError(f"tls.server files cannot be used: {error}") from error
         watch_handshakes(self.context, lambda reason: self.on_refused(reason))
         self._looked = 0.0
-
-    def _paths(self) -> list[str]:
-        settings = self._settings
-        return [path for path in (settings.certificate, settings.key, settings.authority) if path]
 
     def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
         settings = self._settings
@@ -177,27 +170,14 @@ class ServerTls:
             context.load_verify_locations(settings.authority)
         return context
 
-    def _versions(self) -> tuple[tuple[int, int], ...]:
-        return tuple((stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, self._paths()))
-
     def refresh(self, now_s: float) -> None:
         """Before a handshake: read changed files again, at loop time `now_s`. Those that cannot be used (half
         written ...) leave all as it was. An authority that was taken out stays trusted until the next
         start."""
-        if now_s - self._looked < REFRESH_INTERVAL_S:
-            return
-        self._looked = now_s
-        try:
-            versions = self._versions()
-        except OSError:
-            versions = ()
-        if versions == self._read:
-            return
-        self._read = versions
-        try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # key and certificate fit, or this raises
-            self._load(self.context)
-        except OSError as error:
-            self._log.warning("changed TLS files cannot be used", reason=str(error))
-        else:
-            self._log.info("TLS files read again", certificate=self._settings.certificate)
+        if now_s - self._looked >= REFRESH_INTERVAL_S:
+            self._looked = now_s
+            self._read.refresh(self._load_again)
+
+    def _load_again(self) -> None:
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # key and certificate fit, or this raises
+        self._load(self.context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -41,20 +41,49 @@ class TlsFiles:
             )
 
 
+class ReadFiles:
+    """PEM files that were read, and are read again when they change."""
+
+    def __init__(self, paths: Sequence[str], log: Log) -> None:
+        """OSError for one that cannot be read."""
+        for path in paths:
+            open(path, "rb").close()  # an error says which one: OpenSSL's do not
+        self._paths = tuple(paths)
+        self._log = log.child("tls")
+        self._read = self._versions()
+
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, self._paths))
+
+    def refresh(self, load: Callable[[], object]) -> None:
+        """Call `load` if they changed. Those that cannot be used (half written ...) leave all as it was: it
+        tries them first."""
+        try:
+            versions = self._versions()
+        except OSError:
+            versions = ()
+        if versions == self._read:
+            return
+        self._read = versions
+        try:
+            load()
+        except OSError as error:
+            self._log.warning("changed TLS files cannot be used", reason=str(error))
+        else:
+            self._log.info("TLS files read again", certificate=self._paths[0])
+
+
 class PeerTls:
     """Contexts for both directions. Changed files count for the next connection (`refresh`)."""
 
     def __init__(self, files: TlsFiles, log: Log) -> None:
         """Read the files; OSError (also TlsError) when one is missing or no good."""
         self._files = files
-        for path in (files.certificate, files.key, files.authority):
-            open(path, "rb").close()  # an error says which one: OpenSSL's do not
-        self._log = log.child("tls")
+        self._read = ReadFiles((files.certificate, files.key, files.authority), log)
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Told why a handshake of an accepted connection failed: asyncio tells nobody."""
         self.server: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        self._read = self._versions()
         watch_handshakes(self.server, lambda reason: self.on_refused(reason))
 
     def _context(self, side: int) -> ssl.SSLContext:
@@ -71,30 +100,17 @@ class PeerTls:
         context.load_cert_chain(files.certificate, files.key, password=lambda: files.password)
         context.load_verify_locations(files.authority)
 
-    def _versions(self) -> tuple[tuple[int, int], ...]:
-        found = [os.stat(path) for path in (self._files.certificate, self._files.key, self._files.authority)]
-        return tuple((stat.st_mtime_ns, stat.st_size) for stat in found)
-
     def refresh(self) -> None:
         """Read changed files again. Those that cannot be used (half written ...) leave all as it was.
 
         An authority that was taken out of its file stays trusted until the next start.
         """
-        try:
-            versions = self._versions()
-        except OSError:
-            versions = ()
-        if versions == self._read:
-            return
-        self._read = versions
-        try:
-            self._context(ssl.PROTOCOL_TLS_SERVER)  # key and certificate belong together, or this raises
-            for context in (self.server, self.client):
-                self._load(context)
-        except OSError as error:
-            self._log.warning("changed TLS files cannot be used", reason=str(error))
-        else:
-            self._log.info("TLS files read again", certificate=self._files.certificate)
+        self._read.refresh(self._load_again)
+
+    def _load_again(self) -> None:
+        self._context(ssl.PROTOCOL_TLS_SERVER)  # key and certificate belong together, or this raises
+        for context in (self.server, self.client):
+            self._load(context)
 
 
 def watch_handshakes(context: ssl.SSLContext, on_refused: Callable[[str], None]) -> None:
