@@ -21,8 +21,9 @@ Buffer = bytes | bytearray | memoryview
 
 # Linux refuses more vectors than this in one pwritev (UIO_MAXIOV).
 MAX_VECTORS = 1024
-# Other systems cannot say what is in memory.
+# Other systems cannot say what is in memory, nor write and sync in one call.
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
+_DSYNC = getattr(os, "RWF_DSYNC", None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class File(Protocol):
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
         """Write all parts one after another at `offset`, whole, or raise OSError."""
+
+    def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
+        """`pwritev`, and make what it wrote durable: what was written before is not meant. A failure is final
+        (safety.md S3)."""
 
     def fdatasync(self) -> None:
         """Make written content (and the length) durable. A failure is final (safety.md S3)."""
@@ -143,6 +148,7 @@ class OsFile:
         self._fd = fd
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+        self._syncs_writes = _DSYNC is not None
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -191,6 +197,22 @@ class OsFile:
                 raise OSError(errno.EIO, "write made no progress", self.path)
             rest = rest[count:]
             offset += count
+
+    def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
+        if _DSYNC is not None and self._syncs_writes:
+            if len(parts) > MAX_VECTORS:
+                parts = [b"".join(parts)]
+            try:
+                written = os.pwritev(self._fd, parts, offset, _DSYNC)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                    raise
+                self._syncs_writes = False  # not every file system, kernel or sandbox knows the flag
+            else:
+                if written == sum(len(part) for part in parts):
+                    return
+        self.pwritev(parts, offset)
+        self.fdatasync()
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)

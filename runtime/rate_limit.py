@@ -75,6 +75,9 @@ class PacedFile:
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> NoReturn:
         raise _read_only(self.path)
 
+    def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> NoReturn:
+        raise _read_only(self.path)
+
     def fdatasync(self) -> NoReturn:
         raise _read_only(self.path)
 

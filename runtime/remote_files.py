@@ -270,6 +270,10 @@ class FsspecFile:
         """Refused."""
         _refuse(self.path)
 
+    def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
+        """Refused."""
+        _refuse(self.path)
+
     def fdatasync(self) -> None:
         """Refused."""
         _refuse(self.path)

@@ -128,6 +128,11 @@ class SimFile:
             ) from error
         self._files.wrote(inode, done, before)
 
+    def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
+        """As a write and an fsync: a crash may fall between them."""
+        self.pwritev(parts, offset)
+        self.fdatasync()
+
     def fdatasync(self) -> None:
         """Make durable what was written before; it is so when the job ends."""
         inode = self._open_inode()

@@ -1,6 +1,6 @@
 """How the tail of a log gets to disk: in groups, each with one positional write and one fdatasync (rule 4).
 
-Index units follow behind the fsync (S4). Room is found before it is needed: segments in the pool and blocks
+Index units follow behind the fsync (S4), those of many groups at once. Room is found before it is needed: segments in the pool and blocks
 of the index files. When there is none, the tail waits (`short_of_space`), nothing is lost, and `can_seal` /
 `can_store` refuse what is new. A failed *write* is another matter and final (S3).
 """
@@ -27,6 +27,11 @@ FLUSH_BYTES = 8 * 1024 * 1024
 """Most of the tail that one write takes, so that acknowledgements keep flowing."""
 ASYNC_SYNC_INTERVAL_S = 0.05
 """ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
+INDEX_GROUPS = 64
+"""Index units wait for so many group writes, and go with the next one's job..."""
+INDEX_DELAY_S = 0.05
+"""... or so long. Until then entries are found by what is in memory. Under ASYNC_FLUSH also how long the last
+of the tail waits for its fsync."""
 ROOM_RETRY_S = 0.25
 """How often a tail that found no room tries again."""
 MAX_SKEW_MS = 1000
@@ -71,6 +76,9 @@ class FlushedLog(MendableLog):
         self.resets = 0
         """How often the log was replaced."""
         self._wake = asyncio.Event()
+        self._index_timer: asyncio.TimerHandle | None = None
+        self._index_due = False
+        """What is not indexed waited long enough, or is enough."""
         self.short_of_space = False
         """The disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
@@ -121,7 +129,7 @@ class FlushedLog(MendableLog):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._unwritten or self._unindexed:
+            while self._unwritten or (self._index_due and self._unindexed):
                 try:
                     async with self._io:
                         try:
@@ -137,13 +145,14 @@ class FlushedLog(MendableLog):
         if not self._unwritten:
             await self._sync_written()
             await self._write_units()
+            self._index_due = False
             return
         loop = asyncio.get_running_loop()
         group = self._next_group()
         start = self._segments.start_of(group[0].pos)
         if not self._segments.has(start):
             await self._roll(start)
-        units = self._pack_units()
+        units = self._pack_units() if self._index_due else None
         if units is not None:
             await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
         began = loop.time()
@@ -166,6 +175,7 @@ class FlushedLog(MendableLog):
         if self._sync_flush:
             self._synced_index = last.last
         self._drop_indexed(units)
+        self._index_later(loop)
         size = last.end_pos - group[0].pos
         self.on_flush(FlushStats(last.last - group[0].first + 1, size, loop.time() - began))
         self.on_durable()
@@ -188,9 +198,10 @@ class FlushedLog(MendableLog):
     ) -> None:
         if units is not None:
             self._index.write(*units)
-        file.pwritev(parts, at)
         if self._sync_flush:
-            file.fdatasync()
+            file.pwritev_synced(parts, at)
+        else:
+            file.pwritev(parts, at)
         self.note_written(last)
 
     async def _sync_written(self) -> None:
@@ -201,6 +212,17 @@ class FlushedLog(MendableLog):
                 await self._env.workers.run(Lane.FLUSH, (await self._segments.file(start)).fdatasync)
             self._synced_index = target
             self._last_sync = asyncio.get_running_loop().time()
+
+    def _index_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if len(self._unindexed) >= INDEX_GROUPS:
+            self._index_due = True
+        if self._index_timer is None:
+            self._index_timer = loop.call_later(INDEX_DELAY_S, self._index_now)
+
+    def _index_now(self) -> None:
+        self._index_timer = None
+        self._index_due = True
+        self._wake.set()
 
     def _pack_units(self) -> tuple[int, bytes] | None:
         """Index units of the batches that are fsynced and not yet in the index files."""
@@ -224,6 +246,7 @@ class FlushedLog(MendableLog):
             last = units[0] + len(units[1]) // INDEX_UNIT.size - 1
             while self._unindexed and self._unindexed[0].last <= last:
                 self._unindexed.popleft()
+            self._index_due = False
 
     async def _write_units(self) -> None:
         units = self._pack_units()

@@ -366,5 +366,4 @@ def _continues(chain: int, header: EntryHeader) -> bool:
 
 def write_synced(file: File, parts: list[bytes], at: int) -> None:
     """One write and its fsync: a job of a worker."""
-    file.pwritev(parts, at)
-    file.fdatasync()
+    file.pwritev_synced(parts, at)

@@ -411,6 +411,8 @@ class LogStore(FlushedLog):
 
         TimeoutError when the disk does not answer. A failure that nobody waited for leaves its marker here.
         """
+        if self._index_timer is not None:
+            self._index_timer.cancel()
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S), self._io:
                 # A cancelled flusher's job may still run.

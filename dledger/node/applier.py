@@ -55,7 +55,8 @@ class Applier:
                 async with self.busy:
                     if not await self._step():
                         break  # `durable_moved` comes when it is repaired
-                await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
+                if self._limit() > self.applied_index:
+                    await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
 
     def _limit(self) -> int:
         return min(self._commit_index, self._log.durable_index)

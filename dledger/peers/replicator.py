@@ -31,6 +31,9 @@ from dledger.runtime import Env
 
 NEAR_ENTRIES = 64
 """A peer that lacks no more is not asked whether it is throttled."""
+COMMIT_NOTICE_S = 0.01
+"""How long a commit waits for a push that tells it along before it is told by itself. Whoever sends one
+message after the other needs no such frames: the next message tells that the one before is committed."""
 CHAIN_STRIKES = 3
 """Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
 
@@ -46,6 +49,9 @@ class ReplicatorEvents(Protocol):
 
     def log_cut(self, last_index: int) -> None:
         """The log ends at `last_index` again."""
+
+    def fail(self, error: BaseException) -> None:
+        """A callback failed: the node ends."""
 
 
 class Installs(Protocol):
@@ -89,6 +95,9 @@ class Replicator:
         self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
         self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
+        self._untold: dict[str, None] = {}
+        """Peers that are to be told of a commit, by `_tell_commits` if not by a push before it."""
+        self._telling = False
         self.corrupt_frames = 0
         self._trusted = True
         self._chain_struck = -1
@@ -123,6 +132,7 @@ class Replicator:
     def stop_leading(self) -> None:
         """The leadership ended: what it has not begun to send is of no use."""
         self.leader = None
+        self._untold = {}
         self._peers.forget_pushes()
         if self.installs is not None:
             self.installs.forget()
@@ -145,7 +155,7 @@ class Replicator:
                 if self.cold.waits(effect.peer):
                     self.cold.add(leader, effect)
                 else:
-                    self._peers.send(effect.peer, Commit(leader.term, leader.self_id, leader.commit_index))
+                    self._tell_soon(effect.peer)
             elif isinstance(effect, leader_core.SendCompare):
                 self._peers.send(
                     effect.peer,
@@ -166,6 +176,24 @@ class Replicator:
                 self.installs.send_install(leader, effect)
             else:
                 self.installs.no_snapshot(effect.peer)
+
+    def _tell_soon(self, peer: str) -> None:
+        self._untold[peer] = None
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_later(COMMIT_NOTICE_S, self._tell_commits)
+
+    def _tell_commits(self) -> None:
+        self._telling = False
+        leader = self.leader
+        untold, self._untold = self._untold, {}
+        if leader is None:
+            return
+        try:
+            for peer in untold:
+                self._peers.send(peer, Commit(leader.term, leader.self_id, leader.commit_index))
+        except Exception as error:
+            self._events.fail(error)  # a loop callback has no caller (rule 7)
 
     def _send_append(self, leader: LeaderReplication, effect: leader_core.SendAppend) -> None:
         far = self._log.last_index - effect.first > NEAR_ENTRIES
@@ -196,6 +224,7 @@ class Replicator:
             leader.commit_index,
             data,
         )
+        self._untold.pop(effect.peer, None)
         self._peers.send(effect.peer, message)
 
     async def _read_cold(

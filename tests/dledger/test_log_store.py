@@ -449,6 +449,7 @@ class BrokenDisk(OsFiles):
                 real()
 
             file.fdatasync = fdatasync  # type: ignore[method-assign]
+            file._syncs_writes = False
         return file
 
 
@@ -511,6 +512,7 @@ class FailsOnce(OsFiles):
                 real()
 
             file.fdatasync = fdatasync  # type: ignore[method-assign]
+            file._syncs_writes = False
         return file
 
 
