@@ -21,8 +21,17 @@ Names of codes are DLedger's (DLedgerResponseCode, VoteResponse.RESULT).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import Annotated
+
+import msgspec
+
+Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+"""Terms, indexes and offsets are signed 64-bit numbers on disk; -1 stands for none."""
+
+
+class PeerMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message is its fields in order (`dledger.peers.wire`); `data` comes last, and travels apart."""
 
 
 class VoteResult(IntEnum):
@@ -61,14 +70,13 @@ class Code(IntEnum):
     """A change of the members, or a transfer, that cannot be made; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(PeerMessage, frozen=True):
     """`term` is the term asked for (in a pre-vote: the current term + 1, which is not yet taken)."""
 
-    term: int
+    term: Number
     candidate: str
-    last_index: int
-    last_term: int
+    last_index: Number
+    last_term: Number
     pre: bool = False
     transfer: bool = False
     """The leader told the candidate to stand: stickiness does not apply (S19)."""
@@ -76,12 +84,11 @@ class VoteRequest:
     """An operator had it do so: no failure of that leader (`dledger.election.preferred`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(PeerMessage, frozen=True):
     """`term` is the voter's, `asked_term` and `pre` repeat the request."""
 
-    term: int
-    asked_term: int
+    term: Number
+    asked_term: Number
     pre: bool
     result: VoteResult
 
@@ -109,86 +116,78 @@ class Holding(IntEnum):
     NEVER_HAD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(PeerMessage, frozen=True):
     """Sent by the leader of `term` each interval, and at once when a read point is wanted.
 
     `round` numbers the leader's rounds of heartbeats within its term.
     """
 
-    term: int
+    term: Number
     leader: str
-    round: int = 0
+    round: Number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(PeerMessage, frozen=True):
     """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags."""
 
-    term: int
+    term: Number
     code: Code
-    round: int = 0
-    health: int = 0
+    round: Number = 0
+    health: Number = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(PeerMessage, frozen=True):
     """Stand for election at once (Raft dissertation 3.10)."""
 
-    term: int
+    term: Number
     leader: str
     commanded: bool = False
     """By an operator: the vote request says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(PeerMessage, frozen=True):
     """Does your entry at `index` have `entry_term`? index -1 (term -1) always agrees."""
 
-    term: int
+    term: Number
     leader: str
-    index: int
-    entry_term: int
-    commit_index: int
+    index: Number
+    entry_term: Number
+    commit_index: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(PeerMessage, frozen=True):
     """Cut from `index` on if your entry there is not of `entry_term` (the leader's is)."""
 
-    term: int
+    term: Number
     leader: str
-    index: int
-    entry_term: int
-    commit_index: int
+    index: Number
+    entry_term: Number
+    commit_index: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(PeerMessage, frozen=True):
     """Entries `first..last`, bytes as the leader wrote them, the first at log offset `pos`."""
 
-    term: int
+    term: Number
     leader: str
-    prev_index: int
-    prev_term: int
-    first: int
-    last: int
-    pos: int
-    commit_index: int
+    prev_index: Number
+    prev_term: Number
+    first: Number
+    last: Number
+    pos: Number
+    commit_index: Number
     data: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(PeerMessage, frozen=True):
     """The commit index, when nothing else carries it (S22)."""
 
-    term: int
+    term: Number
     leader: str
-    commit_index: int
+    commit_index: Number
 
 
-@dataclass(frozen=True, slots=True)
-class PushResponse:
+class PushResponse(PeerMessage, frozen=True):
     """State of the follower's log as verified against this leader.
 
     Two watermarks (S16) of what agrees with the leader: `durable` is the last index that may count for
@@ -197,87 +196,81 @@ class PushResponse:
     On INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry that may still agree.
     """
 
-    term: int
+    term: Number
     code: Code
-    stored: int
-    durable: int
-    end: int
-    hint_index: int = -1
-    hint_term: int = -1
+    stored: Number
+    durable: Number
+    end: Number
+    hint_index: Number = -1
+    hint_term: Number = -1
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshot:
+class InstallSnapshot(PeerMessage, frozen=True):
     """Bytes `offset..` of the snapshot that is true exactly at `index` (term `entry_term`, safety.md S20).
 
     The log goes on at byte `pos` with chain value `chain`. `total` is the size of the whole snapshot;
     InstallResponse.offset asks for the pieces, so that an install goes on where it was cut off.
     """
 
-    term: int
+    term: Number
     leader: str
-    index: int
-    entry_term: int
-    pos: int
-    chain: int
-    total: int
-    offset: int
-    data: bytes | memoryview
+    index: Number
+    entry_term: Number
+    pos: Number
+    chain: Number
+    total: Number
+    offset: Number
     digest: str = ""
     """Of the snapshot's manifest. Equal (index, total, digest) is the same snapshot whoever sends it."""
+    data: bytes | memoryview = b""
 
 
-@dataclass(frozen=True, slots=True)
-class InstallResponse:
+class InstallResponse(PeerMessage, frozen=True):
     """`offset`: next byte wanted of the snapshot at `index`; `total` when it is installed and durable.
 
     INCONSISTENT_STATE: the bytes were not the snapshot that was announced; they are forgotten.
     """
 
-    term: int
+    term: Number
     code: Code
-    index: int
-    offset: int
+    index: Number
+    offset: Number
 
 
-@dataclass(frozen=True, slots=True)
-class RepairRequest:
+class RepairRequest(PeerMessage, frozen=True):
     """Please send entries `first..last`. `number` is repeated by the answer."""
 
-    number: int
-    first: int
-    last: int
+    number: Number
+    first: Number
+    last: Number
 
 
-@dataclass(frozen=True, slots=True)
-class RepairResponse:
+class RepairResponse(PeerMessage, frozen=True):
     """`holding` says what is known of entry `first`; for HAVE `data` holds entries `first..last`, checked."""
 
-    number: int
-    first: int
-    last: int
+    number: Number
+    first: Number
+    last: Number
     holding: Holding
-    pos: int
+    pos: Number
     data: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIndexRequest:
+class ReadIndexRequest(PeerMessage, frozen=True):
     """Which index must be applied before a read that starts now? `number` is repeated by the answer."""
 
-    term: int
+    term: Number
     node: str
-    number: int
+    number: Number
 
 
-@dataclass(frozen=True, slots=True)
-class ReadIndexResponse:
+class ReadIndexResponse(PeerMessage, frozen=True):
     """`index` is the read point when `code` is SUCCESS."""
 
-    term: int
+    term: Number
     code: Code
-    number: int
-    index: int
+    number: Number
+    index: Number
 
 
 Message = (

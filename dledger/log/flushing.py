@@ -1,8 +1,9 @@
 """How the tail of a log gets to disk: in groups, each with one positional write and one fdatasync (rule 4).
 
-Index units follow behind the fsync (S4), those of many groups at once. Room is found before it is needed: segments in the pool and blocks
-of the index files. When there is none, the tail waits (`short_of_space`), nothing is lost, and `can_seal` /
-`can_store` refuse what is new. A failed *write* is another matter and final (S3).
+Index units follow behind the fsync (S4), those of many groups at once. Room is found before it is needed:
+segments in the pool and blocks of the index files. When there is none, the tail waits (`short_of_space`),
+nothing is lost, and `can_seal` / `can_store` refuse what is new. A failed *write* is another matter and final
+(S3).
 """
 
 from __future__ import annotations

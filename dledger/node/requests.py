@@ -64,7 +64,7 @@ class ClientRequests:
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
         """One request."""
-        header = frame.header
+        header = frame.header()
         if not isinstance(header, dict) or not isinstance(header.get("id"), int):
             raise WireError("a request is a map with an id")
         number: int = header["id"]

@@ -160,16 +160,17 @@ class PeerPort:
 
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
         if frame.number == ERROR:
-            connection.close(str(frame.header)[:MAX_ERROR_TEXT])
+            connection.close(str(frame.header())[:MAX_ERROR_TEXT])
             return
-        if frame.number != HELLO or not isinstance(frame.header, dict):
+        header = frame.header() if frame.number == HELLO else None
+        if not isinstance(header, dict):
             raise WireError("the first frame must be a hello")
-        owner = self._owner(frame.header)
+        owner = self._owner(header)
         if owner is None:
-            self._turn_away(connection, frame.header)
+            self._turn_away(connection, header)
         else:
             self._strangers.remove(connection)
-            owner.adopt(connection, frame.header)
+            owner.adopt(connection, header)
 
     def _owner(self, hello: Mapping[str, object]) -> PortOwner | None:
         if len(self._owners) == 1 and len(self._expected) < 2:

@@ -340,16 +340,17 @@ class DLedgerClient:
         return connection
 
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
-        if frame.number == CLIENT_RESPONSE and isinstance(frame.header, dict):
-            future = self._waiting.get(frame.header.get("id", -1))
+        header = frame.header()
+        if frame.number == CLIENT_RESPONSE and isinstance(header, dict):
+            future = self._waiting.get(header.get("id", -1))
             if future is not None and not future.done():
-                future.set_result(_Answer(frame.header, bytes(frame.payload)))
+                future.set_result(_Answer(header, bytes(frame.payload)))
         elif frame.number == ERROR:
             if not connection.ready.done():
-                connection.ready.set_exception(_Refused(str(frame.header)))
-            connection.close(str(frame.header))
+                connection.ready.set_exception(_Refused(str(header)))
+            connection.close(str(header))
         elif frame.number == HELLO:
-            self._learn(frame.header)
+            self._learn(header)
             if not connection.ready.done():
                 connection.ready.set_result(None)
         else:

@@ -65,11 +65,12 @@ class Reassembly:
 
     def add(self, piece: Frame, limit: int) -> Frame | None:
         """The whole frame with its last piece. WireError: it does not follow, or is above `limit` bytes."""
-        match piece.header:
+        header = piece.header()
+        match header:
             case [int(total), int(start)] if start == len(self._whole) and 0 < total <= limit:
                 self._whole += piece.payload
             case _:
-                raise WireError(f"a piece {str(piece.header)[:64]} behind {len(self._whole)} bytes")
+                raise WireError(f"a piece {str(header)[:64]} behind {len(self._whole)} bytes")
         if not piece.payload or len(self._whole) > total:
             raise WireError(f"a piece of {len(piece.payload)} bytes at {start} of {total}")
         if len(self._whole) < total:

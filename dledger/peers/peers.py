@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, get_args
+
+import msgspec
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import MAX_ID
@@ -38,9 +40,18 @@ from dledger.peers.wire import (
 from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls, TlsError
 
+P = ParamSpec("P")
+
 MAX_NONCE = 64
 SHORT_S = 1.0
 """A connection that lived for less was short; after two of them in a row the next dial waits."""
+_SENDERS: dict[type[Any], str] = {
+    type_: field.name
+    for type_ in get_args(Message)
+    for field in msgspec.structs.fields(type_)
+    if field.name in ("leader", "candidate", "node")
+}
+"""The field of a message that names its sender."""
 ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
 
 
@@ -167,7 +178,7 @@ class Peers:
                 except ConnectionRefusedError:
                     if place == reached or len(places) == 1:
                         self.refusals.pop(peer, None)  # what it said is over
-                        self._guard(lambda: self._events.on_refused(peer))
+                        self._guard(self._events.on_refused, peer)
                 except TlsError as error:
                     self._refusals.note("tls", peer, str(error))
                     self._keep(peer, f"no TLS connection to {peer} at {place}: {error}")
@@ -449,7 +460,7 @@ class Peers:
     def _on_frame(self, connection: PeerConnection, frame: Frame) -> None:
         peer = connection.peer
         if frame.number == ERROR:
-            text = str(frame.header)[:MAX_ERROR_TEXT]
+            text = str(frame.header())[:MAX_ERROR_TEXT]
             self._refusals.note("refused by peer", _sender(connection), text)
             if connection.dialled is not None:
                 self._keep(
@@ -471,11 +482,11 @@ class Peers:
             except WireError as error:
                 connection.send_error(str(error))
                 raise
-            self._guard(lambda: self._events.on_message(connection, peer, message))
+            self._guard(self._events.on_message, connection, peer, message)
         elif connection.dialled is not None and frame.number == HELLO:
-            self._on_answer(connection, frame.header)
+            self._on_answer(connection, frame.header())
         elif connection.hello is not None and frame.number == PROOF:
-            if frame.header != connection.nonce:
+            if frame.header() != connection.nonce:
                 self.refuse(connection, "replay", "another nonce than the one asked for: a replay")
                 return
             self._introduced(connection, connection.hello)
@@ -509,27 +520,28 @@ class Peers:
                 older.abort()
             if hello.node in self._redial:
                 self._redial[hello.node].set()
-            self._guard(lambda: self._events.on_hello(hello))
+            self._guard(self._events.on_hello, hello)
         else:
             self._outbound[hello.node] = connection
             self.refusals.pop(hello.node, None)
             if not connection.ready.done():
                 connection.ready.set_result(None)
-            self._guard(lambda: self._events.on_hello(hello))
+            self._guard(self._events.on_hello, hello)
             if not connection.closed:
-                self._guard(lambda: self._events.on_peer_up(hello.node))
+                self._guard(self._events.on_peer_up, hello.node)
 
     def _check_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A peer speaks for itself, and asks on the connections that it dialled."""
         if isinstance(message, REPLIES) is (connection.dialled is None):
             raise WireError(f"{type(message).__name__} came on a connection of the other direction")
-        if any(getattr(message, name, peer) != peer for name in ("leader", "candidate", "node")):
+        sender = _SENDERS.get(type(message))
+        if sender is not None and getattr(message, sender) != peer:
             raise WireError(f"{type(message).__name__} of {peer} names another node")
 
     def _on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         if frame.number != CLIENT_REQUEST:
             raise WireError(f"frame {frame.number} is no request of a client")
-        self._guard(lambda: self._events.on_client_frame(connection, frame))
+        self._guard(self._events.on_client_frame, connection, frame)
 
     def _on_lost(self, connection: PeerConnection) -> None:
         if connection in self._accepted:
@@ -543,7 +555,7 @@ class Peers:
             del self._inbound[peer]
         if self._outbound.get(peer) is connection:
             del self._outbound[peer]
-            self._guard(lambda: self._events.on_peer_down(peer))
+            self._guard(self._events.on_peer_down, peer)
         if peer not in self._inbound and peer not in self._outbound:
             self.hellos.pop(peer, None)
 
@@ -564,10 +576,10 @@ class Peers:
     def _keep(self, peer: str, text: str) -> None:
         self.refusals[peer] = text[:MAX_ERROR_TEXT]
 
-    def _guard(self, call: Callable[[], None]) -> None:
+    def _guard(self, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Protocol callbacks have no caller: whatever they raise ends the node through `run` (rule 7)."""
         try:
-            call()
+            call(*args, **kwargs)
         except WireError:
             raise
         except Exception as error:

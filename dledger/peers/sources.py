@@ -182,8 +182,8 @@ async def ask(place: str, group: str) -> tuple[str, ...]:
 
     def on_frame(connection: PeerConnection, frame: Frame) -> None:
         if not answer.done():
-            header = frame.header if frame.number == HELLO and isinstance(frame.header, dict) else {}
-            told = header.get("addresses")
+            header = frame.header() if frame.number == HELLO else {}
+            told = header.get("addresses") if isinstance(header, dict) else {}
             found = told.values() if isinstance(told, dict) else ()
             answer.set_result(tuple(address for address in found if isinstance(address, str)))
 

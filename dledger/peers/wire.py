@@ -9,20 +9,18 @@ LZ4-compressed when the header says so.
 from __future__ import annotations
 
 import struct
-from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
 import lz4.block
 import msgpack
+import msgspec
 
 from dledger.messages import (
     Append,
-    Code,
     Commit,
     Compare,
     Heartbeat,
     HeartbeatResponse,
-    Holding,
     InstallResponse,
     InstallSnapshot,
     Message,
@@ -35,7 +33,6 @@ from dledger.messages import (
     Truncate,
     VoteRequest,
     VoteResponse,
-    VoteResult,
 )
 
 PROTOCOL_MIN = 1
@@ -78,30 +75,34 @@ _NUMBERS: dict[type[Any], int] = {
     ReadIndexResponse: 16,
 }
 _TYPES = {number: type_ for type_, number in _NUMBERS.items()}
-_NAMES = {type_: tuple(f.name for f in fields(type_) if f.name != "data") for type_ in _NUMBERS}
-_REQUIRED = {
-    type_: sum(1 for f in fields(type_) if f.name != "data" and f.default is MISSING) for type_ in _NUMBERS
-}
 _FIELDS_IN_1: dict[type[Any], int] = {VoteRequest: 6, Heartbeat: 2, HeartbeatResponse: 2, TimeoutNow: 2}
 """How many fields a message had in version 1, where it has more now."""
-_ENUMS: dict[type[Any], tuple[int, type[Any]]] = {
-    VoteResponse: (3, VoteResult),
-    HeartbeatResponse: (1, Code),
-    PushResponse: (1, Code),
-    InstallResponse: (1, Code),
-    RepairResponse: (3, Holding),
-    ReadIndexResponse: (1, Code),
-}
-
-_TEXT_FIELDS = ("candidate", "leader", "node", "digest")
-"""All other fields are numbers."""
 _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
-"""Their field `data` is the payload of the frame."""
+"""Their field `data`, the last one, is the payload of the frame."""
+
+
+def _header_of(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The fields of a message with a payload as they are in the header, and its size if it is compressed."""
+    fields: list[Any] = [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(type_)[:-1]
+    ]
+    fields.append(("raw_size", int | None, None))
+    return msgspec.defstruct(f"{type_.__name__}Header", fields, array_like=True)
+
+
+_DECODERS = {
+    number: msgspec.msgpack.Decoder(_header_of(type_) if type_ in _WITH_PAYLOAD else type_)
+    for number, type_ in _TYPES.items()
+}
+_ENCODE = msgspec.msgpack.Encoder().encode
+_PAIR = 0x92
+"""What msgpack writes for an array of two."""
+_MAX_NUMBER = 0x7F
+"""Of a frame: msgpack writes it as one byte."""
 COMPRESS_ABOVE = 4096
 """Bytes of payload below which LZ4 is not worth a try."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
-_NUMBER_LIMIT = 1 << 63
-"""Terms, indexes and offsets are signed 64-bit numbers on disk."""
 
 
 class WireError(Exception):
@@ -109,11 +110,18 @@ class WireError(Exception):
 
 
 class Frame(NamedTuple):
-    """A decoded frame: type number, header (list or map), payload."""
+    """A frame whose header is not decoded yet: type number, the packed rest of the header, payload."""
 
     number: int
-    header: Any
+    packed: memoryview
     payload: memoryview
+
+    def header(self) -> Any:
+        """What follows the number: a list, a map, a text. WireError when it is malformed."""
+        try:
+            return msgpack.unpackb(self.packed, raw=False, strict_map_key=False)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
+            raise WireError(f"header is not msgpack: {error}") from error
 
 
 def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
@@ -121,6 +129,8 @@ def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
 
     Whoever puts text of others into a header must bound it.
     """
+    if not 0 <= number <= _MAX_NUMBER:
+        raise ValueError(f"frame {number}: numbers go to {_MAX_NUMBER}")
     packed: bytes = msgpack.packb([number, header], use_bin_type=True)
     if len(packed) > MAX_HEADER:
         raise ValueError(f"frame {number}: a header of {len(packed)} bytes, at most {MAX_HEADER}")
@@ -132,56 +142,48 @@ def encode_message(
 ) -> list[bytes | memoryview]:
     """Parts to write one after another, with the fields that `version` of the protocol knows."""
     type_ = type(message)
-    names = _NAMES[type_]
-    if version < 2 and type_ in _FIELDS_IN_1:
-        names = names[: _FIELDS_IN_1[type_]]
-    values: list[Any] = [getattr(message, name) for name in names]
+    number = _NUMBERS[type_]
     if type_ not in _WITH_PAYLOAD:
-        return [encode_frame(_NUMBERS[type_], values)]
-    payload = message.data  # type: ignore[union-attr]
+        values: object = message
+        if version < 2 and type_ in _FIELDS_IN_1:
+            values = msgspec.structs.astuple(message)[: _FIELDS_IN_1[type_]]
+        return [_frame_of(number, values, 0)]
+    *fields, payload = msgspec.structs.astuple(message)
     if compress and len(payload) >= COMPRESS_ABOVE:
-        raw_size = len(payload)
+        fields.append(len(payload))
         payload = lz4.block.compress(payload, store_size=False)
-        values.append(raw_size)
-    return [encode_frame(_NUMBERS[type_], values, len(payload)), payload]
+    return [_frame_of(number, fields, len(payload)), payload]
+
+
+def _frame_of(number: int, values: object, payload_size: int) -> bytes:
+    packed = _ENCODE(values)
+    size = 2 + len(packed)
+    return PREFIX.pack(2 + size + payload_size, size) + bytes((_PAIR, number)) + packed
 
 
 def decode_message(frame: Frame) -> Message:
-    """The message of a frame; WireError when fields are missing or of the wrong type."""
-    type_ = _TYPES.get(frame.number)
-    if type_ is None:
-        raise WireError(f"unknown message type {frame.number}")
-    values = frame.header
-    names = _NAMES[type_]
-    if not isinstance(values, list) or len(values) < _REQUIRED[type_]:
-        raise WireError(f"{type_.__name__}: {len(values) if isinstance(values, list) else 'no'} fields")
-    arguments = dict(zip(names, values, strict=False))
-    for name, value in arguments.items():
-        if not isinstance(value, str if name in _TEXT_FIELDS else int):
-            raise WireError(f"{type_.__name__}.{name}: {type(value).__name__} is no field type")
-        if isinstance(value, int) and not -1 <= value < _NUMBER_LIMIT:
-            raise WireError(f"{type_.__name__}.{name}: {value} is out of range")
-    if type_ in _ENUMS:
-        place, enum = _ENUMS[type_]
-        try:
-            arguments[names[place]] = enum(values[place])
-        except ValueError as error:
-            raise WireError(str(error)) from error
+    """The message of a frame; WireError when fields are missing, of the wrong type or out of range."""
+    number, packed, payload = frame
+    decoder = _DECODERS.get(number)
+    if decoder is None:
+        raise WireError(f"unknown message type {number}")
+    try:
+        message: Any = decoder.decode(packed)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise WireError(f"{_TYPES[number].__name__}: {error}") from error
+    type_ = _TYPES[number]
     if type_ in _WITH_PAYLOAD:
-        arguments["data"] = _payload(frame, values, len(names))
-    message: Message = type_(**arguments)
-    return message
+        *fields, raw_size = msgspec.structs.astuple(message)
+        message = type_(*fields, bytes(payload) if raw_size is None else _unpacked(payload, raw_size))
+    return message  # type: ignore[no-any-return]
 
 
-def _payload(frame: Frame, values: list[Any], plain_fields: int) -> bytes:
-    if len(values) <= plain_fields:
-        return bytes(frame.payload)
-    raw_size = values[plain_fields]
+def _unpacked(payload: memoryview, raw_size: int) -> bytes:
     # LZ4 makes at most 255 bytes of one: a small frame cannot ask for much memory.
-    if not isinstance(raw_size, int) or not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(frame.payload)):
+    if not 0 <= raw_size <= min(_MAX_PAYLOAD, 255 * len(payload)):
         raise WireError(f"payload: impossible raw size {str(raw_size)[:32]}")
     try:
-        data: bytes = lz4.block.decompress(frame.payload, uncompressed_size=raw_size)
+        data: bytes = lz4.block.decompress(payload, uncompressed_size=raw_size)
     except lz4.block.LZ4BlockError as error:
         raise WireError(f"payload is not LZ4: {error}") from error
     if len(data) != raw_size:
@@ -205,10 +207,7 @@ def decode_frame(data: memoryview) -> Frame:
     end = PREFIX.size + header_size
     if end > len(data):
         raise WireError("header longer than its frame")
-    try:
-        unpacked = msgpack.unpackb(data[PREFIX.size : end], raw=False, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
-        raise WireError(f"header is not msgpack: {error}") from error
-    if not isinstance(unpacked, list) or len(unpacked) < 2 or not isinstance(unpacked[0], int):
+    at = PREFIX.size
+    if header_size < 3 or data[at] != _PAIR or data[at + 1] > _MAX_NUMBER:
         raise WireError("header is not [type, fields]")
-    return Frame(unpacked[0], unpacked[1], data[end:])
+    return Frame(data[at + 1], data[at + 2 : end], data[end:])

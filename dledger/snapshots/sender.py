@@ -132,8 +132,8 @@ class InstallSender:
                 offer.chain,
                 offer.total,
                 effect.offset,
-                data,
                 offer.digest,
+                data,
             ),
         )
 

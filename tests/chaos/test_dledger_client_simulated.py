@@ -156,7 +156,7 @@ def serves(frame: Frame, writer: asyncio.StreamWriter) -> None:
     if frame.number == HELLO:
         writer.write(encode_frame(HELLO, {"addresses": {}}))
     else:
-        answer = {"id": frame.header["id"], "code": int(Code.SUCCESS), "index": 7, "term": 1}
+        answer = {"id": frame.header()["id"], "code": int(Code.SUCCESS), "index": 7, "term": 1}
         writer.write(encode_frame(CLIENT_RESPONSE, answer))
 
 
@@ -170,7 +170,8 @@ def does_not_lead(frame: Frame, writer: asyncio.StreamWriter) -> None:
     if frame.number == HELLO:
         writer.write(encode_frame(HELLO, {"addresses": {}}))
     else:
-        writer.write(encode_frame(CLIENT_RESPONSE, {"id": frame.header["id"], "code": int(Code.NOT_LEADER)}))
+        number = frame.header()["id"]
+        writer.write(encode_frame(CLIENT_RESPONSE, {"id": number, "code": int(Code.NOT_LEADER)}))
 
 
 def ask(world: World, call: Callable[[DLedgerClient], Awaitable[Any]], peers: tuple[str, ...]) -> str:

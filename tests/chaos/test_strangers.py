@@ -267,7 +267,7 @@ def test_what_a_client_is_told_does_not_let_it_pass_for_a_member() -> None:
             loop = asyncio.get_running_loop()
 
             def keep(connection: PeerConnection, frame: Frame) -> None:
-                said.append(frame.header)
+                said.append(frame.header())
 
             _, connection = await loop.create_connection(
                 lambda: PeerConnection(keep, lambda lost: None, 1 << 20), "n0", 40911

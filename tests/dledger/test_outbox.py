@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +83,7 @@ def test_what_was_begun_is_not_forgotten() -> None:
 
 
 def piece(header: object, payload: bytes = b"x") -> Frame:
-    return Frame(PIECE, header, memoryview(payload))
+    return Frame(PIECE, memoryview(msgpack.packb(header)), memoryview(payload))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def piece(header: object, payload: bytes = b"x") -> Frame:
         piece([100, 1]),
         piece([0, 0]),
         piece([LIMIT + 1, 0]),
-        piece([1 << 80, 0]),
+        piece([(1 << 64) - 1, 0]),
         piece([-1, 0]),
         piece([1, 0], b"xx"),
         piece([100, 0], b""),

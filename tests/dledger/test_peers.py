@@ -113,7 +113,7 @@ class Wire:
         assert frame.number == ERROR
         async with asyncio.timeout(3):
             assert await self._reader.read() == b""
-        return str(frame.header)
+        return str(frame.header())
 
     def close(self) -> None:
         self._writer.close()
@@ -139,7 +139,7 @@ class Bench:
         wire.hello(hello)
         answer = await wire.frame()
         if hello.protocol_max > 1:
-            wire.send(encode_frame(PROOF, answer.header["nonce"]))
+            wire.send(encode_frame(PROOF, answer.header()["nonce"]))
         await self.until(lambda: len(self.events.hellos) > before)
         return wire
 
@@ -377,7 +377,7 @@ def test_a_recorded_connection_played_again_is_refused(ports: list[int]) -> None
         async with connections(ports) as bench:
             wire = await bench.dial()
             wire.hello(HELLO_OF_N1)
-            proof = encode_frame(PROOF, (await wire.frame()).header["nonce"])
+            proof = encode_frame(PROOF, (await wire.frame()).header()["nonce"])
             wire.send(proof + vote)
             await bench.until(lambda: len(bench.events.messages) == 1)
 
@@ -601,7 +601,7 @@ def test_a_client_with_too_much_under_way_is_not_read() -> None:
         connection = PeerConnection(lambda c, frame: handle(c, frame), lambda _: None, 1000)
 
         def handle(connection: PeerConnection, frame: Frame) -> None:
-            frames.append(frame.header)
+            frames.append(frame.header())
             connection.hold()
 
         transport = FakeTransport()

@@ -327,8 +327,8 @@ def test_a_cut_beside_lost_index_units_ends_where_it_should(tmp_path: Path, lost
     kept: list[bytes] = []
 
     async def work(log: LogStore) -> None:
-        await append(log, 60)
-        await append(log, 1)
+        await append(log, 61)
+        await log._write_units()
         await log.sync_index()
         pos, size = log.locate(49)
         before = await content(log)
@@ -351,8 +351,8 @@ def test_a_cut_beside_lost_index_units_ends_where_it_should(tmp_path: Path, lost
 
 def test_the_chain_at_the_end_is_known_again_when_the_last_entry_was_examined(tmp_path: Path) -> None:
     async def work(log: LogStore) -> None:
-        await append(log, 60)
-        await append(log, 1)
+        await append(log, 61)
+        await log._write_units()
         await log.sync_index()
         log.note_damage(49, 49)
         await log.truncate(50)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from test_node import Group, ListHost
 
@@ -36,7 +37,7 @@ HELLO = Hello("g", "n1", "i1", "c", 1, PROTOCOL_MAX, 1 << 30, True)
 
 def fields(message: Message, version: int) -> list[object]:
     (data, *_) = encode_message(message, version=version)
-    header: list[object] = decode_frame(memoryview(data)).header
+    header: list[object] = decode_frame(memoryview(data)).header()
     return header
 
 
@@ -59,7 +60,7 @@ def test_missing_new_fields_get_their_default_and_unknown_ones_are_ignored() -> 
     assert decoded(3, [3, "n0", 7, "of version 9", 1.5]) == Heartbeat(3, "n0", 7)
     request = VoteRequest(4, "n1", 10, 3, False, True, True)
     assert decoded(1, [4, "n1", 10, 3, False, True, True, {"more": 1}]) == request
-    assert decoded(1, [4, "n1", 10, 3, False, True]) == replace(request, commanded=False)
+    assert decoded(1, [4, "n1", 10, 3, False, True]) == msgspec.structs.replace(request, commanded=False)
     assert decoded(5, [4, "n1"]) == TimeoutNow(4, "n1", False)
 
 

@@ -73,7 +73,7 @@ def test_fields_of_a_newer_version_are_ignored_and_missing_defaults_filled_in() 
 @pytest.mark.parametrize(
     "frame",
     [
-        encode_frame(999, [1]),
+        encode_frame(99, [1]),
         encode_frame(9, [4]),
         encode_frame(9, {"term": 4}),
         encode_frame(9, [4, "n0", [1]]),

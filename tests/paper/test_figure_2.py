@@ -7,12 +7,12 @@ Append here; the consistency check without entries is a Compare; its answer is a
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import paper_kit as kit
 import pytest
+from msgspec.structs import replace
 
 from dledger.chaos.cores import Entry, FixedChance
 from dledger.election.effects import RoleChanged, SaveHardState
