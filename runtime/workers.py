@@ -41,11 +41,18 @@ class Workers(Protocol):
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Start a job; the future carries its result or its exception."""
 
+    def start(
+        self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Start a job; `done` is called on the loop with its result, or its exception: a turn of the loop
+        sooner than who waits for a future goes on. It must not raise."""
+
     def close(self) -> None:
         """Wait for running jobs and end the threads."""
 
 
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Done = Callable[[Any, BaseException | None], None]
+Job = tuple[Callable[[], Any], Done, "asyncio.Future[Any] | None", asyncio.AbstractEventLoop]
 
 
 class ThreadWorkers:
@@ -64,8 +71,14 @@ class ThreadWorkers:
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._lanes[lane].put((partial(job, *args, **kwargs) if args or kwargs else job, future, loop))
+        call = partial(job, *args, **kwargs) if args or kwargs else job
+        self._lanes[lane].put((call, partial(_complete, future), future, loop))
         return future
+
+    def start(
+        self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        self._lanes[lane].put((job, done, None, asyncio.get_running_loop()))
 
     def close(self) -> None:
         """Wait for queued jobs, up to CLOSE_LIMIT_S for each lane."""
@@ -92,16 +105,16 @@ class _LaneThreads:
 
     def _main(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, future, loop = item
-            if future.cancelled():
+            job, done, future, loop = item
+            if future is not None and future.cancelled():
                 continue
             try:
                 result = job()
             except BaseException as error:
-                _report(loop, future, None, error)
+                _report(loop, done, None, error)
             else:
-                _report(loop, future, result, None)
-            del item, job, future, loop
+                _report(loop, done, result, None)
+            del item, job, done, future, loop
 
     def close(self) -> None:
         for _ in self._threads:
@@ -112,11 +125,9 @@ class _LaneThreads:
         self._threads = []
 
 
-def _report(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
-) -> None:
+def _report(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:
     try:
-        loop.call_soon_threadsafe(_complete, future, result, error)
+        loop.call_soon_threadsafe(done, result, error)
     except RuntimeError:
         return  # the loop is closed: nobody waits any more
 

@@ -39,6 +39,7 @@ class Job:
 
     __slots__ = (
         "commits",
+        "done",
         "error",
         "function",
         "future",
@@ -54,6 +55,7 @@ class Job:
         self.lane = lane
         self.future = future
         self.function = function
+        self.done: Callable[[Any, BaseException | None], None] | None = None
         self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
         self.synced = False  # nothing but plain writes may follow in this job
         self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
@@ -96,20 +98,29 @@ class SimWorkers:
         """Start a job; the future carries its result or its exception."""
         return self.submit(lane, job, args, kwargs)
 
+    def start(
+        self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """As `Workers.start`."""
+        self._submit(lane, job).done = done
+
     def submit(
         self, lane: Lane | str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> asyncio.Future[Any]:
         """As `run`, for the executor too."""
+        call = (lambda: function(*args, **kwargs)) if args or kwargs else function
+        return self._submit(lane, call).future
+
+    def _submit(self, lane: Lane | str, call: Callable[[], Any]) -> Job:
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         place = self._lanes[lane]
-        call = (lambda: function(*args, **kwargs)) if args or kwargs else function
         job = Job(place, self._process.loop.create_future(), call)
         if place.free:
             self._take(job)
         else:
             place.queue.append(job)
-        return job.future
+        return job
 
     def close(self) -> None:
         """Run what is queued to its end now, and take no more (a blocking wait in production)."""
@@ -277,6 +288,9 @@ class SimWorkers:
                 commit()
             job.commits.clear()
         if self._process.loop.dead or job.future.done():
+            return
+        if job.done is not None:
+            self._process.loop.call_soon_threadsafe(job.done, job.result, job.error)
             return
         if job.error is not None:
             job.future.set_exception(job.error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from dledger.errors import OUT_OF_MEANS, PASSING, refused_by_system
@@ -80,6 +81,11 @@ class FlushedLog(MendableLog):
         self._index_timer: asyncio.TimerHandle | None = None
         self._index_due = False
         """What is not indexed waited long enough, or is enough."""
+        self._runs = False
+        self._idle = False
+        """The flusher runs, and waits to be woken."""
+        self._failure: BaseException | None = None
+        """What a group write that nobody waited for ended with."""
         self.short_of_space = False
         """The disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
@@ -92,7 +98,12 @@ class FlushedLog(MendableLog):
     # Appending
 
     def append(self, batch: Batch) -> None:
-        """Join sealed entries to the tail and wake the flusher; continuity is the caller's proof."""
+        """Join sealed entries to the tail and have them written; continuity is the caller's proof."""
+        self.join(batch)
+        self._wake.set()
+
+    def join(self, batch: Batch) -> None:
+        """The same, and leave the writing to `flush`, which must follow in this turn of the loop."""
         if batch.first != self._last_index + 1 or batch.pos < self._end_pos:
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
         self._terms.add(batch.first, batch.term)
@@ -105,7 +116,11 @@ class FlushedLog(MendableLog):
         self.newest_ms = max(self.newest_ms, store_time_of(batch.data, last))
         if not self.covered:
             self.covered = batch.data[last + CHANNEL_OFFSET] >= 0x80
-        self._wake.set()
+
+    def flush(self) -> None:
+        """Have what joined the tail written: at once, if it takes no more than one job of the worker."""
+        if self._unwritten and not self._begin():
+            self._wake.set()
 
     def store_time_now(self) -> int:
         """Store time for the next record, in ms: the clock's, but never before the newest one's (S15)."""
@@ -127,22 +142,83 @@ class FlushedLog(MendableLog):
 
     async def run_flusher(self) -> None:
         """Write the tail until cancelled. A failed write or fsync is final: NodeFailed (S3)."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._unwritten or (self._index_due and self._unindexed):
-                try:
-                    async with self._io:
-                        try:
-                            await self._flush_once()
-                        except OSError as error:
-                            await self.poison(error)
-                except NoRoom as error:
-                    self._say_short(str(error))
-                    await asyncio.sleep(ROOM_RETRY_S)
+        self._runs = True
+        try:
+            while True:
+                self._idle = True
+                await self._wake.wait()
+                self._idle = False
+                self._wake.clear()
+                if self._failure is not None:
+                    await self._fail(self._failure)
+                while self._due():
+                    try:
+                        async with self._io:
+                            try:
+                                if self._due():
+                                    await self._flush_once()
+                            except OSError as error:
+                                await self.poison(error)
+                    except NoRoom as error:
+                        self._say_short(str(error))
+                        await asyncio.sleep(ROOM_RETRY_S)
+        finally:
+            self._runs = self._idle = False
+            if self._failure is not None:
+                self._io.release()  # see `_flushed`
+
+    def _due(self) -> bool:
+        return bool(self._unwritten or (self._index_due and self._unindexed))
+
+    async def _fail(self, error: BaseException) -> NoReturn:
+        if isinstance(error, OSError):
+            await self.poison(error)
+        raise error
+
+    def _begin(self) -> bool:
+        """Start a group write from here: the flusher would do it a turn of the loop later, and hear of its
+        end another one later. False where it takes more than that write."""
+        if not self._idle or self._wake.is_set() or self._io.locked():
+            return False
+        group = self._next_group()
+        file = self._segments.opened(self._segments.start_of(group[0].pos))
+        if file is None:
+            return False
+        units = self._pack_units() if self._index_due else None
+        if units is not None and self._index.lacks(units[0], len(units[1]) // INDEX_UNIT.size):
+            return False
+        if not self._io.take():
+            return False
+        self._env.workers.start(
+            Lane.FLUSH,
+            self._job(units, file, group),
+            partial(self._flushed, group, units, asyncio.get_running_loop().time()),
+        )
+        return True
+
+    def _flushed(
+        self,
+        group: list[Batch],
+        units: tuple[int, bytes] | None,
+        began: float,
+        _: None,
+        error: BaseException | None,
+    ) -> None:
+        """The group write that `_begin` started has ended."""
+        if error is None:
+            try:
+                self._written(group, units, began)
+            except BaseException as failure:  # a loop callback has no caller: the flusher raises it
+                error = failure
+        if error is not None and self._runs:
+            # Held on: nobody may write behind a write that failed, before the node has ended.
+            self._failure = error
+            self._wake.set()
+            return
+        self._io.release()
+        self.flush()
 
     async def _flush_once(self) -> None:
-        run = self._env.workers.run
         if not self._unwritten:
             await self._sync_written()
             await self._write_units()
@@ -157,15 +233,13 @@ class FlushedLog(MendableLog):
         if units is not None:
             await self._make_index_files(units[0], len(units[1]) // INDEX_UNIT.size)
         began = loop.time()
-        await run(
-            Lane.FLUSH,
-            self._write_job,
-            units,
-            await self._segments.file(start),
-            [batch.data for batch in group],
-            group[0].pos - start,
-            group[-1].last,
-        )
+        await self._env.workers.run(Lane.FLUSH, self._job(units, await self._segments.file(start), group))
+        self._written(group, units, began)
+        if not self._sync_flush and loop.time() - self._last_sync > ASYNC_SYNC_INTERVAL_S:
+            await self._sync_written()
+
+    def _written(self, group: list[Batch], units: tuple[int, bytes] | None, began: float) -> None:
+        """A group is in its file: say so."""
         for batch in group:
             self._unwritten.popleft()
             self._unindexed.append(batch)
@@ -176,12 +250,12 @@ class FlushedLog(MendableLog):
         if self._sync_flush:
             self._synced_index = last.last
         self._drop_indexed(units)
+        loop = asyncio.get_running_loop()
         self._index_later(loop)
         size = last.end_pos - group[0].pos
         self.on_flush(FlushStats(last.last - group[0].first + 1, size, loop.time() - began))
-        self.on_durable()
-        if not self._sync_flush and loop.time() - self._last_sync > ASYNC_SYNC_INTERVAL_S:
-            await self._sync_written()
+        if self._runs:  # else the node is about to end
+            self.on_durable()
 
     def _next_group(self) -> list[Batch]:
         group: list[Batch] = []
@@ -194,16 +268,21 @@ class FlushedLog(MendableLog):
             size += batch.end_pos - batch.pos
         return group
 
-    def _write_job(
-        self, units: tuple[int, bytes] | None, file: File, parts: list[bytes | memoryview], at: int, last: int
-    ) -> None:
-        if units is not None:
-            self._index.write(*units)
-        if self._sync_flush:
-            file.pwritev_synced(parts, at)
-        else:
-            file.pwritev(parts, at)
-        self.note_written(last)
+    def _job(self, units: tuple[int, bytes] | None, file: File, group: list[Batch]) -> Callable[[], None]:
+        parts = [batch.data for batch in group]
+        at = group[0].pos - self._segments.start_of(group[0].pos)
+        last = group[-1].last
+
+        def write() -> None:
+            if units is not None:
+                self._index.write(*units)
+            if self._sync_flush:
+                file.pwritev_synced(parts, at)
+            else:
+                file.pwritev(parts, at)
+            self.note_written(last)
+
+        return write
 
     async def _sync_written(self) -> None:
         """ASYNC_FLUSH: fsync what was written, so that its index units may follow."""

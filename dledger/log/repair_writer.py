@@ -30,6 +30,7 @@ from dledger.formats.entry import (
 )
 from dledger.log.index_files import IndexFiles
 from dledger.log.index_units import settled
+from dledger.log.io_lock import IoLock
 from dledger.log.reader import ReadableLog
 from dledger.log.reading import check_stored, store_time_of
 from dledger.log.recovery_scan import (
@@ -102,7 +103,7 @@ class MendableLog(ReadableLog):
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, index_units_per_file: int) -> None:
         super().__init__(env, node_dir, segment_size, index_units_per_file)
-        self._io = asyncio.Lock()
+        self._io = IoLock()
         """Held while the files of the log change."""
 
     @abstractmethod

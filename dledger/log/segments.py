@@ -75,6 +75,10 @@ class Segments:
         place = bisect_left(self._starts, start)
         return place < len(self._starts) and self._starts[place] == start
 
+    def opened(self, start: int) -> File | None:
+        """The file of a segment, if it is there and open."""
+        return self._files.get(start) if self.has(start) else None
+
     async def file(self, start: int) -> File:
         """The file of a segment that is there, opened by a worker if it is not; OSError."""
         file = self._files.get(start)

@@ -33,6 +33,12 @@ class NotingWorkers:
             return self._workers.run(lane, job, *args, **kwargs)
         return self._workers.run(lane, self._noted, partial(job, *args, **kwargs))
 
+    def start(
+        self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """As `Workers.start`."""
+        self._workers.start(lane, partial(self._noted, job) if lane is Lane.FLUSH else job, done)
+
     def _noted(self, job: Callable[[], T]) -> T:
         try:
             return job()

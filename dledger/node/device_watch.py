@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from dledger.runtime import Lane, Workers
@@ -29,6 +30,27 @@ class WatchedWorkers:
             self._began[number] = asyncio.get_running_loop().time()
             future.add_done_callback(lambda _: self._began.pop(number, None))
         return future
+
+    def start(
+        self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """As `Workers.start`."""
+        if lane is Lane.FLUSH:
+            self._number = number = self._number + 1
+            self._began[number] = asyncio.get_running_loop().time()
+            self._workers.start(lane, job, partial(self._ended, number, done))
+        else:
+            self._workers.start(lane, job, done)
+
+    def _ended(
+        self,
+        number: int,
+        done: Callable[[T | None, BaseException | None], None],
+        result: T | None,
+        error: BaseException | None,
+    ) -> None:
+        del self._began[number]
+        done(result, error)
 
     def close(self) -> None:
         """As `Workers.close`."""

@@ -65,6 +65,7 @@ class Inbox:
         self._members = context.members
         self._versions = context.versions
         self._held = context.held
+        self._log = context.log
         self._peers = context.peers
         self._elector = context.elector
         self._elections = context.elections
@@ -156,6 +157,10 @@ class Inbox:
             self.handle(peer, message)
         self._elections.schedule()
         self._events.stepped()
+
+    def on_read(self) -> None:
+        """All that came at once is handled: entries of it are written together (rule 4)."""
+        self._log.flush()
 
     def handle(self, peer: str, message: Message) -> None:
         """Handle a message now that it is its turn."""

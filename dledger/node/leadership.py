@@ -166,7 +166,8 @@ class Leadership:
             return
         try:
             for batch in appender.take():
-                self._log.append(batch)
+                self._log.join(batch)
+            self._log.flush()
             self._replicator.perform(leader.extended())
             self._events.stepped()
         except Exception as error:

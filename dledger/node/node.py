@@ -311,6 +311,7 @@ class Node:
         check_order(log.first_index, log.last_index, log.durable_mark, self.commit_index, self.applied_index)
 
     def _released(self) -> None:
+        self.log.flush()
         self.elections.schedule()
         self.stepped()
 

@@ -87,6 +87,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.closed = False
         self.host = "?"
         """Address of the other side's machine."""
+        self.on_read: Callable[[], None] | None = None
+        """Called when the frames that came at once are handed out."""
         self.pieces = Reassembly()
         self._outbox = Outbox()
         self._on_frame = on_frame
@@ -261,6 +263,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.close(str(error))
         finally:
             self._parsing = False
+            if self.on_read is not None:
+                self.on_read()
 
     def _parse(self) -> None:
         """Hand out every whole frame; what is left moves to the front."""

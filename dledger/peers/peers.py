@@ -85,6 +85,9 @@ class PeerEvents(Protocol):
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer."""
 
+    def on_read(self) -> None:
+        """The messages that came at once from a peer were all given to `on_message`."""
+
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         """A request of the DLedger client protocol."""
 
@@ -493,6 +496,9 @@ class Peers:
         else:
             raise WireError(f"frame {frame.number} before the hello is complete")
 
+    def _on_read(self) -> None:
+        self._guard(self._events.on_read)
+
     def _on_answer(self, connection: PeerConnection, header: object) -> None:
         """The hello of the peer that was dialled."""
         hello = self._check(connection, header)
@@ -506,6 +512,7 @@ class Peers:
     def _introduced(self, connection: PeerConnection, hello: Hello) -> None:
         """Both sides know each other: messages may flow."""
         connection.peer = hello.node
+        connection.on_read = self._on_read
         connection.hello = hello
         connection.max_frame = self._config.max_frame_bytes
         self.hellos[hello.node] = hello

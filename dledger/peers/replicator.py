@@ -393,7 +393,7 @@ class Replicator:
 
     def _append_run(self, run: Run, first: int) -> None:
         for batch in run.batches(first):
-            self._log.append(batch)
+            self._log.join(batch)  # written when all that came with it is read: `Inbox.on_read`
         for index in run.configs:
             if index >= first:
                 self._events.config_appended(index, run.body(index))

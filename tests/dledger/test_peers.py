@@ -81,6 +81,8 @@ class Recorder:
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         self.messages.append((peer, message))
 
+    def on_read(self) -> None: ...
+
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None: ...
 
 
