@@ -301,11 +301,12 @@ class Broker:
     def apply(self, chunk: Chunk) -> None:
         """Committed, durable entries."""
         self.store.apply(chunk)
+        index = self.store.applied_index
         if self._writer is not None:
-            self._writer.applied(self.store.applied_index)
-        self.offsets.applied(self.store.applied_index)
-        self.applied.on_commit(self.store.applied_index)
-        self.resends.applied(self.store.applied_index)
+            self._writer.applied(index)
+        self.offsets.applied(index)
+        self.applied.on_commit(index)
+        self.resends.applied(index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
         """Role, term or leader changed."""

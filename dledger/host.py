@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 
 class Role(Enum):
@@ -17,8 +18,7 @@ class Role(Enum):
     LEARNER = "LEARNER"
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Committed, locally durable, whole entries back to back: `data[0]` is at log offset `pos`.
 
     `data` may be a view of a mapped file: valid only during the call.

@@ -21,6 +21,7 @@ from dledger.formats.checksum import crc32
 
 HEADER = struct.Struct(">iiqqqIIIi")
 HEADER_SIZE = 48
+_POS = struct.Struct(">q")
 BODY_OFFSET = HEADER_SIZE
 MAGIC = 1
 APACHE_MAGICS = (1, 2, 3)
@@ -127,6 +128,12 @@ def chain_crc(previous: int, index: int, term: int, body_crc: int) -> int:
 def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> EntryHeader:
     """Read 48 bytes; struct.error when there are fewer. Nothing is checked."""
     return EntryHeader._make(HEADER.unpack_from(data, offset))
+
+
+def entry_pos(data: bytes | bytearray | memoryview) -> int:
+    """The log offset in the header at the beginning; struct.error when that is cut off."""
+    pos: int = _POS.unpack_from(data, 24)[0]
+    return pos
 
 
 def encode_entry(

@@ -1,7 +1,7 @@
 """Watching one life of one node: its events reach the invariants at once, and nothing of its course changes.
 
 The probe is the listener of the node's host (roles, commits, applied entries) and wraps methods of this
-node's objects: `log.append`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
+node's objects: `log.join`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
 the log, (term, chain, pos, size) by index, so that each comparison is a look-up.
 """
 
@@ -72,7 +72,7 @@ class Probe(HostEvents):
     def attach(self, node: Node) -> None:
         """Wrap the methods."""
         self.node = node
-        append, truncate, send = node.log.append, node.log.truncate, node.peers.send
+        append, truncate, send = node.log.join, node.log.truncate, node.peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
         reached = node.snapshots.boundary.reached
         opens, save, perform = node.elector.open, node.elections._save, node.elections.perform
@@ -141,7 +141,7 @@ class Probe(HostEvents):
         node.elections.perform = probed_perform  # type: ignore[method-assign]
         node._on_durable = probed_durable  # type: ignore[method-assign]
         node.applied = probed_applied  # type: ignore[method-assign]
-        node.log.append = probed_append  # type: ignore[method-assign]
+        node.log.join = probed_append  # type: ignore[method-assign]
         node.log.truncate = probed_truncate  # type: ignore[method-assign]
         node.log.drop_before = probed_drop_before  # type: ignore[method-assign]
         node.log.reset = probed_reset  # type: ignore[method-assign]

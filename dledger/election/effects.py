@@ -5,30 +5,27 @@ What follows a `SaveHardState` may happen only when term and vote are on disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dledger.formats.store_files import HardState
 from dledger.host import Role
 from dledger.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class SaveHardState:
+class SaveHardState(msgspec.Struct, frozen=True):
     """Make term and vote durable before anything that follows."""
 
     state: HardState
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to a peer; it may be lost."""
 
     peer: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """Role, term or known leader are new."""
 
     role: Role
@@ -36,8 +33,7 @@ class RoleChanged:
     leader_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RoundConfirmed:
+class RoundConfirmed(msgspec.Struct, frozen=True):
     """A quorum of voters answered this leader's heartbeats of this round or of a later one."""
 
     round: int

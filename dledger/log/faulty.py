@@ -15,13 +15,14 @@ class FaultyEntries:
     """Disjoint, sorted ranges `first..last`, joined where they touch."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
+        self.ranges: list[tuple[int, int]] = []
+        """To be looked at, not changed: whether there are any is asked several times a message."""
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return bool(self.ranges)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(list(self._ranges))
+        return iter(list(self.ranges))
 
     def __contains__(self, index: int) -> bool:
         return self.within(index, index) is not None
@@ -29,43 +30,43 @@ class FaultyEntries:
     @property
     def count(self) -> int:
         """Entries in all ranges."""
-        return sum(last - first + 1 for first, last in self._ranges)
+        return sum(last - first + 1 for first, last in self.ranges)
 
     def within(self, first: int, last: int) -> int | None:
         """The first faulty index of `first..last`, None when there is none."""
         if last < first:
             return None
-        place = bisect_right(self._ranges, first, key=lambda item: item[0]) - 1
-        if place >= 0 and self._ranges[place][1] >= first:
+        place = bisect_right(self.ranges, first, key=lambda item: item[0]) - 1
+        if place >= 0 and self.ranges[place][1] >= first:
             return first
-        if place + 1 < len(self._ranges) and self._ranges[place + 1][0] <= last:
-            return self._ranges[place + 1][0]
+        if place + 1 < len(self.ranges) and self.ranges[place + 1][0] <= last:
+            return self.ranges[place + 1][0]
         return None
 
     def add(self, first: int, last: int) -> bool:
         """Entries `first..last` are faulty; True when that is news."""
-        if last < first or any(begin <= first and last <= end for begin, end in self._ranges):
+        if last < first or any(begin <= first and last <= end for begin, end in self.ranges):
             return False
         kept = []
-        for begin, end in self._ranges:
+        for begin, end in self.ranges:
             if end < first - 1 or begin > last + 1:
                 kept.append((begin, end))
             else:
                 first, last = min(first, begin), max(last, end)
-        self._ranges = sorted([*kept, (first, last)])
+        self.ranges = sorted([*kept, (first, last)])
         return True
 
     def remove(self, first: int, last: int) -> None:
         """Entries `first..last` are whole again, or gone."""
         kept = []
-        for begin, end in self._ranges:
+        for begin, end in self.ranges:
             if begin < first:
                 kept.append((begin, min(end, first - 1)))
             if end > last:
                 kept.append((max(begin, last + 1), end))
-        self._ranges = kept
+        self.ranges = kept
 
     def truncate(self, index: int) -> None:
         """Entries from `index` on are gone."""
-        if self._ranges:
-            self.remove(index, max(index, self._ranges[-1][1]))
+        if self.ranges:
+            self.remove(index, max(index, self.ranges[-1][1]))

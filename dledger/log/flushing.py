@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
+
+import msgspec
 
 from dledger.errors import OUT_OF_MEANS, PASSING, refused_by_system
 from dledger.formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
@@ -42,8 +44,7 @@ UNITS_AHEAD = 4096
 """Index units that must have their blocks before entries for them are sealed on a full disk."""
 
 
-@dataclass(frozen=True)
-class FlushStats:
+class FlushStats(msgspec.Struct, frozen=True):
     """Of one group write, for metrics."""
 
     entries: int
@@ -104,13 +105,13 @@ class FlushedLog(MendableLog):
 
     def join(self, batch: Batch) -> None:
         """The same, and leave the writing to `flush`, which must follow in this turn of the loop."""
-        if batch.first != self._last_index + 1 or batch.pos < self._end_pos:
+        if batch.first != self.last_index + 1 or batch.pos < self.end_pos:
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
         self._terms.add(batch.first, batch.term)
         self._unwritten.append(batch)
-        self._last_index = batch.last
-        self._last_term = batch.term
-        self._end_pos = batch.end_pos
+        self.last_index = batch.last
+        self.last_term = batch.term
+        self.end_pos = batch.end_pos
         self.last_chain = batch.chain
         last = len(batch.data) - batch.sizes[-1]
         self.newest_ms = max(self.newest_ms, store_time_of(batch.data, last))
@@ -245,8 +246,8 @@ class FlushedLog(MendableLog):
             self._unindexed.append(batch)
         last = group[-1]
         self._written_pos = last.end_pos
-        self._durable_index = last.last
-        self._durable_pos = last.end_pos
+        self.durable_mark = last.last
+        self.durable_pos = last.end_pos
         if self._sync_flush:
             self._synced_index = last.last
         self._drop_indexed(units)
@@ -286,8 +287,8 @@ class FlushedLog(MendableLog):
 
     async def _sync_written(self) -> None:
         """ASYNC_FLUSH: fsync what was written, so that its index units may follow."""
-        if self._synced_index < self._durable_index:
-            target = self._durable_index
+        if self._synced_index < self.durable_mark:
+            target = self.durable_mark
             for start in sorted({self._segments.start_of(batch.pos) for batch in self._unindexed}):
                 await self._env.workers.run(Lane.FLUSH, (await self._segments.file(start)).fdatasync)
             self._synced_index = target
@@ -410,7 +411,7 @@ class FlushedLog(MendableLog):
 
     def _prepared_end(self) -> int:
         starts = self._segments.starts
-        end = starts[-1] + self._segments.size if starts else self._segments.start_of(self._end_pos)
+        end = starts[-1] + self._segments.size if starts else self._segments.start_of(self.end_pos)
         return end + self.pool.ready * self._segments.size
 
     async def measure(self) -> DiskUsage:
@@ -435,7 +436,7 @@ class FlushedLog(MendableLog):
             worked = False
             try:
                 worked = await self._fill_pool()
-                await self._make_index_files(max(self._last_index, 0), UNITS_AHEAD)
+                await self._make_index_files(max(self.last_index, 0), UNITS_AHEAD)
             except NoRoom as error:
                 # Preparing ahead may fail: whoever needs the room is refused, or waits.
                 self._env.log.warning("cannot prepare a segment or index file", error=error)

@@ -44,13 +44,16 @@ class ReadableLog:
         """Counts each truncation twice, when it begins and when it is over, and each reset."""
         self._terms = TermTable()
         self._base = ORIGIN
-        self._first_index = 0
-        self._last_index = -1
-        self._last_term = -1
-        self._end_pos = 0
+        # Plain attributes, though nobody else may set them: they are read some fifty times a message.
+        self.first_index = 0
+        self.last_index = -1
+        self.last_term = -1
+        self.end_pos = 0
         self._written_pos = 0
-        self._durable_index = -1
-        self._durable_pos = 0
+        self.durable_mark = -1
+        """Up to here everything was made durable, whatever became of it."""
+        self.durable_pos = 0
+        """Offset behind the last durable entry."""
         self.last_chain: int | None = 0
         """Chain value of the last entry; None while that one is rotten."""
         self.newest_ms = -1
@@ -74,47 +77,21 @@ class ReadableLog:
         return self._base
 
     @property
-    def first_index(self) -> int:
-        return self._first_index
-
-    @property
-    def last_index(self) -> int:
-        return self._last_index
-
-    @property
-    def last_term(self) -> int:
-        return self._last_term
-
-    @property
     def durable_index(self) -> int:
         """Up to here everything is durable and whole: rot moves it back until it is repaired."""
-        if self.faulty:
-            bad = self.faulty.within(self._first_index, self._durable_index)
-            return self._durable_index if bad is None else bad - 1
-        return self._durable_index
-
-    @property
-    def durable_mark(self) -> int:
-        """Up to here everything was made durable, whatever became of it."""
-        return self._durable_index
+        if self.faulty.ranges:
+            bad = self.faulty.within(self.first_index, self.durable_mark)
+            return self.durable_mark if bad is None else bad - 1
+        return self.durable_mark
 
     @property
     def indexed_mark(self) -> int:
         """Up to here entries are durable and have their index units (which follow the fsync)."""
-        return min(self._durable_index, self._last_indexed())
-
-    @property
-    def durable_pos(self) -> int:
-        """Offset behind the last durable entry."""
-        return self._durable_pos
+        return min(self.durable_mark, self._last_indexed())
 
     @property
     def begin_pos(self) -> int:
         return self._base.pos
-
-    @property
-    def end_pos(self) -> int:
-        return self._end_pos
 
     @property
     def segment_size(self) -> int:
@@ -123,9 +100,9 @@ class ReadableLog:
 
     def term_of(self, index: int) -> int | None:
         """Term of an entry, also of the one before the first; -1 for index -1; None when it is not known."""
-        if index == self._first_index - 1:
+        if index == self.first_index - 1:
             return self._base.term if self._base.known else None
-        if not self._first_index <= index <= self._last_index:
+        if not self.first_index <= index <= self.last_index:
             return None
         return self._terms.term_of(index)
 
@@ -133,7 +110,7 @@ class ReadableLog:
         """Largest i <= index whose term is <= `term`, the entry before the first included; -1 when there is
         none."""
         found = self._terms.last_of_term_at_most(term, index)
-        if found >= self._first_index:
+        if found >= self.first_index:
             return found
         base = self._base
         return base.index if base.known and base.index <= index and base.term <= term else -1
@@ -144,7 +121,7 @@ class ReadableLog:
         if batch is not None:
             offset = index - batch.first
             return batch.pos + sum(batch.sizes[:offset]), batch.sizes[offset]
-        unit = self._units.get(index) if index >= self._first_index else None
+        unit = self._units.get(index) if index >= self.first_index else None
         if unit is None:
             raise KeyError(index)
         return unit.pos, unit.size
@@ -155,10 +132,10 @@ class ReadableLog:
 
     def end_of(self, index: int) -> int:
         """Offset behind entry `index`; the start of the log for those before it. ColdUnit."""
-        if index < self._first_index:
+        if index < self.first_index:
             return self._base.pos
-        if index == self._last_index and self._end_pos % self._segments.size:
-            return self._end_pos  # else the log may go on in the next segment, behind a blank tail
+        if index == self.last_index and self.end_pos % self._segments.size:
+            return self.end_pos  # else the log may go on in the next segment, behind a blank tail
         batch = self._tail_batch(index)
         if batch is not None and batch.last == index:
             return batch.end_pos
@@ -171,7 +148,7 @@ class ReadableLog:
 
     def _end_before(self, index: int) -> int:
         """Where entries that can be located end, for an `index` that cannot: not beyond its own beginning."""
-        while index > self._first_index:
+        while index > self.first_index:
             index -= 1
             unit = self._units.get(index)
             if unit is not None:
@@ -207,7 +184,7 @@ class ReadableLog:
                 low, end = middle, probe.pos + probe.size
             else:
                 high = middle - 1
-        if self._segments.is_hot(begin, self._end_pos):
+        if self._segments.is_hot(begin, self.end_pos):
             low, end = self._batch_end(low, end)
         return low, end - begin
 
@@ -238,7 +215,7 @@ class ReadableLog:
             return None
         try:
             unit = self._units.get(first)
-            if unit is None or not self._segments.is_hot(unit.pos, self._end_pos):
+            if unit is None or not self._segments.is_hot(unit.pos, self.end_pos):
                 return None
             view = self.view(unit.pos, self.end_of(last) - unit.pos)
             before = self._header_before(first)
@@ -267,7 +244,7 @@ class ReadableLog:
             header = check_stored(data, first, last, pos, chain)
             rest = last + header.batch_remaining
             if rest > last:
-                if rest > self._last_index:
+                if rest > self.last_index:
                     raise CorruptEntry(BATCH_BROKEN, last, end)
                 rest_end = await settled(lambda: self.end_of(rest))
                 if rest_end > self._segments.start_of(pos) + self._segments.size:
@@ -276,11 +253,11 @@ class ReadableLog:
                 check_stored(data, first, rest, pos, chain)
                 last = rest
         except CorruptEntry as error:
-            if self.cuts != cuts or first < self._first_index:
+            if self.cuts != cuts or first < self.first_index:
                 raise Rotten(first, last, "cut or retired while it was read") from error
             broken = error.reason == BATCH_BROKEN
             first, last = error.index, error.index + broken
-            if error.reason == CHAIN_BROKEN and first > self._first_index:
+            if error.reason == CHAIN_BROKEN and first > self.first_index:
                 first -= 1  # examined before it is repaired: one of the two is as it was
             self.note_damage(first, last, certain=broken)
             raise Rotten(first, last, str(error)) from error
@@ -294,21 +271,21 @@ class ReadableLog:
     def _place(self, first: int, last: int) -> tuple[int, int]:
         """Begin and end of a run in its segment, of one moment; CorruptEntry, ColdUnit."""
         unit = self._units.get(first)
-        if unit is None or first < self._first_index:
+        if unit is None or first < self.first_index:
             raise CorruptEntry("the index unit is lost", first, -1)
         return unit.pos, self.end_of(last)
 
     def _header_before(self, first: int) -> memoryview | None:
         """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold.
         ColdUnit."""
-        if first == self._first_index or (self.faulty and first - 1 in self.faulty):
+        if first == self.first_index or (self.faulty and first - 1 in self.faulty):
             return memoryview(b"")
         unit = self._units.get(first - 1)
         return memoryview(b"") if unit is None else self.view(unit.pos, HEADER_SIZE)
 
     def _chain_in(self, first: int, header: memoryview | bytes) -> int | None:
         if not header:
-            return self._base.chain if first == self._first_index else None
+            return self._base.chain if first == self.first_index else None
         return unpack_header(header).chain_crc
 
     async def _read_chain_before(self, first: int) -> int | None:
@@ -332,7 +309,7 @@ class ReadableLog:
     def note_damage(self, first: int, last: int, *, certain: bool = False) -> None:
         """Entries that were read are not what was written (or may not be): they are faulty until examined."""
         last = min(last, self._last_indexed())  # the rest is still in memory
-        first = max(first, self._first_index)
+        first = max(first, self.first_index)
         if first <= last and not certain:
             self.suspects.add(first, last)
         if self.faulty.add(first, last):
@@ -350,7 +327,7 @@ class ReadableLog:
 
     def vouched_chain(self, index: int) -> int | None:
         """Chain value of an entry that can be believed, None when it is not at hand."""
-        if index == self._last_index:
+        if index == self.last_index:
             return self.last_chain
         batch = self._tail_batch(index)
         if batch is not None:
@@ -375,7 +352,7 @@ class ReadableLog:
         data = self._from_tail(pos, size)
         if data is not None:
             return data
-        if pos + size > self._written_pos or not self._segments.is_hot(pos, self._end_pos):
+        if pos + size > self._written_pos or not self._segments.is_hot(pos, self.end_pos):
             return None
         try:
             if self.faulty and self._is_rotten(pos, size):
@@ -386,7 +363,7 @@ class ReadableLog:
 
     def is_hot(self, pos: int) -> bool:
         """Whether `pos` lies in the newest part of the log, which is expected in memory."""
-        return self._base.pos <= pos and self._segments.is_hot(pos, self._end_pos)
+        return self._base.pos <= pos and self._segments.is_hot(pos, self.end_pos)
 
     async def read(self, pos: int, size: int) -> bytes:
         """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed.
@@ -396,7 +373,7 @@ class ReadableLog:
         if pos + size > self._written_pos:
             data = self._from_tail(pos, size)
             if data is None:
-                raise ValueError(f"the log ends at {self._end_pos}, not {pos + size}")
+                raise ValueError(f"the log ends at {self.end_pos}, not {pos + size}")
             return bytes(data)
         if self.faulty:
             first, last = await self._indexes_at(pos, size)
@@ -413,17 +390,17 @@ class ReadableLog:
 
     def _is_rotten(self, pos: int, size: int) -> bool:
         """Whether these bytes may touch a faulty entry; ColdUnit."""
-        touched = _touched(pos, size, self._first_index, self._last_index, self._place_of)
+        touched = _touched(pos, size, self.first_index, self.last_index, self._place_of)
         return self.faulty.within(*touched) is not None
 
     async def _indexes_at(self, pos: int, size: int) -> tuple[int, int]:
         """First and last entry that these bytes may touch."""
         while True:
-            cuts, first = self.cuts, self._first_index
+            cuts, first = self.cuts, self.first_index
             # Where memory is short, the units of a whole search may never be there at once.
             place_of = cache(self._place_of)
-            touched = await settled(partial(_touched, pos, size, first, self._last_index, place_of))
-            if cuts == self.cuts and first == self._first_index:
+            touched = await settled(partial(_touched, pos, size, first, self.last_index, place_of))
+            if cuts == self.cuts and first == self.first_index:
                 return touched
 
     def _place_of(self, index: int) -> tuple[int, int] | None:
@@ -459,11 +436,11 @@ class ReadableLog:
     def _last_indexed(self) -> int:
         if self._unindexed:
             return self._unindexed[0].first - 1
-        return self._unwritten[0].first - 1 if self._unwritten else self._last_index
+        return self._unwritten[0].first - 1 if self._unwritten else self.last_index
 
     def _written_index(self) -> int:
         """Last entry that is in the file."""
-        return self._unwritten[0].first - 1 if self._unwritten else self._last_index
+        return self._unwritten[0].first - 1 if self._unwritten else self.last_index
 
 
 def _touched(

@@ -121,7 +121,7 @@ class MendableLog(ReadableLog):
     def first_place(self) -> Place:
         """Before the first entry."""
         base = self._base
-        return Place(self._first_index - 1, base.term, base.pos, base.chain)
+        return Place(self.first_index - 1, base.term, base.pos, base.chain)
 
     def look(
         self, job: Callable[[Segments, IndexFiles, Place, int], T], place: Place, mark: int
@@ -138,10 +138,10 @@ class MendableLog(ReadableLog):
 
     async def _examine(self, first: int, last: int) -> None:
         async with self._io:
-            wanted, last = last, min(last, self._written_index(), self._durable_index)
+            wanted, last = last, min(last, self._written_index(), self.durable_mark)
             self.suspects.remove(max(first, last + 1), wanted)
             self.faulty.remove(max(first, last + 1), wanted)  # in memory: nothing was read of the disk
-            first = max(first, self._first_index)  # retention may have taken the rest meanwhile
+            first = max(first, self.first_index)  # retention may have taken the rest meanwhile
             if last < first:
                 return
             run = self._env.workers.run
@@ -158,7 +158,7 @@ class MendableLog(ReadableLog):
                 await self.poison(error)
             self._index.look_again(first, last)
             # First, as a log without faulty entries may be a leader's in the same moment.
-            at_end = self._last_index
+            at_end = self.last_index
             chain, time_ms = await self._chain_and_time(at_end) if at_end <= last else (None, -1)
             self.suspects.remove(first, last)
             self.faulty.remove(first, last)
@@ -166,7 +166,7 @@ class MendableLog(ReadableLog):
                 self.faulty.add(begin, end)
             if at_end not in self.faulty:
                 self.newest_ms = max(self.newest_ms, time_ms)
-                if self.last_chain is None and self._last_index == at_end:  # nothing was appended meanwhile
+                if self.last_chain is None and self.last_index == at_end:  # nothing was appended meanwhile
                     self.last_chain = chain
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -180,7 +180,7 @@ class MendableLog(ReadableLog):
 
     def _walk_over(self, first: int, last: int) -> asyncio.Future[Examined]:
         """`examine_range` by a worker; to be called with the lock held."""
-        place, mark = self.first_place(), self._durable_index
+        place, mark = self.first_place(), self.durable_mark
         return self._env.workers.run(
             Lane.DISK, examine_range, self._segments, self._index, place, mark, first, last
         )
@@ -189,14 +189,14 @@ class MendableLog(ReadableLog):
         """Chain value of a written entry, None unless the one before vouches for it."""
         place = self.first_place()
         return await self._env.workers.run(
-            Lane.DISK, chain_of, self._segments, self._index, index, self._first_index, place.chain
+            Lane.DISK, chain_of, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def _chain_and_time(self, index: int) -> tuple[int | None, int]:
         """Chain value, as `_chain_of`, and store time of a written entry, -1 when its record has none."""
         place = self.first_place()
         return await self._env.workers.run(
-            Lane.DISK, chain_and_time, self._segments, self._index, index, self._first_index, place.chain
+            Lane.DISK, chain_and_time, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
@@ -230,7 +230,7 @@ class MendableLog(ReadableLog):
             except OSError as error:
                 await self.poison(error)
             self.faulty.remove(first, last)
-            if last == self._last_index:
+            if last == self.last_index:
                 self.last_chain = headers[-1].chain_crc
                 self.newest_ms = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
 
@@ -265,7 +265,7 @@ class MendableLog(ReadableLog):
         """
         async with self._io:
             following = self._segments.start_of(pos) + self._segments.size
-            if self.cuts != cuts or index < self._first_index or index >= self._last_indexed():
+            if self.cuts != cuts or index < self.first_index or index >= self._last_indexed():
                 return
             try:
                 last, behind = await self._env.workers.run(Lane.DISK, self._index.units, index, 2)
@@ -293,7 +293,7 @@ class MendableLog(ReadableLog):
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
         """Headers of a copy that is whole in itself and of the terms that these entries have here."""
-        if not self._first_index <= first <= last <= self._written_index() or len(data) < HEADER_SIZE:
+        if not self.first_index <= first <= last <= self._written_index() or len(data) < HEADER_SIZE:
             raise Unfitting(f"entries {first}..{last} are not in this log")
         pos = unpack_header(data).pos
         try:
@@ -320,7 +320,7 @@ class MendableLog(ReadableLog):
         run = self._env.workers.run
         before, behind = headers[0].index - 1, headers[-1].index + 1
         vouched = False
-        if before >= self._first_index and before not in self.faulty:
+        if before >= self.first_index and before not in self.faulty:
             end = await settled(lambda: self.end_of(before))
             following = self._segments.start_of(max(end - 1, 0)) + self._segments.size
             if headers[0].pos not in (end, following):
@@ -329,14 +329,14 @@ class MendableLog(ReadableLog):
             vouched = chain is not None
             if chain is not None and not _continues(chain, headers[0]):
                 raise Unfitting(f"the chain of entry {before} does not continue in the copy")
-        elif before < self._first_index and self._base.chain is not None:
+        elif before < self.first_index and self._base.chain is not None:
             vouched = headers[0].pos == self._base.pos and _continues(self._base.chain, headers[0])
             if not vouched:
                 raise Unfitting(f"the copy of entry {headers[0].index} does not continue the log's snapshot")
         end = headers[-1].pos + headers[-1].size
-        if behind > self._last_index:
-            if end != self._end_pos:
-                raise Unfitting(f"the log ends at {self._end_pos}, the copy at {end}")
+        if behind > self.last_index:
+            if end != self.end_pos:
+                raise Unfitting(f"the log ends at {self.end_pos}, the copy at {end}")
         elif behind not in self.faulty and (
             (unit := await run(Lane.DISK, self._index.unit, behind)) is not None
         ):

@@ -103,12 +103,12 @@ class LogStore(FlushedLog):
             doubt = doubt or f"the log ends at {found.last_index}, but {written} was written"
         if doubt and on_doubt is not None:
             await on_doubt(doubt)
-        self._first_index = found.first_index
+        self.first_index = found.first_index
         if not base.known:
             self._base = LogBase(found.first_index - 1, -1, base.pos, None)
-        self._last_index = found.last_index
-        self._last_term = found.last_term
-        self._end_pos = self._written_pos = found.end_pos
+        self.last_index = found.last_index
+        self.last_term = found.last_term
+        self.end_pos = self._written_pos = found.end_pos
         self.last_chain = found.last_chain
         self._terms = found.terms
         for first, last in found.faulty:
@@ -136,11 +136,11 @@ class LogStore(FlushedLog):
         for start in reversed(found.stale_segments):
             await self._retire(start)
         await self._segments.open_hot()
-        self._durable_index = self._synced_index = self._last_index
-        self._durable_pos = self._end_pos
+        self.durable_mark = self._synced_index = self.last_index
+        self.durable_pos = self.end_pos
         header = await self._header_at_end()
         self.covered = header is not None and bool(header.channel & COVERED)
-        if not base.known and self._last_index < self._first_index:
+        if not base.known and self.last_index < self.first_index:
             if on_doubt is not None:
                 await on_doubt("the log holds no entry, and the snapshot that it begins behind is gone")
             await self._reset(ORIGIN)  # any leader can fill it: with entries, or by an install
@@ -192,7 +192,7 @@ class LogStore(FlushedLog):
         """
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):
-            if self._first_index <= near <= self._written_index() and await self._is_lost(near):
+            if self.first_index <= near <= self._written_index() and await self._is_lost(near):
                 await self.examine(near, near)  # where to cut: what is whole gets its index unit back
         while True:
             try:
@@ -215,7 +215,7 @@ class LogStore(FlushedLog):
 
     def _knows_end_before(self, index: int) -> bool:
         """Whether entry `index`, or the end of the one before it, can be located."""
-        if index <= self._first_index or index > self._last_index:
+        if index <= self.first_index or index > self.last_index:
             return True
         place = self._place_of(index)
         if place is not None and place[0] > self._segments.start_of(place[0]):
@@ -226,8 +226,8 @@ class LogStore(FlushedLog):
         return False
 
     async def _truncate(self, index: int) -> None:
-        if not self._first_index <= index <= self._last_index:
-            raise ValueError(f"cannot cut at {index}: the log holds {self._first_index}..{self._last_index}")
+        if not self.first_index <= index <= self.last_index:
+            raise ValueError(f"cannot cut at {index}: the log holds {self.first_index}..{self.last_index}")
         run = self._env.workers.run
         await self._sync_written()
         await self._write_units()
@@ -236,7 +236,7 @@ class LogStore(FlushedLog):
             pos, _ = await self.find(index)
         except KeyError:
             pos = before
-        if index == self._first_index or pos > self._segments.start_of(pos):
+        if index == self.first_index or pos > self._segments.start_of(pos):
             before = pos  # it lies right behind the entry before, whatever is known of that one
         self.cuts += 1
         while self._unwritten and self._unwritten[-1].first >= index:
@@ -259,15 +259,15 @@ class LogStore(FlushedLog):
         self._terms.truncate(index)
         self.faulty.truncate(index)
         self.suspects.truncate(index)
-        self._last_index = index - 1
-        self._last_term = self._terms.term_of(index - 1) if index > self._first_index else self._base.term  # type: ignore[assignment]
-        self._end_pos = before
-        self._durable_index = min(self._durable_index, index - 1)
+        self.last_index = index - 1
+        self.last_term = self._terms.term_of(index - 1) if index > self.first_index else self._base.term  # type: ignore[assignment]
+        self.end_pos = before
+        self.durable_mark = min(self.durable_mark, index - 1)
         self._synced_index = min(self._synced_index, index - 1)
-        self._durable_pos = min(self._durable_pos, before)
+        self.durable_pos = min(self.durable_pos, before)
         self.last_chain = await self._chain_at_end()
         self.cuts += 1
-        if index == self._first_index and not self._base.known:
+        if index == self.first_index and not self._base.known:
             raise NodeFailed(
                 f"{self._dir} holds no entry any more, and the snapshot that its log begins behind is lost: "
                 f"{REFILL_ADVICE}",
@@ -275,7 +275,7 @@ class LogStore(FlushedLog):
             )
 
     async def _chain_at_end(self) -> int | None:
-        if self._last_index < self._first_index:
+        if self.last_index < self.first_index:
             return self._base.chain
         if self._unwritten:
             return self._unwritten[-1].chain
@@ -287,21 +287,21 @@ class LogStore(FlushedLog):
 
         Its store time is learned, too.
         """
-        if self._last_index < self._first_index or self._last_index in self.faulty:
+        if self.last_index < self.first_index or self.last_index in self.faulty:
             return None
         try:
-            pos, _ = await self.find(self._last_index)
+            pos, _ = await self.find(self.last_index)
             header = unpack_header(await self.read(pos, HEADER_SIZE))
             # As a whole: from a rotten time there would be no way back, for the whole group.
             data = await self.read(pos, min(max(header.size, HEADER_SIZE), MAX_ENTRY_SIZE))
-            header = check_entry(data, 0, self._last_index, pos, -1, None)
+            header = check_entry(data, 0, self.last_index, pos, -1, None)
             self.newest_ms = max(self.newest_ms, store_time_of(data))
             return header
         except (KeyError, ValueError, CorruptEntry, Rotten, OSError) as error:
             if isinstance(error, OSError):
-                self.put_off(error, self._last_index, self._last_index)
+                self.put_off(error, self.last_index, self.last_index)
             # Examined before anybody is asked: only then its chain value is known.
-            self.note_damage(self._last_index, self._last_index)
+            self.note_damage(self.last_index, self.last_index)
             return None
 
     # Beginning later
@@ -315,14 +315,14 @@ class LogStore(FlushedLog):
         """
         async with self._io:  # whoever mends or examines must not lose its files
             if base.pos > self._base.pos:
-                if base.index == self._durable_index:
+                if base.index == self.durable_mark:
                     return False
-                if not self._segments.has(base.pos) or base.index > self._durable_index:
-                    raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self._end_pos}")
+                if not self._segments.has(base.pos) or base.index > self.durable_mark:
+                    raise ValueError(f"the log cannot begin at {base.pos}: it ends at {self.end_pos}")
                 self._base = base
                 self.newest_ms = max(self.newest_ms, base.store_time_ms)
-                self._first_index = base.index + 1
-                self._terms.forget_before(self._first_index)
+                self.first_index = base.index + 1
+                self._terms.forget_before(self.first_index)
                 self.faulty.remove(0, base.index)
                 self.suspects.remove(0, base.index)
         try:
@@ -356,7 +356,7 @@ class LogStore(FlushedLog):
         return None
 
     async def _free_units(self) -> bool:
-        if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self._first_index):
+        if await self._env.workers.run(Lane.FLUSH, self._index.drop_before, self.first_index):
             await self._env.workers.run(Lane.FLUSH, self._sync_index_names)
         return True
 
@@ -371,7 +371,7 @@ class LogStore(FlushedLog):
 
     async def _reset(self, base: LogBase) -> None:
         # Memory first: whoever reads while the disk works must not look for what is going.
-        written = min(self._durable_index, base.index)
+        written = min(self.durable_mark, base.index)
         self.resets += 1
         self._unwritten.clear()
         self._unindexed.clear()
@@ -380,10 +380,10 @@ class LogStore(FlushedLog):
         self.faulty.truncate(0)
         self.suspects.truncate(0)
         self.cuts += 1
-        self._first_index = base.index + 1
-        self._last_index = self._durable_index = self._synced_index = base.index
-        self._last_term = base.term
-        self._end_pos = self._written_pos = self._durable_pos = base.pos
+        self.first_index = base.index + 1
+        self.last_index = self.durable_mark = self._synced_index = base.index
+        self.last_term = base.term
+        self.end_pos = self._written_pos = self.durable_pos = base.pos
         self.last_chain = base.chain
         self.newest_ms = base.store_time_ms
         run, files = self._env.workers.run, self._env.files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.formats.entry import unpack_header
+from dledger.formats.entry import entry_pos
 from dledger.host import Chunk
 from dledger.log.index_units import RETRY_S
 from dledger.log.reading import Rotten, size_of
@@ -51,11 +51,11 @@ class Applier:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._limit() > self.applied_index:
+            while (limit := self._limit()) > self.applied_index:
                 async with self.busy:
                     if not await self._step():
                         break  # `durable_moved` comes when it is repaired
-                if self._limit() > self.applied_index:
+                if limit > self.applied_index:
                     await asyncio.sleep(0)  # one step a turn: responses and heartbeats go in between
 
     def _limit(self) -> int:
@@ -69,7 +69,7 @@ class Applier:
         if first > limit:
             return True  # an install came in between
         last = min(log.range_end(first, self._step_bytes)[0], limit)
-        if log.faulty and (bad := log.faulty.within(first, last)) is not None:
+        if log.faulty.ranges and (bad := log.faulty.within(first, last)) is not None:
             if bad == first:
                 return False
             last = bad - 1
@@ -86,7 +86,7 @@ class Applier:
             if end > last:
                 data = data[: size_of(data, last - first + 1)]
         view = memoryview(data)
-        pos = unpack_header(view).pos
+        pos = entry_pos(view)
         if pos % log.segment_size == 0:
             self._events.segment_applied(first - 1, pos)
         self._host.apply(Chunk(first, last - first + 1, pos, view))

@@ -308,7 +308,9 @@ class Node:
     def stepped(self) -> None:
         """A step is through: what must hold does, or InvariantBroken."""
         log = self.log
-        check_order(log.first_index, log.last_index, log.durable_mark, self.commit_index, self.applied_index)
+        last = log.last_index
+        committed = self.replicator.commit_index
+        check_order(log.first_index, last, log.durable_mark, committed, self.applier.applied_index)
 
     def _released(self) -> None:
         self.log.flush()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dledger.config import NodeConfig
 from dledger.errors import InvariantBroken
-from dledger.formats.entry import CorruptEntry, unpack_header
+from dledger.formats.entry import CorruptEntry, entry_pos
 from dledger.log.incoming import Run, check_run
 from dledger.log.reading import Rotten
 from dledger.log.store import LogStore
@@ -221,7 +221,7 @@ class Replicator:
             effect.prev_term,
             effect.first,
             effect.last if last is None else last,
-            unpack_header(data).pos,
+            entry_pos(data),
             leader.commit_index,
             data,
         )

@@ -11,7 +11,7 @@ An agreement about an entry that is still in memory is therefore heard of when i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dledger.errors import InvariantBroken
 from dledger.messages import Append, Code, Commit, Compare, PushResponse, Truncate
@@ -20,29 +20,25 @@ from dledger.replication import LogView
 Push = Compare | Truncate | Append | Commit
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(msgspec.Struct, frozen=True):
     """Answer the leader now."""
 
     response: PushResponse
 
 
-@dataclass(frozen=True, slots=True)
-class CutLog:
+class CutLog(msgspec.Struct, frozen=True):
     """Remove entries from `index` on, durably; then handle the same push again."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEntries:
+class StoreEntries(msgspec.Struct, frozen=True):
     """Append the push's entries from `first` on (those before are in the log already)."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitTo:
+class CommitTo(msgspec.Struct, frozen=True):
     """The commit index may move to `index`."""
 
     index: int

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from dledger.errors import InvariantBroken
 from dledger.messages import Code, InstallResponse, PushResponse
 from dledger.replication import LogView
@@ -71,8 +73,7 @@ class Progress:
 # Effects
 
 
-@dataclass(frozen=True, slots=True)
-class SendCompare:
+class SendCompare(msgspec.Struct, frozen=True):
     """Ask a peer whether it has this entry."""
 
     peer: str
@@ -80,8 +81,7 @@ class SendCompare:
     entry_term: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendTruncate:
+class SendTruncate(msgspec.Struct, frozen=True):
     """Tell a peer to cut from `index` if its entry there has another term."""
 
     peer: str
@@ -89,8 +89,7 @@ class SendTruncate:
     entry_term: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendAppend:
+class SendAppend(msgspec.Struct, frozen=True):
     """Send entries `first..last`; `prev_term` is that of `first - 1`."""
 
     peer: str
@@ -101,22 +100,19 @@ class SendAppend:
     """See `Progress.window`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendCommit:
+class SendCommit(msgspec.Struct, frozen=True):
     """Tell a peer the commit index."""
 
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The commit index moved to `index`."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendInstall:
+class SendInstall(msgspec.Struct, frozen=True):
     """Send a piece of a snapshot's stream from `offset` on; -1: only ask how far the peer is."""
 
     peer: str
@@ -124,8 +120,7 @@ class SendInstall:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsSnapshot:
+class NeedsSnapshot(msgspec.Struct, frozen=True):
     """A peer is behind the first entry of this log, and there is no snapshot that would help it."""
 
     peer: str

@@ -236,10 +236,10 @@ def test_what_is_appended_while_the_end_is_examined_has_its_own_chain_value(
         examining = asyncio.create_task(log.examine(4, 4))
         await reached.wait()
         chain = unpack_header(whole).chain_crc
-        entry = encode_entry(5, 1, log._end_pos, system_record(b"y", 0, 1), chain, Kind.RAW)
+        entry = encode_entry(5, 1, log.end_pos, system_record(b"y", 0, 1), chain, Kind.RAW)
         appended = unpack_header(entry).chain_crc
         log.append(
-            Batch(5, 5, 1, log._end_pos, log._end_pos + len(entry), entry, [len(entry)], None, appended)
+            Batch(5, 5, 1, log.end_pos, log.end_pos + len(entry), entry, [len(entry)], None, appended)
         )
         go_on.set()
         await examining
@@ -278,7 +278,7 @@ def test_a_log_that_begins_later_and_lost_the_rest_goes_on_from_where_it_begins(
     bodies = 6000
 
     async def fill(session: Session) -> None:
-        while session.log._end_pos < SEGMENT:
+        while session.log.end_pos < SEGMENT:
             seal(session, 1, bodies)
         await session.durable()
 
