@@ -8,6 +8,7 @@ loss leaves is looked at by `verify`. A message's units are never divided betwee
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,6 +37,8 @@ from dledger.formats.index_file import (
 from dledger.runtime.files import File, Files
 
 _UNITS: Final = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+_SIZE: Final = struct.Struct(">4xi")
+"""Of an entry or a blank tail."""
 _ENTRIES: Final = np.dtype(
     [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("channel", ">u4")]
 )
@@ -360,25 +363,28 @@ def keys_in(data: bytes, base: int) -> LogKeys:
     """Keys of the committed entries in `data`, whose first begins at log offset `base`. ValueError where
     there is no entry."""
     starts: list[int] = []
-    at, wanted, blank = 0, 0, False
-    unpack = BLANK.unpack_from  # a header begins as a blank tail does
-    while at + MIN_BLANK_SIZE <= len(data):
-        magic, size = unpack(data, at)
-        if magic == BLANK_MAGIC:
-            blank = True
-            break
-        if size < ENTRY_HEADER:
+    add, unpack, last = starts.append, _SIZE.unpack_from, len(data) - MIN_BLANK_SIZE
+    at = 0
+    while at <= last:  # as little as can be in a turn: there is one for each entry
+        (size,) = unpack(data, at)
+        add(at)
+        if size < MIN_BLANK_SIZE:
             raise ValueError(f"no entry at {base + at}")
-        if at + size > len(data):
-            wanted = 0 if starts else size
-            break
-        starts.append(at)
         at += size
-    if not starts:
+    blank = bool(starts) and BLANK.unpack_from(data, starts[-1])[0] == BLANK_MAGIC
+    wanted = 0
+    places = np.array([*starts, at], np.int64)
+    if blank or at > len(data):
+        wanted = 0 if blank or len(starts) > 1 else at
+        places = places[:-1]
+    short = np.flatnonzero(np.diff(places) < ENTRY_HEADER)
+    if len(short):
+        raise ValueError(f"no entry at {base + int(places[short[0]])}")
+    if len(places) < 2:
         return LogKeys(None, 0, wanted, blank)
-    headers = structs(np.frombuffer(data, np.uint8), np.array(starts, np.int64), _ENTRIES)
+    headers = structs(np.frombuffer(data, np.uint8), places[:-1], _ENTRIES)
     messages = headers[(headers["channel"] >> 24 & KIND_MASK) == Kind.MESSAGE]
-    return LogKeys(_keys_of(data, base, messages) if len(messages) else None, at, 0, blank)
+    return LogKeys(_keys_of(data, base, messages) if len(messages) else None, int(places[-1]), 0, blank)
 
 
 def _keys_of(data: bytes, base: int, headers: Array) -> MessageKeys:

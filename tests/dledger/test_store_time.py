@@ -238,9 +238,7 @@ def test_what_is_appended_while_the_end_is_examined_has_its_own_chain_value(
         chain = unpack_header(whole).chain_crc
         entry = encode_entry(5, 1, log.end_pos, system_record(b"y", 0, 1), chain, Kind.RAW)
         appended = unpack_header(entry).chain_crc
-        log.append(
-            Batch(5, 5, 1, log.end_pos, log.end_pos + len(entry), entry, [len(entry)], None, appended)
-        )
+        log.append(Batch(5, 5, 1, log.end_pos, log.end_pos + len(entry), entry, [len(entry)], None, appended))
         go_on.set()
         await examining
         assert log.last_chain == appended and not log.faulty
