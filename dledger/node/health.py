@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from dledger.host import Role
 from dledger.messages import Health
+from dledger.node.clocks import PeerClocks
 from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
 from dledger.node.leadership import Leadership
@@ -62,6 +63,7 @@ class HealthWatch:
         self._leaving = False
         self.used_ratio = 0.0
         self._say = context.env.log.child(f"health.{context.config.self_id}")
+        self._env = context.env
         self._config = context.config
         self.full_ratio = context.config.disk_full_ratio
         """Share of the file system in use from which on appends are refused; may change."""
@@ -84,6 +86,9 @@ class HealthWatch:
         self._due = -1
         self._retry_at = 0.0
         self._measured_at = -1e9
+        self._clocks = PeerClocks()
+        self.clock_off_ms = 0
+        """How far this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
 
     @property
     def interval_s(self) -> float:
@@ -128,6 +133,7 @@ class HealthWatch:
         now = asyncio.get_running_loop().time()
         log, elector = self._log, self._elector
         log.look_at_clock()
+        self._compare_clocks()
         flags = Health.GOOD
         if log.faulty or self._members.doubtful(log.last_index):
             flags |= Health.FAULTY
@@ -236,6 +242,17 @@ class HealthWatch:
             and leader.watermark(peer) >= needed
         ]
         return max(fit)[1] if fit else None
+
+    def heard_clock(self, peer: str, told: str | None) -> None:
+        """A peer said what time it has."""
+        self._clocks.heard(peer, told, asyncio.get_running_loop().time() * 1000)
+
+    def _compare_clocks(self) -> None:
+        before = self.clock_off_ms
+        now_ms = asyncio.get_running_loop().time() * 1000
+        self.clock_off_ms = off_ms = self._clocks.off_ms(self._env.wall.now_ms(), now_ms)
+        if off_ms and not before:
+            self._say.warning("the clock of this machine is not that of its peers", ahead_ms=off_ms)
 
     def reasons(self) -> Iterator[str]:
         """What is wrong, for /health."""

@@ -31,6 +31,7 @@ from dledger.messages import (
     Truncate,
     VoteRequest,
 )
+from dledger.node.clocks import META_KEY
 from dledger.node.context import NodeContext
 from dledger.node.events import NodeEvents
 from dledger.node.parts import NodeParts
@@ -95,6 +96,7 @@ class Inbox:
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._versions.heard(hello)
+        self._parts.health.heard_clock(hello.node, hello.meta.get(META_KEY))
         self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:

@@ -99,6 +99,7 @@ class NodeStatus:
             "used_ratio": round(parts.health.used_ratio, 4),
             "short_of_space": log.short_of_space,
             "health": int(parts.health.flags),
+            "clock_off_ms": parts.health.clock_off_ms,
             "election_patience_ms": round(parts.health.patience_s * 1000),
             "reasons": [
                 *parts.trust.reasons,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dledger.election.identity import Hello
 from dledger.members.effects import MemberEffects
+from dledger.node.clocks import META_KEY as CLOCK_KEY
 from dledger.node.context import NodeContext
 from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 
@@ -34,6 +35,7 @@ class Trust:
         self.statements: list[str] = []
         """What an operator must know although it is over."""
         self._say = context.env.log.child(f"node.{config.self_id}")
+        self._env = context.env
         self._config = config
         self._log = context.log
         self._members = context.members
@@ -76,6 +78,7 @@ class Trust:
 
     def _meta(self) -> dict[str, str]:
         meta = dict(self._config.meta)
+        meta[CLOCK_KEY] = str(self._env.wall.now_ms())
         if self._lost_power or self._elector.may_vote:
             key = META_KEY if self._lost_power else KEPT_KEY
             meta[key] = encode_end(self._log.last_term, self._log.last_index)

@@ -1,4 +1,4 @@
-"""A node whose loop waits for cores is patient with the others, and says so."""
+"""What a node finds out about its machine, and says: it lacks cores, its clock is not that of the others."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def test_a_node_is_patient_while_it_lacks_cores_and_a_while_longer() -> None:
         world.run_for(50.0)
         assert node.status()["election_patience_ms"] == 0
         assert group.nodes[leader].elector.term == term
+
+
+def test_a_clock_that_was_ahead_from_the_start_is_told_from_those_of_the_peers() -> None:
+    with World(4, settings=SETTINGS) as world:
+        group = Group(world)
+        leader = group.await_leader()
+        follower = next(name for name in NAMES if name != leader)
+        world.kill(follower)
+        world.clock_jump(follower, 3_600_000)
+        group.start(follower)
+        world.run_for(1.0)
+        off_ms = group.nodes[follower].status()["clock_off_ms"]
+        assert isinstance(off_ms, int) and abs(off_ms - 3_600_000) < 100
+        assert all(group.nodes[name].status()["clock_off_ms"] == 0 for name in NAMES if name != follower)
+        world.clock_jump(follower, -3_600_000)
+        world.run_for(1.0)
+        assert group.nodes[follower].status()["clock_off_ms"] == 0
