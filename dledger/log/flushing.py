@@ -40,6 +40,8 @@ ROOM_RETRY_S = 0.25
 """How often a tail that found no room tries again."""
 MAX_SKEW_MS = 1000
 """A wall clock further behind the newest record is warned of, once until it is right (safety.md S15)."""
+BUSY_S = 0.2
+"""Since a group write: the log is in use."""
 UNITS_AHEAD = 4096
 """Index units that must have their blocks before entries for them are sealed on a full disk."""
 
@@ -70,7 +72,8 @@ class FlushedLog(MendableLog):
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._dir = node_dir
         self._sync_flush = sync_flush
-        self.pool = SegmentPool(env, node_dir, segment_size, pool_segments)
+        self.pool = SegmentPool(env, node_dir, segment_size, pool_segments, self._is_busy)
+        self._flushed_at = float("-inf")
         self._synced_index = -1
         self._last_sync = 0.0
         self._marked = False
@@ -254,7 +257,8 @@ class FlushedLog(MendableLog):
         loop = asyncio.get_running_loop()
         self._index_later(loop)
         size = last.end_pos - group[0].pos
-        self.on_flush(FlushStats(last.last - group[0].first + 1, size, loop.time() - began))
+        self._flushed_at = now = loop.time()
+        self.on_flush(FlushStats(last.last - group[0].first + 1, size, now - began))
         if self._runs:  # else the node is about to end
             self.on_durable()
 
@@ -443,6 +447,9 @@ class FlushedLog(MendableLog):
             except OSError as error:
                 await self.poison(error)
             await asyncio.sleep(0.01 if worked else 2.0)
+
+    def _is_busy(self) -> bool:
+        return asyncio.get_running_loop().time() - self._flushed_at < BUSY_S
 
     async def _fill_pool(self) -> bool:
         try:

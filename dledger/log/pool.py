@@ -7,12 +7,16 @@ believe because their pos does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from dledger.formats.store_files import POOL_DIR
 from dledger.runtime import Env, Files, Lane
 
-_FILL_CHUNK = 4 * 1024 * 1024
+_ZEROS = bytes(1024 * 1024)
+"""Written and synced at a time: an fsync of the log that comes meanwhile waits for so much and no more."""
+_BUSY_REST = 3
+"""While the log is written to, the disk is left to it for so many times as long as preparing used it."""
 _RESERVE = 64 * 1024 * 1024
 """Bytes of disk that preparing leaves free beside the segment itself."""
 
@@ -20,8 +24,17 @@ _RESERVE = 64 * 1024 * 1024
 class SegmentPool:
     """Ready files in `<node_dir>/pool/`."""
 
-    def __init__(self, env: Env, node_dir: str, segment_size: int, target: int) -> None:
+    def __init__(
+        self,
+        env: Env,
+        node_dir: str,
+        segment_size: int,
+        target: int,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`busy`: whether the log is being written to."""
         self._env = env
+        self._busy = busy
         self._dir = f"{node_dir}/{POOL_DIR}"
         self._size = segment_size
         self._target = target
@@ -118,11 +131,14 @@ class SegmentPool:
     async def _fill(self, unfinished: str) -> None:
         run = self._env.workers.run
         await run(Lane.DISK, _reserve, self._env.files, unfinished, self._size)
-        for offset in range(0, self._size, _FILL_CHUNK):
-            # Chunk by chunk, so that cold reads and derived files get their turn in the same lane.
-            await run(
-                Lane.DISK, _zero, self._env.files, unfinished, offset, min(_FILL_CHUNK, self._size - offset)
-            )
+        loop = asyncio.get_running_loop()
+        for offset in range(0, self._size, len(_ZEROS)):
+            # Piece by piece, so that cold reads and derived files get their turn in the same lane, and the
+            # log's writes theirs at the device.
+            began = loop.time()
+            await run(Lane.DISK, _zero, self._env.files, unfinished, offset, self._size - offset)
+            if self._busy():
+                await asyncio.sleep(_BUSY_REST * (loop.time() - began))
         await run(Lane.DISK, _sync, self._env.files, unfinished)
 
     async def _or_remove(self, path: str, work: Awaitable[None]) -> None:
@@ -150,7 +166,7 @@ def _reserve(files: Files, path: str, size: int) -> None:
 def _zero(files: Files, path: str, offset: int, size: int) -> None:
     file = files.open(path)
     try:
-        file.pwritev([bytes(size)], offset)
+        file.pwritev_synced([_ZEROS if size >= len(_ZEROS) else bytes(size)], offset)
     finally:
         file.close()
 
