@@ -68,9 +68,12 @@ from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
 from dledger.client.requests import reply_to
 from dledger.client.selection import SelectMessageQueueByHash, SelectMessageQueueByMachineRoom
+from dledger.client.spool import SpoolFailed
+from dledger.client.spooling import AsyncSpoolingProducer, Spooled, SpoolOptions
 from dledger.client.subscription import Sql
 from dledger.client.sync import Producer
 from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
+from dledger.client.sync_spooling import SpoolingProducer
 from dledger.client.sync_transactions import Transaction, TransactionProducer
 from dledger.client.transactions import (
     AsyncTransaction,
@@ -95,6 +98,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncSpoolingProducer",
     "AsyncTransaction",
     "AsyncTransactionProducer",
     "BodyFormat",
@@ -143,6 +147,10 @@ __all__ = [
     "SendHook",
     "SendResult",
     "SendStatus",
+    "SpoolFailed",
+    "SpoolOptions",
+    "Spooled",
+    "SpoolingProducer",
     "Sql",
     "TlsOptions",
     "TopicNotFound",

@@ -129,6 +129,8 @@ BLANKET_EXCEPT: dict[str, str] = {
     "client/selection.py": "a queue selector that fails is told as the error of its message",
     "client/sending.py": "a callback that fails is logged: it must not take other messages with it",
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
+    "dledger/log/flushing.py": "callbacks have no caller: what they raise is raised by the flusher (rule 7)",
+    "dledger/peers/replicator.py": "callbacks have no caller: what they raise ends the node (rule 7)",
     "dledger/node/elections.py": "callbacks have no caller: what they raise ends the node by `fail` (rule 7)",
     "broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
     "broker/audit/shipping.py": "the boundary of one round: logged, tried again; a broker goes on without",

@@ -22,6 +22,7 @@ from dledger.remoting.codes import RequestCode
 from tests.broker.harness import send_header
 from tests.broker.test_app import configs, leader_of, running, send
 
+ROOT = str(Path(__file__).resolve().parents[2]) + "/"
 MESSAGES = 400
 BODY = b"x" * 1024
 
@@ -48,7 +49,7 @@ class Steps:
         if event == "call":
             self.python += 1
             code = frame.f_code
-            self.places[f"{code.co_filename.rpartition('/work/')[2]}:{code.co_qualname}"] += 1
+            self.places[f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"] += 1
         elif event == "c_call":
             self.c += 1
             name = getattr(argument, "__name__", "")

@@ -1,0 +1,133 @@
+"""Messages that wait on this machine's disk for their cluster: an ordered queue in one SQLite file. Blocking.
+
+SQLite keeps what a crash leaves whole, and other processes out. Each `put` is one transaction with its fsync.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dledger.client.errors import ClientError
+
+_LAYOUT = """
+CREATE TABLE IF NOT EXISTS waiting (number INTEGER PRIMARY KEY AUTOINCREMENT, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS refused (number INTEGER PRIMARY KEY, message BLOB NOT NULL, reason TEXT NOT NULL);
+"""
+
+
+class SpoolFailed(ClientError):
+    """The spool cannot be opened, or the disk did not take a message: it is not kept."""
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A message as it is kept; fields may be added at the end."""
+
+    unique_id: str
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | None = None
+    properties: dict[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    deliver_at_ms: int | None = None
+    ordering_key: str | None = None
+    kept_ms: int = 0
+    """When, by this machine's clock."""
+
+
+class Row(NamedTuple):
+    """A kept message and its place in the order."""
+
+    number: int
+    message: Kept
+
+
+class Spool:
+    """See the module. Methods are called one after the other, from any thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Kept).decode
+
+    def open(self) -> tuple[int, int, int]:
+        """Make or open it: how many messages wait, their bytes, and how many were refused. SpoolFailed."""
+        try:
+            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            self._database = database
+            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+                database.execute(f"PRAGMA {pragma}").fetchall()
+            database.executescript(_LAYOUT)
+            count, size = database.execute("SELECT count(*), total(length(message)) FROM waiting").fetchone()
+            (refused,) = database.execute("SELECT count(*) FROM refused").fetchone()
+        except sqlite3.Error as error:
+            self.close()
+            locked = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY
+            why = "another process uses it: give each its own" if locked else str(error)
+            raise SpoolFailed(f"the spool {self._path} cannot be opened: {why}") from error
+        return count, int(size), refused
+
+    def put(self, messages: Sequence[Kept]) -> list[int]:
+        """Keep messages, durably and in order; their bytes. SpoolFailed: none of them is kept."""
+        rows = [self._encode(message) for message in messages]
+        self._change("INSERT INTO waiting (message) VALUES (?)", [(row,) for row in rows])
+        return [len(row) for row in rows]
+
+    def size_of(self, message: Kept) -> int:
+        """Bytes of a message in the spool."""
+        return len(self._encode(message))
+
+    def next(self, after: int, count: int) -> list[Row]:
+        """The oldest ones that wait, behind number `after`."""
+        found = self._open().execute(
+            "SELECT number, message FROM waiting WHERE number > ? ORDER BY number LIMIT ?", (after, count)
+        )
+        return [Row(number, self._decode(message)) for number, message in found]
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """They are stored by their cluster."""
+        self._change("DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers])
+
+    def refuse(self, refused: Sequence[tuple[int, str]]) -> None:
+        """The cluster will not have them, for these reasons: they are put aside, for people to look at."""
+        database = self._open()
+        try:
+            with database:
+                database.execute("BEGIN")
+                database.executemany(
+                    "INSERT INTO refused SELECT number, message, ?2 FROM waiting WHERE number = ?1", refused
+                )
+                database.executemany("DELETE FROM waiting WHERE number = ?1", [(row[0],) for row in refused])
+        except sqlite3.Error as error:
+            raise SpoolFailed(f"the spool {self._path}: {error}") from error
+
+    def refused(self) -> list[tuple[Row, str]]:
+        """What was put aside, and why."""
+        found = self._open().execute("SELECT number, message, reason FROM refused ORDER BY number")
+        return [(Row(number, self._decode(message)), reason) for number, message, reason in found]
+
+    def close(self) -> None:
+        """Nothing is lost by it, nor without it."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise SpoolFailed(f"the spool {self._path} is not open")
+        return self._database
+
+    def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        database = self._open()
+        try:
+            with database:  # commits, or takes all of it back
+                database.execute("BEGIN")
+                database.executemany(statement, rows)
+        except sqlite3.Error as error:
+            raise SpoolFailed(f"the spool {self._path}: {error}") from error

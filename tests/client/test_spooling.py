@@ -1,0 +1,211 @@
+"""What cannot be sent is kept on this machine, survives the program, and is sent in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dledger.client import (
+    AsyncSpoolingProducer,
+    InvalidMessage,
+    Message,
+    Overflow,
+    ProducerOptions,
+    SendResult,
+    Spooled,
+    SpoolFailed,
+    SpoolingProducer,
+    SpoolOptions,
+    TopicNotFound,
+)
+from dledger.client.spool import Kept, Spool
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.connection import Connection
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+
+OPTIONS = ProducerOptions(timeout_s=0.3, attempt_timeout_s=0.1)
+Scenario = Callable[[FakeCluster, AsyncSpoolingProducer], Awaitable[None]]
+
+
+def run(path: Path, scenario: Scenario, **spool: object) -> None:
+    async def main() -> None:
+        options = SpoolOptions(str(path / "s.spool"), retry_s=0.02, **spool)  # type: ignore[arg-type]
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+            fake.default_queues = 0
+            async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=options) as producer:
+                await scenario(fake, producer)
+
+    asyncio.run(main())
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number
+
+
+def test_a_message_that_can_be_sent_is_not_kept(tmp_path: Path) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        result = await producer.deliver(Message("orders", b"1"))
+        assert isinstance(result, SendResult) and producer.spooled == 0
+        assert await producer.delivered(0)
+        (stored,) = fake.stored("orders")
+        assert stored.properties["UNIQ_KEY"] == result.message_id and "__RESEND" not in stored.properties
+
+    run(tmp_path, scenario)
+
+
+def test_an_outage_loses_nothing_and_keeps_the_order_of_each_key(tmp_path: Path) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        await producer.deliver(Message("orders", b"before"), "a")
+        fake.lead(-1)
+        sends = [
+            asyncio.ensure_future(producer.deliver(Message("orders", body(number)), "ab"[number % 2]))
+            for number in range(20)
+        ]
+        results = await asyncio.gather(*sends)
+        assert all(isinstance(result, Spooled) for result in results) and producer.spooled == 20
+        assert not await producer.delivered(0.05)
+        late = await producer.deliver(Message("orders", b"20"), "a")
+        assert isinstance(late, Spooled), "nothing overtakes"
+        fake.lead(1)
+        assert await producer.delivered(5) and producer.spooled == 0 == producer.spooled_bytes
+        assert isinstance(await producer.deliver(Message("orders", b"22"), "a"), SendResult)
+        bodies = fake.bodies("orders")
+        assert [one for one in bodies if one.isdigit() and int(one) % 2 == 0] == [
+            body(number) for number in range(0, 23, 2)
+        ]
+        assert [one for one in bodies if one.isdigit() and int(one) % 2] == [
+            body(number) for number in range(1, 20, 2)
+        ]
+        ids = {stored.properties["UNIQ_KEY"] for stored in fake.stored("orders")}
+        assert {result.message_id for result in results if isinstance(result, Spooled)} < ids
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_kept_survives_the_program_and_says_that_it_is_a_repetition(tmp_path: Path) -> None:
+    message = Message("orders", b"1", "paid", ["k1", "k2"], {"shop": "7"}, flag=3)
+
+    async def away(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        fake.lead(-1)
+        assert isinstance(await producer.deliver(message, "a"), Spooled)
+        assert isinstance(
+            await producer.deliver(Message("orders", b"2", delay=timedelta(hours=1)), "a"), Spooled
+        )
+
+    async def back(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        assert await producer.delivered(5)
+        first, second = fake.stored("orders")
+        assert (first.body, second.body) == (b"1", b"2")
+        expected = {"TAGS": "paid", "KEYS": "k1 k2", "shop": "7", "__RESEND": "1"}
+        assert first.properties.items() >= expected.items()
+        due = int(second.properties["TIMER_DELIVER_MS"]) - fake.env.wall.now_ms()
+        assert 3_590_000 < due <= 3_600_000, "its delay counts from when it was given"
+
+    run(tmp_path, away)
+    run(tmp_path, back)
+
+
+def test_what_the_cluster_refuses_is_put_aside_and_holds_up_nobody(tmp_path: Path) -> None:
+    def refusing(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+        if request.body != b"bad":
+            return False
+        connection.respond(request, ResponseCode.MESSAGE_ILLEGAL, remark="no")
+        return True
+
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        fake.lead(-1)
+        for one in (b"1", b"bad", b"3"):
+            assert isinstance(await producer.deliver(Message("orders", one), "a"), Spooled)
+        fake.script = refusing
+        fake.lead(0)
+        assert await producer.delivered(5)
+        assert fake.bodies("orders") == [b"1", b"3"] and producer.refused == 1
+
+    run(tmp_path, scenario)
+    spool = Spool(str(tmp_path / "s.spool"))
+    assert spool.open() == (0, 0, 1)
+    ((row, reason),) = spool.refused()
+    assert row.message.body == b"bad" and "13" in reason
+    spool.close()
+
+
+def test_a_topic_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        with pytest.raises(TopicNotFound):
+            await producer.deliver(Message("misspelt", b"1"))
+
+    async def keeping(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        assert isinstance(await producer.deliver(Message("later", b"1")), Spooled)
+        assert isinstance(await producer.deliver(Message("orders", b"1")), Spooled)
+        await eventually(lambda: fake.bodies("orders") == [b"1"])
+        await eventually(lambda: producer.spooled == 1)
+        fake.topics["later"] = 1
+        assert await producer.delivered(5) and fake.bodies("later") == [b"1"]
+
+    run(tmp_path, scenario)
+    run(tmp_path, keeping, keep_unknown_topics=True)
+
+
+def test_limits_and_bad_input(tmp_path: Path) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        fake.lead(-1)
+        with pytest.raises(InvalidMessage):
+            await producer.deliver(Message("orders", b"1", properties={"KEYS": "x"}))
+        for number in range(2):
+            assert isinstance(await producer.deliver(Message("orders", body(number))), Spooled)
+        with pytest.raises(Overflow, match="is full: 2 messages"):
+            await producer.deliver(Message("orders", b"3"))
+        with pytest.raises(SpoolFailed, match="another process uses it"):
+            Spool(str(tmp_path / "s.spool")).open()
+
+    run(tmp_path, scenario, max_messages=2)
+    with pytest.raises(ValueError, match="needs a path"):
+        SpoolOptions("")
+    with pytest.raises(SpoolFailed, match="cannot be opened"):
+        Spool(str(tmp_path / "missing" / "s.spool")).open()
+
+
+def test_a_disk_that_takes_nothing_is_said_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        def broken(messages: object) -> list[int]:
+            raise SpoolFailed("disk full")
+
+        fake.lead(-1)
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._spool, "put", broken)
+            with pytest.raises(SpoolFailed, match="disk full"):
+                await producer.deliver(Message("orders", b"1"))
+        assert producer.spooled == 0 and await producer.delivered(0)
+        assert isinstance(await producer.deliver(Message("orders", b"2")), Spooled)
+
+    run(tmp_path, scenario)
+
+
+def test_a_spool_keeps_all_fields_and_the_order(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "s.spool"))
+    assert spool.open() == (0, 0, 0)
+    one = Kept("u1", "t", b"b", "tag", "k", {"p": "v"}, 1, 2, 3, "key", 4)
+    two = Kept("u2", "t", b"")
+    sizes = spool.put([one, two])
+    assert sizes == [spool.size_of(one), spool.size_of(two)]
+    rows = spool.next(0, 9)
+    assert [row.message for row in rows] == [one, two] and spool.next(rows[0].number, 9) == rows[1:]
+    spool.remove([rows[0].number])
+    spool.close()
+    assert spool.open() == (1, sizes[1], 0)
+    spool.close()
+
+
+def test_the_same_without_an_event_loop(tmp_path: Path) -> None:
+    with SpoolingProducer("p", "127.0.0.1:1", OPTIONS, spool=str(tmp_path / "s.spool")) as producer:
+        with pytest.raises(Exception, match="NameServer"):
+            producer.send(Message("orders", b"0"))
+        assert isinstance(producer.deliver(Message("orders", b"1"), "a"), Spooled)
+        assert producer.spooled == 1 and producer.refused == 0 and not producer.delivered(0.01)
