@@ -26,6 +26,7 @@ from dledger.client.allocation import (
 )
 from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
 from dledger.client.compression import CompressionType
+from dledger.client.dual_write import AsyncDualProducer, DualCount
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -93,6 +94,7 @@ __all__ = [
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateStrategy",
+    "AsyncDualProducer",
     "AsyncLitePullConsumer",
     "AsyncPopConsumer",
     "AsyncProducer",
@@ -116,6 +118,7 @@ __all__ = [
     "ConsumerOptions",
     "Credentials",
     "Delivery",
+    "DualCount",
     "FilterHook",
     "FlowLimits",
     "FromWhere",

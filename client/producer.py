@@ -37,6 +37,7 @@ from dledger.client.message import (
     check_topic,
 )
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
+from dledger.client.naming import NamedMessage
 from dledger.client.options import ClientOptions, ProducerOptions, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
 from dledger.client.recalls import recall
@@ -462,6 +463,8 @@ class AsyncProducer(AsyncClient):
         size = len(message.body)
         if message.waits or not held.has_room(size) or 0 < self.options.compress_over < size:
             return False
+        if type(message) is not Message:
+            return False  # it has an id of its own, or is a half message
         if message.topic.startswith(RETRY_PREFIX) or message.topic.endswith(REPLY_SUFFIX):
             return False
         if queue is not None:
@@ -724,7 +727,8 @@ class AsyncProducer(AsyncClient):
     def _pending(
         self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None
     ) -> PendingSend:
-        unique_id = self._ids.next()
+        named = type(message) is NamedMessage
+        unique_id = message.unique_id if named else self._ids.next()  # type: ignore[attr-defined]
         properties = properties_text(message, unique_id)
         body, sys_flag = message.body, 0
         if compressed is not None:
@@ -734,6 +738,8 @@ class AsyncProducer(AsyncClient):
         send = PendingSend(self._kernel, target, body, properties, sys_flag, message.flag, unique_id, on_done)
         if message.topic.endswith(REPLY_SUFFIX):
             send.code = SEND_REPLY
+        if named and message.again:  # type: ignore[attr-defined]
+            send.mark_unknown()
         return send
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:

@@ -30,8 +30,8 @@ from dledger.client.errors import (
     TopicNotFound,
 )
 from dledger.client.message import Message, SendResult, check_body
+from dledger.client.naming import NamedMessage, named_as
 from dledger.client.options import ClientOptions, ProducerOptions
-from dledger.client.pending import OnSent, PendingSend, Target
 from dledger.client.producer import AsyncProducer
 from dledger.client.sending import BUSY
 from dledger.client.spool import Kept, Row, Spool, SpoolFailed
@@ -68,14 +68,6 @@ class Spooled(NamedTuple):
 
     message_id: str
     """Its unique id, which consumers will see."""
-
-
-class _Named(Message):
-    """A message whose unique id was given before."""
-
-    __slots__ = ("again", "unique_id")
-    unique_id: str
-    again: bool
 
 
 class AsyncSpoolingProducer(AsyncProducer):
@@ -148,14 +140,14 @@ class AsyncSpoolingProducer(AsyncProducer):
         if self._namespace:
             message = self._named(message)
         check_body(message.body, self._max_size)
-        named = self._with_id(message)
+        named = message if isinstance(message, NamedMessage) else named_as(message, self._ids.next())
         properties_text(message, named.unique_id)  # what cannot travel is refused now
         with self._on_the_way():
             async with self._in_turn(message.topic, ordering_key):
                 if self.spooled:
                     return await self._keep(named, ordering_key)
                 try:
-                    return await self._try(named, ordering_key)
+                    return await self.send(named, None, ordering_key)
                 except ClientError as error:
                     if not (_is_away(error) or self._was_there(error, message.topic)):
                         raise
@@ -178,21 +170,6 @@ class AsyncSpoolingProducer(AsyncProducer):
 
     # --- one message ----------------------------------------------------------------------------------
 
-    def _with_id(self, message: Message) -> _Named:
-        named = _Named(
-            message.topic,
-            message.body,
-            message.tags,
-            message.keys,
-            message.properties,
-            message.flag,
-            message.delay_level,
-            message.delay,
-            message.deliver_at,
-        )
-        named.unique_id, named.again = self._ids.next(), False
-        return named
-
     @asynccontextmanager
     async def _in_turn(self, topic: str, ordering_key: str | None) -> AsyncIterator[None]:
         """Behind those with the same key that came before."""
@@ -210,23 +187,9 @@ class AsyncSpoolingProducer(AsyncProducer):
             if not users:
                 del self._locks[key]
 
-    async def _try(self, named: _Named, ordering_key: str | None) -> SendResult:
-        return await self.send(named, None, ordering_key)
-
-    def _pending(
-        self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None
-    ) -> PendingSend:
-        send = super()._pending(message, target, on_done, compressed)
-        if isinstance(message, _Named):
-            send.unique_id = message.unique_id
-            send.properties = properties_text(message, message.unique_id)
-            if message.again:
-                send.mark_unknown()
-        return send
-
     # --- into the spool -------------------------------------------------------------------------------
 
-    async def _keep(self, named: _Named, ordering_key: str | None) -> Spooled:
+    async def _keep(self, named: NamedMessage, ordering_key: str | None) -> Spooled:
         limits = self.spool_options
         if self.spooled >= limits.max_messages or self.spooled_bytes >= limits.max_bytes:
             raise Overflow(
@@ -343,7 +306,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         async def send(line: tuple[str, str]) -> None:
             for row in lines[line]:
                 try:
-                    await self._try(_again(row.message), row.message.ordering_key)
+                    await self.send(_again(row.message), None, row.message.ordering_key)
                     stored.append(row)
                 except ClientError as error:
                     if _is_away(error) or isinstance(error, ClientClosed | Overflow | TopicNotFound):
@@ -373,9 +336,9 @@ def _is_away(error: ClientError) -> bool:
     )
 
 
-def _again(kept: Kept) -> _Named:
+def _again(kept: Kept) -> NamedMessage:
     deliver_at = kept.deliver_at_ms
-    named = _Named(
+    message = Message(
         kept.topic,
         kept.body,
         kept.tags,
@@ -386,5 +349,4 @@ def _again(kept: Kept) -> _Named:
         None,
         None if deliver_at is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=deliver_at),
     )
-    named.unique_id, named.again = kept.unique_id, True
-    return named
+    return named_as(message, kept.unique_id, again=True)

@@ -64,6 +64,15 @@ def answers(code: int, remark: str, of: int = RequestCode.END_TRANSACTION, times
     return script
 
 
+def test_half_messages_go_in_no_batch() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncTransactionProducer) -> None:
+        async with producer.transaction(Message("orders", b"half")):
+            (half,) = fake.stored("orders")
+            assert half.header.sysFlag == 4, "in a batch everybody would see it at once"
+
+    run(scenario, options=ProducerOptions(auto_batch=True))
+
+
 def test_a_block_sends_a_half_message_and_its_end() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncTransactionProducer) -> None:
         async with producer.transaction(Message("orders", b"x", properties={"a": "1"})) as transaction:

@@ -1,0 +1,31 @@
+"""Messages that are given their unique id before they are sent: it is the same wherever, whenever they go."""
+
+from __future__ import annotations
+
+from dledger.client.message import Message
+
+
+class NamedMessage(Message):
+    """See the module."""
+
+    __slots__ = ("again", "unique_id")
+    unique_id: str
+    again: bool
+    """It may be stored already: it says that it is a repetition."""
+
+
+def named_as(message: Message, unique_id: str, again: bool = False) -> NamedMessage:
+    """A copy with this unique id."""
+    named = NamedMessage(
+        message.topic,
+        message.body,
+        message.tags,
+        message.keys,
+        message.properties,
+        message.flag,
+        message.delay_level,
+        message.delay,
+        message.deliver_at,
+    )
+    named.unique_id, named.again = unique_id, again
+    return named

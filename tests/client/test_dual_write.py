@@ -1,0 +1,82 @@
+"""Two clusters get the same messages, under the same ids; the first one decides."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dledger.client import (
+    AsyncDualProducer,
+    AsyncProducer,
+    AsyncSpoolingProducer,
+    ClientOptions,
+    DualCount,
+    Message,
+    NoBroker,
+    ProducerOptions,
+    SpoolOptions,
+)
+from tests.client.fake_cluster import FakeCluster
+
+QUICK = ProducerOptions(timeout_s=0.2, attempt_timeout_s=0.1)
+
+
+def ids(fake: FakeCluster) -> list[tuple[bytes, str]]:
+    return sorted((stored.body, stored.properties["UNIQ_KEY"]) for stored in fake.stored("orders"))
+
+
+def test_both_get_the_same_under_the_same_ids_and_the_first_decides() -> None:
+    async def main() -> None:
+        topics = {"orders": 2}
+        async with (
+            FakeCluster(topics=topics) as old,
+            FakeCluster(topics=topics) as new,
+            AsyncProducer("p", old.namesrv, QUICK) as first,
+            AsyncProducer("p", new.namesrv, ProducerOptions(auto_batch=True, timeout_s=0.2)) as second,
+        ):
+            dual = AsyncDualProducer(first, second)
+            for number in range(4):
+                result = await dual.send(Message("orders", b"%d" % number), "a" if number % 2 else None)
+                assert (b"%d" % number, result.message_id) in ids(old)
+            assert ids(old) == ids(new) and len(ids(old)) == 4
+            new.lead(-1)
+            await dual.send(Message("orders", b"4"))
+            new.lead(0)
+            old.lead(-1)
+            with pytest.raises(NoBroker):
+                await dual.send(Message("orders", b"5"))
+            ((day, topic),) = dual.counts
+            assert topic == "orders" and len(day) == 10
+            assert dual.counts[day, topic] == DualCount(sent=5, both=4, missed=1)
+            assert [body for body, _ in ids(new)] == [b"0", b"1", b"2", b"3"]
+
+    asyncio.run(main())
+
+
+def test_a_second_cluster_that_is_away_gets_its_messages_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        spool = SpoolOptions(str(tmp_path / "new.spool"), retry_s=0.02)
+        client = ClientOptions(namespace="ns")
+        async with (
+            FakeCluster(topics={"ns%orders": 2}) as old,
+            FakeCluster(topics={"ns%orders": 2}) as new,
+            AsyncProducer("p", old.namesrv, QUICK, client) as first,
+            AsyncSpoolingProducer("p", new.namesrv, QUICK, client, spool=spool) as second,
+        ):
+            dual = AsyncDualProducer(first, second)
+            new.lead(-1)
+            for number in range(3):
+                await dual.send(Message("orders", b"%d" % number), "a")
+            new.lead(0)
+            assert await second.delivered(5)
+            for fake in (old, new):
+                assert [stored.body for stored in fake.stored("ns%orders")] == [b"0", b"1", b"2"]
+            keys = [
+                [stored.properties["UNIQ_KEY"] for stored in fake.stored("ns%orders")] for fake in (old, new)
+            ]
+            assert keys[0] == keys[1]
+            assert list(dual.counts.values()) == [DualCount(sent=3, kept=3)]
+
+    asyncio.run(main())
