@@ -42,6 +42,7 @@ class Program:
 
 GROUP, SERVERS, LOG = "A group on this machine", "Servers", "Replicated log"
 CHECKS, TRIALS = "Audit and Spark", "Trials"
+ADMINISTRATION = "Administration"
 _GROUP = "dledger.commands.local_group"
 _LOG = "dledger.commands.log:main"
 _AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
@@ -57,6 +58,9 @@ COMMANDS = MappingProxyType(
         "broker": Program(SERVERS, "run a broker", "dledger.broker.shell:shell", extra="server"),
         "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.shell:run"),
         "serve": Program(SERVERS, "run a node of a log without a broker", _LOG, ("serve",)),
+        "mqadmin": Program(
+            ADMINISTRATION, "RocketMQ's mqadmin commands", "dledger.commands.mqadmin.shell:main"
+        ),
         "append": Program(LOG, "append one entry to a group's log", _LOG, ("append",)),
         "get": Program(LOG, "read one committed entry", _LOG, ("get",)),
         "member": Program(LOG, "list, add, remove or promote members", _LOG, ("member",)),
