@@ -215,7 +215,7 @@ def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], st
                 yield (name, command.name), mqadmin_options_of(command), command.text
             continue
         if program.click:
-            yield (name,), click_options_of(load(name, program)), program.summary
+            yield from _click_commands((name,), load(name, program), program.summary)
             continue
         if program.before and program.before != (name,):
             yield (name,), [], f"{program.summary}: `dledger {_longer(name)}`"
@@ -229,6 +229,17 @@ def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], st
             one = parser_of((name, word))
             summary = _summary(parser, word)
             yield (name, word), options_of(one), summary
+
+
+def _click_commands(
+    words: tuple[str, ...], command: click.Command, summary: str
+) -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
+    """The same of a click command: of a group those in it."""
+    if not isinstance(command, click.Group):
+        yield words, click_options_of(command), summary
+        return
+    for name, inner in command.commands.items():
+        yield from _click_commands((*words, name), inner, inner.help or "")
 
 
 def _longer(name: str) -> str:

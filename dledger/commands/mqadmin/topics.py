@@ -27,6 +27,7 @@ from dledger.commands.mqadmin.call import (
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MASTER_ID, ListedTopic, TopicRoute
+from dledger.remoting.fastjson import without_nulls
 from dledger.remoting.operator_bodies import TopicStats
 from dledger.remoting.registration import TopicConfig
 
@@ -189,8 +190,7 @@ async def topic_route(call: Call) -> None:
 
 
 def _route(route: TopicRoute) -> object:
-    shown = msgspec.to_builtins(route, str_keys=True)
-    return {key: value for key, value in shown.items() if value is not None}
+    return without_nulls(msgspec.to_builtins(route, str_keys=True))
 
 
 async def topic_status(call: Call) -> None:
