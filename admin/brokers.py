@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.admin.asking import Asking, ClusterView, read_body
+from dledger.admin.asking import Asking, ClusterView, Refused, read_body
 from dledger.client.errors import BrokerRefused
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode
@@ -51,7 +51,10 @@ class Brokers:
     ) -> ConsumeQueueBody:
         """Units of a ConsumeQueue as they are stored there (321)."""
         header = QueryConsumeQueueHeader(topic, queue_id, index, count, group)
-        answer = await self._asking.broker(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        answer = await self._asking.broker(address, code, header)
+        if not answer.body:
+            raise Refused(code.name, address, answer.code, answer.remark or "nothing is there")
         return read_body("ConsumeQueue", ConsumeQueueBody, answer.body)
 
     async def ha_status(self, address: str) -> HaStatus:

@@ -56,10 +56,13 @@ class Groups:
         await self._asking.broker(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        """How it is set up at the broker there (352); None where there is none."""
-        none = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)
+        """How it is set up at the broker there (352; before RocketMQ 5 from its table of all); None where
+        there is none."""
+        known = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        answer = await self._asking.broker(address, code, GroupHeader(group), accept=none)
+        answer = await self._asking.broker(address, code, GroupHeader(group), accept=known)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (await self.configs(address)).get(group)
         if answer.code != ResponseCode.SUCCESS:
             return None
         return read_body("group", SubscriptionGroupConfig, answer.body)

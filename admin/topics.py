@@ -19,6 +19,9 @@ from dledger.remoting.registration import (
     decode_topic_table,
 )
 
+NO_REMARK = "not set any response code"
+"""What Apache's brokers say where they have nothing to say."""
+
 
 class Topics:
     """What operators do with topics. ClientError where a server refuses, or does not answer."""
@@ -61,7 +64,7 @@ class Topics:
             or None,
         )
         answer = await self._asking.broker(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        return answer.remark or ""
+        return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
 
     async def put_all(self, address: str, configs: Sequence[ListedTopic]) -> None:
         """The same of several at once: all, or none (18)."""
@@ -78,11 +81,14 @@ class Topics:
         await self._asking.broker(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def config(self, address: str, topic: str) -> TopicConfig | None:
-        """How it is set up at the broker there (351); None where there is none."""
-        code = RequestCode.GET_TOPIC_CONFIG
+        """How it is set up at the broker there (351; before RocketMQ 5 from its table of all); None where
+        there is none."""
+        known = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         answer = await self._asking.broker(
-            address, code, TopicHeader(topic), accept=(ResponseCode.TOPIC_NOT_EXIST,)
+            address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic), accept=known
         )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (await self.configs(address)).topicConfigTable.get(topic)
         if answer.code != ResponseCode.SUCCESS:
             return None
         return read("topic", decode_topic_config, answer.body)

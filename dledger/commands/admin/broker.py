@@ -50,7 +50,8 @@ async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
 
 
 def _rate(text: str | None) -> float:
-    return float((text or "0").split()[0])
+    parts = (text or "").split()  # Apache's slaves say nothing
+    return float(parts[0]) if parts else 0.0
 
 
 @command(BROKER, "show", "Show all figures of a broker (by name: of its master).", _place(), *where()[:1])

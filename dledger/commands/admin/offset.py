@@ -171,6 +171,17 @@ def _shown(row: dict[str, object]) -> list[object]:
     return ["" if value is None else value for value in [*row.values()][:-1]] + [text]
 
 
+async def _anybody(admin: AsyncAdminClient, name: str) -> bool:
+    """Whether a consumer of the group is online."""
+    try:
+        await admin.groups.connections(name)
+    except Refused as error:
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return False
+        raise
+    return True
+
+
 async def _reset(
     admin: AsyncAdminClient,
     address: str,
@@ -193,9 +204,9 @@ async def _reset(
                     offset = one.after
         await admin.offsets.reset(address, name, topic, 0, queue_id=queue, offset=offset)
     except Refused as error:
-        # Apache's brokers reset groups without consumers by setting each offset.
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE or queue is not None:
-            raise
+        # Apache's brokers have this for groups with consumers alone: without any, each offset is set.
+        if queue is not None or await _anybody(admin, name):
+            raise error
         time = END if timestamp is None else timestamp
         await admin.offsets.reset_offline(address, name, topic, time, force=force)
 

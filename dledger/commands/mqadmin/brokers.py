@@ -123,8 +123,8 @@ def _totals(figures: Mapping[str, str]) -> tuple[int, ...]:
 
 def _figures(figures: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
     def rate(*names: str) -> float:
-        found = next((figures[name] for name in names if figures.get(name)), "0")
-        return float(found.split(" ")[0])
+        found = " ".join(figures.get(name, "") for name in names).split()  # Apache's slaves say nothing
+        return float(found[0]) if found else 0.0
 
     def load(name: str) -> str:
         size, waited = (

@@ -160,7 +160,8 @@ async def _rates(call: Call, address: str, figures: Mapping[str, str]) -> dict[s
     half, delayed = counted
 
     def first(name: str) -> float:
-        return float((figures.get(name) or "0").split(" ")[0])
+        parts = figures.get(name, "").split()
+        return float(parts[0]) if parts else 0.0
 
     def yesterday(kind: str) -> int:
         today, before = (
