@@ -12,7 +12,7 @@ from dledger.client.errors import BrokerRefused, ClientError, NoBroker, TopicNot
 from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import BadBody, RemotingError
+from dledger.remoting.errors import BadBody, ConnectFailed, RemotingError
 from dledger.remoting.frames import Fields
 from dledger.remoting.operator_bodies import decode_plain
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LOOK_S = 0.1
+"""Between two looks for a master."""
 
 
 class Refused(BrokerRefused):
@@ -59,15 +61,15 @@ class ClusterView:
             self.info.brokerAddrTable[name] for name in sorted(names) if name in self.info.brokerAddrTable
         ]
 
-    def masters(self, cluster: str | None = None) -> list[str]:
-        """Addresses of the masters; NoBroker where a group has none at the moment."""
-        found = self.groups(cluster)
+    def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
+        """Names of the broker groups and addresses of their masters, of a cluster, of one group, or of all;
+        NoBroker where one has none at the moment."""
+        found = [group for group in self.groups(cluster) if broker_name in (None, group.brokerName)]
         without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
         if without or not found:
-            raise NoBroker(
-                f"no master is registered of {', '.join(without) or 'any broker'}: look at /health"
-            )
-        return [group.brokerAddrs[MASTER_ID] for group in found]
+            what = ", ".join(without) or broker_name or "any broker"
+            raise NoBroker(f"no master is registered of {what}: look at /health")
+        return {group.brokerName: group.brokerAddrs[MASTER_ID] for group in found}
 
     def addresses(self, cluster: str | None = None) -> list[str]:
         """Addresses of all brokers, masters before their slaves."""
@@ -94,6 +96,8 @@ class Asking:
 
     def __init__(self, core: ClientCore) -> None:
         self.core = core
+        self._known: dict[str, dict[str, None]] = {}
+        """Addresses that broker groups had, by their names."""
 
     async def broker(
         self,
@@ -123,6 +127,39 @@ class Asking:
             await asyncio.sleep(pause)
             pause = min(2 * pause, options.search_longest_s)
 
+    async def leader(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Fields = None,
+        body: bytes = b"",
+        *,
+        accept: tuple[int, ...] = (),
+        timeout_s: float | None = None,
+    ) -> Response:
+        """The same for what the leader of a group answers, whoever that is: where nobody listens any more at
+        the address, the NameServers are asked who has become the master, for a while."""
+        core = self.core
+        deadline = core.now() + core.options.failover_timeout_s
+        while True:
+            try:
+                return await self.broker(address, code, header, body, accept=accept, timeout_s=timeout_s)
+            except NotReached as error:
+                if not isinstance(error.__cause__, ConnectFailed) or core.now() + LOOK_S >= deadline:
+                    raise
+                address = await self._successor(address, deadline) or address
+            await asyncio.sleep(LOOK_S)
+
+    async def _successor(self, address: str, deadline: float) -> str | None:
+        """Another master of the group that this address belongs to; None when there is none in time."""
+        while self.core.now() + LOOK_S < deadline:
+            for group in (await self.cluster()).groups():
+                master = group.brokerAddrs.get(MASTER_ID)
+                if address in self._known.get(group.brokerName, ()) and master not in (None, address):
+                    return master
+            await asyncio.sleep(LOOK_S)
+        return None
+
     async def namesrv(
         self, code: RequestCode, header: Fields = None, *, accept: tuple[int, ...] = ()
     ) -> Response:
@@ -132,11 +169,17 @@ class Asking:
     async def cluster(self) -> ClusterView:
         """Which brokers there are."""
         answer = await self.namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return ClusterView(read_body("cluster info", ClusterInfo, answer.body))
+        view = ClusterView(read_body("cluster info", ClusterInfo, answer.body))
+        for group in view.info.brokerAddrTable.values():
+            self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
+        return view
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic is; TopicNotFound."""
-        return await self.core.refresh(topic)
+        found = await self.core.refresh(topic)
+        for group in found.brokerDatas:
+            self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
+        return found
 
     async def places_of_group(self, group: str, topic: str | None = None) -> list[tuple[str, str]]:
         """Names of the broker groups that a consumer group is at, and where to ask them: those of its retry

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
-from dledger.admin.asking import Asking, ClusterView, Refused, read_body
-from dledger.client.errors import BrokerRefused
+from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read_body
+from dledger.client.errors import BrokerRefused, NoBroker
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Response
@@ -24,6 +25,20 @@ class Brokers:
     async def cluster(self) -> ClusterView:
         """Which brokers there are (106)."""
         return await self._asking.cluster()
+
+    async def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
+        """Names of the broker groups and addresses of their masters, of a cluster, of one group, or of all. A
+        group that has none is waited for, up to `failover_timeout_s`; then NoBroker."""
+        core = self._asking.core
+        deadline = core.now() + core.options.failover_timeout_s
+        while True:
+            view = await self._asking.cluster()
+            try:
+                return view.masters(cluster, broker_name)
+            except NoBroker:
+                if core.now() + LOOK_S >= deadline:
+                    raise
+            await asyncio.sleep(LOOK_S)
 
     async def runtime(self, address: str) -> dict[str, str]:
         """Figures of the broker there (28)."""

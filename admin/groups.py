@@ -43,17 +43,17 @@ class Groups:
         """Create a group at the broker there, or change it (200)."""
         check_group(config.groupName)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._asking.broker(address, code, None, config.encode())
+        await self._asking.leader(address, code, None, config.encode())
 
     async def put_all(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> None:
         """The same of several at once: all, or none (225)."""
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-        await self._asking.broker(address, code, None, GroupConfigList(list(configs)).encode())
+        await self._asking.leader(address, code, None, GroupConfigList(list(configs)).encode())
 
     async def delete(self, address: str, group: str, *, offsets: bool = False) -> None:
         """Delete it at the broker there (207); with `offsets` also where it stands."""
         header = DeleteSubscriptionGroupHeader(group, offsets)
-        await self._asking.broker(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        await self._asking.leader(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
         """How it is set up at the broker there (352; before RocketMQ 5 from its table of all); None where
@@ -88,14 +88,14 @@ class Groups:
         206 where there are none."""
         where = address or await self._one_of(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        answer = await self._asking.broker(where, code, ConsumerGroupHeader(group))
+        answer = await self._asking.leader(where, code, ConsumerGroupHeader(group))
         return read_body("consumers", ConsumerConnections, answer.body)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
         """What one of its consumers is doing (307); `stacks`: with its threads."""
         header = RunningInfoHeader(group, client_id, stacks)
         address = await self._one_of(group)
-        answer = await self._asking.broker(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        answer = await self._asking.leader(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         return read("consumer", decode_running_info, answer.body)
 
     async def positions(
@@ -105,7 +105,7 @@ class Groups:
         header = ConsumerStatusHeader(topic, group, client_id)
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-            answer = await self._asking.broker(address, code, header)
+            answer = await self._asking.leader(address, code, header)
             return read("consumers", decode_consumer_status, answer.body)
         raise BrokerRefused(f"no broker serves the topic {topic}")
 
@@ -114,19 +114,19 @@ class Groups:
     ) -> None:
         """Whether its consumers PULL or POP (401). `share_queues`: of which others take part."""
         body = RequestModeBody(topic, group, mode, share_queues).encode()
-        await self._asking.broker(address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body)
+        await self._asking.leader(address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body)
 
     async def producers(self, group: str, topic: str) -> ProducerConnections:
         """Producers of a group, as a broker of the topic knows them (204)."""
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-            answer = await self._asking.broker(address, code, ProducerGroupHeader(group))
+            answer = await self._asking.leader(address, code, ProducerGroupHeader(group))
             return read_body("producers", ProducerConnections, answer.body)
         raise BrokerRefused(f"no broker serves the topic {topic}")
 
     async def all_producers(self, address: str) -> ProducerTable:
         """Producers of all groups that are connected to the broker there (328)."""
-        answer = await self._asking.broker(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        answer = await self._asking.leader(address, RequestCode.GET_ALL_PRODUCER_INFO)
         return read_body("producers", ProducerTable, answer.body)
 
     async def _one_of(self, group: str) -> str:

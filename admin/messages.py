@@ -183,7 +183,7 @@ class Messages:
         found: list[StoredMessage] = []
         for name, address in masters_of(await self._asking.route(route_of or topic)):
             none = (ResponseCode.QUERY_NOT_FOUND,)
-            answer = await self._asking.broker(address, RequestCode.QUERY_MESSAGE, header, accept=none)
+            answer = await self._asking.leader(address, RequestCode.QUERY_MESSAGE, header, accept=none)
             if answer.code == ResponseCode.SUCCESS:
                 found += self._stored(answer, name)
         # Brokers of RocketMQ's find a key by its hash.
@@ -213,7 +213,7 @@ class Messages:
             subscription=expression,
             expressionType="TAG",
         )
-        answer = await self._asking.broker(address, RequestCode.PULL_MESSAGE, header, accept=NOTHING_THERE)
+        answer = await self._asking.leader(address, RequestCode.PULL_MESSAGE, header, accept=NOTHING_THERE)
         try:
             told = answer.header(PullMessageResponseHeader)
         except BadHeader as error:
@@ -250,8 +250,11 @@ class Messages:
         )
         name = stored.message.queue.broker_name
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        address = dict(masters_of(await self._asking.route(stored.message.queue.topic)))[name]
-        answer = await self._asking.broker(address, code, header, timeout_s=10.0)
+        places = dict(masters_of(await self._asking.route(stored.message.queue.topic)))
+        if name not in places:
+            raise ClientError(f"no broker of {name} is registered")
+        address = places[name]
+        answer = await self._asking.leader(address, code, header, timeout_s=10.0)
         return read_body("result", ConsumeDirectlyResult, answer.body)
 
     async def track(self, stored: StoredMessage, groups: list[str]) -> list[MessageTrack]:

@@ -79,7 +79,8 @@ class NameServers:
         """No producer is to write to a broker any more (205). Returns of how many topics that is news."""
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
         answer = await self._asking.broker(address, code, BrokerNameHeader(broker_name))
-        return int(answer.ext.get("wipeTopicCount", "0"))
+        count = answer.ext.get("wipeTopicCount", "")
+        return int(count) if count.isdecimal() else 0
 
     async def add_write_perm(self, address: str, broker_name: str) -> int:
         """Producers may write to it again (327). Returns of how many topics that is news."""

@@ -75,12 +75,12 @@ class Offsets:
     async def commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
         """Set where a group goes on in one queue (15)."""
         header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queueId, offset)
-        await self._asking.broker(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
         """Where a group stands at the broker there (208), in all its topics or in one."""
         header = ConsumeStatsHeader(group, topic)
-        answer = await self._asking.broker(address, RequestCode.GET_CONSUME_STATS, header)
+        answer = await self._asking.leader(address, RequestCode.GET_CONSUME_STATS, header)
         return read("offsets", decode_consume_stats, answer.body)
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
@@ -105,7 +105,7 @@ class Offsets:
         """Where all groups stand at the broker there (317); `ordered`: in ordered topics alone."""
         header = BrokerConsumeStatsHeader(ordered)
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        answer = await self._asking.broker(address, code, header, timeout_s=timeout_s)
+        answer = await self._asking.leader(address, code, header, timeout_s=timeout_s)
         return read("offsets", decode_consume_stats_list, answer.body)
 
     async def reset(
@@ -123,7 +123,7 @@ class Offsets:
         ms since the epoch, to the END, or one queue to an offset. Without `force` only back. Returns the
         offsets. Apache's brokers refuse with code 206 where no consumer is online."""
         header = ResetOffsetHeader(group, topic, timestamp_ms, force, queue_id, offset)
-        answer = await self._asking.broker(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        answer = await self._asking.leader(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         if not answer.body:
             return {}
         return read("offsets", lambda data: decode_queue_table(data, "offsetTable", int), answer.body)
@@ -162,7 +162,7 @@ class Offsets:
     async def clone(self, address: str, source: str, target: str, topic: str | None = None) -> None:
         """Copy where a group stands to another one, at the broker there (314)."""
         header = CloneGroupOffsetHeader(source, target, topic)
-        await self._asking.broker(address, RequestCode.CLONE_GROUP_OFFSET, header)
+        await self._asking.leader(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
         """Broker names of a topic, and where to ask them; TopicNotFound."""
@@ -189,7 +189,7 @@ class Offsets:
         raise ClientError(f"{address} is not the master of a broker group that has {topic}")
 
     async def _offset(self, address: str, code: RequestCode, header: Fields) -> int:
-        answer = await self._asking.broker(address, code, header)
+        answer = await self._asking.leader(address, code, header)
         try:
             return answer.header(OffsetResponseHeader).offset
         except BadHeader as error:

@@ -63,17 +63,17 @@ class Topics:
             )
             or None,
         )
-        answer = await self._asking.broker(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        answer = await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
 
     async def put_all(self, address: str, configs: Sequence[ListedTopic]) -> None:
         """The same of several at once: all, or none (18)."""
         body = TopicConfigList(list(configs)).encode()
-        await self._asking.broker(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+        await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
 
     async def delete(self, address: str, topic: str) -> None:
         """Delete it at the broker there, with its messages (215)."""
-        await self._asking.broker(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+        await self._asking.leader(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
 
     async def delete_route(self, namesrv: str, topic: str, cluster: str | None = None) -> None:
         """Have a NameServer forget it (216)."""
@@ -105,7 +105,7 @@ class Topics:
 
     async def stats_at(self, address: str, topic: str) -> TopicStats:
         """Bounds of its queues at the broker there, and when their last message was stored (202)."""
-        answer = await self._asking.broker(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+        answer = await self._asking.leader(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
         return read("topic", decode_topic_stats, answer.body)
 
     async def stats(self, topic: str, route_of: str | None = None) -> TopicStats:
@@ -124,7 +124,7 @@ class Topics:
         names: dict[str, None] = {}
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-            answer = await self._asking.broker(address, code, TopicHeader(topic))
+            answer = await self._asking.leader(address, code, TopicHeader(topic))
             found = read_body("groups", GroupList, answer.body)
             names.update(dict.fromkeys(found.groupList))
         return sorted(names)

@@ -14,6 +14,8 @@ from dledger.client import ClientError
 from dledger.commands.admin.offset import _row, _shown, when
 from dledger.commands.admin.running import Told, did_you_mean
 from dledger.commands.admin.showing import NEEDS_RICH, Table, show
+from dledger.commands.mqadmin.messages import file_name
+from dledger.commands.terminal import plain
 from dledger.remoting.bodies import MessageQueue
 from tests.uninstalled import run_without
 
@@ -97,3 +99,26 @@ def _refuse() -> None:
 def test_a_name_that_is_near_is_meant() -> None:
     assert did_you_mean("ordres", ["orders", "bills"]) == "; did you mean 'orders'?"
     assert did_you_mean("x", ["orders"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\x1b[2Jb", "a\\x1b[2Jb"), ("zwei\nZeilen\t", "zwei\nZeilen\t"), ("grün", "grün"), ("\r", "\\x0d")],
+)
+def test_a_terminal_is_not_steered(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("7F00000106941CB156401678F0030000", "7F00000106941CB156401678F0030000"),
+        ("127.0.0.1@DEFAULT#1", "127.0.0.1@DEFAULT#1"),
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("..", "_"),
+        ("a/b\x00c", "a_b_c"),
+        ("x" * 500, "x" * 128),
+    ],
+)
+def test_a_file_is_not_named_by_a_stranger(text: str, name: str) -> None:
+    assert file_name(text) == name

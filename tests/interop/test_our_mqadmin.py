@@ -111,7 +111,7 @@ def apache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         group.start()
         yield group
     finally:
-        group.stop()
+        group.kill()
 
 
 def created(namesrv: str, topic: str) -> bool | None:

@@ -10,6 +10,7 @@ from dledger.client import ClientError
 from dledger.commands.admin.places import addresses, broker_groups, each, masters, where
 from dledger.commands.admin.running import Told, command, did_you_mean, group
 from dledger.commands.admin.showing import Table
+from dledger.commands.mqadmin.brokers import number
 from dledger.remoting.bodies import MASTER_ID
 
 BROKER = group("broker", "Brokers: list, show, config, set, replication, clean.")
@@ -23,7 +24,7 @@ def _place() -> click.Argument:
 async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
     rows = []
     for data in await broker_groups(admin):
-        for number, address in sorted(data.brokerAddrs.items()):
+        for broker_id, address in sorted(data.brokerAddrs.items()):
             try:
                 figures = await admin.brokers.runtime(address)
             except ClientError as error:
@@ -32,8 +33,8 @@ async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
                 {
                     "cluster": data.cluster,
                     "broker": data.brokerName,
-                    "id": number,
-                    "role": "master" if number == MASTER_ID else "slave",
+                    "id": broker_id,
+                    "role": "master" if broker_id == MASTER_ID else "slave",
                     "address": address,
                     "version": figures.get("brokerVersionDesc"),
                     "putTps": _rate(figures.get("putTps")),
@@ -51,7 +52,7 @@ async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
 
 def _rate(text: str | None) -> float:
     parts = (text or "").split()  # Apache's slaves say nothing
-    return float(parts[0]) if parts else 0.0
+    return number(parts[0]) if parts else 0.0
 
 
 @command(BROKER, "show", "Show all figures of a broker (by name: of its master).", _place(), *where()[:1])

@@ -11,7 +11,7 @@ from dledger.admin.asking import master_of
 from dledger.client import ClientError, NoBroker
 from dledger.commands.admin.completing import complete_nothing
 from dledger.commands.admin.running import NotDone, did_you_mean
-from dledger.remoting.bodies import MASTER_ID, BrokerData
+from dledger.remoting.bodies import BrokerData
 
 
 def where() -> list[click.Parameter]:
@@ -48,13 +48,10 @@ async def broker_groups(
 async def masters(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> dict[str, str]:
-    """Their masters by broker name; NoBroker where one has none at the moment."""
-    found = {}
-    for group in await broker_groups(admin, cluster, broker):
-        if MASTER_ID not in group.brokerAddrs:
-            raise NoBroker(f"no master of {group.brokerName} is registered: look at its brokers' /health")
-        found[group.brokerName] = group.brokerAddrs[MASTER_ID]
-    return found
+    """Their masters by broker name; NoBroker where one has none, and gets none for a while."""
+    groups = await broker_groups(admin, cluster, broker)  # names first: what is not there is not waited for
+    name = groups[0].brokerName if broker is not None else None
+    return await admin.brokers.masters(cluster, name)
 
 
 async def addresses(

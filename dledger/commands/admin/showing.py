@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import click
 
+from dledger.commands.terminal import plain
+
 NEEDS_RICH = "tables need rich: pip install 'dledger[admin]', or give --json"
 WIDE = 240
 """Columns where nobody watches: nothing is to be cut off."""
@@ -36,7 +38,7 @@ def show(as_json: bool, data: object, parts: Iterable[Table | str] = ()) -> None
         return
     for part in parts:
         if isinstance(part, str):
-            print(part)
+            print(plain(part))
         elif not part.rows:
             print(f"{part.title}: {part.empty}" if part.title else part.empty)
         else:
@@ -74,4 +76,6 @@ def _shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.2f}"
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) and value >= 100_000 else str(value)
+    if isinstance(value, int) and value >= 100_000:
+        return f"{value:,}".replace(",", " ")
+    return plain(str(value))

@@ -108,9 +108,22 @@ async def _list_once(call: Call) -> None:
                     call.out.row(CLUSTERS, cluster, group.brokerName, number, address, *shown)
 
 
+def whole(text: str | None) -> int:
+    """A figure, 0 for what is none."""
+    return int(text) if text and text.lstrip("-").isdecimal() else 0
+
+
+def number(text: str) -> float:
+    """The same with a fraction."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def _totals(figures: Mapping[str, str]) -> tuple[int, ...]:
     def count(name: str) -> int:
-        return int(figures.get(name, "0"))
+        return whole(figures.get(name))
 
     put_today, get_today = count("msgPutTotalTodayMorning"), count("msgGetTotalTodayMorning")
     return (
@@ -124,7 +137,7 @@ def _totals(figures: Mapping[str, str]) -> tuple[int, ...]:
 def _figures(figures: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
     def rate(*names: str) -> float:
         found = " ".join(figures.get(name, "") for name in names).split()  # Apache's slaves say nothing
-        return float(found[0]) if found else 0.0
+        return number(found[0]) if found else 0.0
 
     def load(name: str) -> str:
         size, waited = (
@@ -133,9 +146,9 @@ def _figures(figures: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
         )
         return f"{size},{figures.get(waited, 'N')}ms"
 
-    oldest = int(figures.get("earliestMessageTimeStamp") or 0)
+    oldest = whole(figures.get("earliestMessageTimeStamp"))
     hours = (now_ms - oldest) / 3_600_000 if oldest > 0 else 0.0
-    congested = int(figures.get("timerCongestNum") or 0) / 10_000
+    congested = whole(figures.get("timerCongestNum")) / 10_000
     timer = (
         f"{figures.get('timerReadBehind', '0')}-{figures.get('timerOffsetBehind', '0')}"
         f"({congested:.1f}w, {rate('timerEnqueueTps'):.1f}, {rate('timerDequeueTps'):.1f})"
@@ -147,7 +160,7 @@ def _figures(figures: Mapping[str, str], now_ms: int) -> tuple[str, ...]:
         timer,
         figures.get("pageCacheLockTimeMills", ""),
         f"{hours:2.2f}",
-        f"{float(figures.get('commitLogDiskRatio') or 0):.4f}",
+        f"{rate('commitLogDiskRatio'):.4f}",
         figures.get("brokerActive", "false"),
     )
 

@@ -38,7 +38,7 @@ class Call:
             return [address]
         if "c" not in self.given:
             raise WrongOptions("Missing required option: [-b,--brokerAddr, -c,--clusterName]")
-        return (await self.admin.brokers.cluster()).masters(self.given.text("c"))
+        return list((await self.admin.brokers.masters(self.given.text("c"))).values())
 
     async def brokers(self) -> list[str]:
         """-b, else all brokers of the cluster -c, masters first; WrongOptions without both."""

@@ -77,7 +77,8 @@ class Problems:
     def same_subscription(self) -> bool:
         """Whether all push consumers subscribe to the same: a group that does not loses messages."""
         first = next(iter(self._infos.values()))
-        started = int(first.properties.get("PROP_CONSUMER_START_TIMESTAMP", "0"))
+        text = first.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")
+        started = int(text) if text.isdecimal() else 0
         if not first.push or self._now_ms - started <= SETTLED_MS:
             return True
         wanted = _subscribed(first)

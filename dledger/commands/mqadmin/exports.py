@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from dledger.admin import Refused
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, ClusterView
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client import BrokerRefused, ClientError
+from dledger.commands.mqadmin.brokers import number, whole
 from dledger.commands.mqadmin.call import BROKER, CLUSTER, Call, Command
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.versions import version_name
@@ -49,7 +50,7 @@ def _write(call: Call, name: str, value: object) -> None:
 async def configs(call: Call) -> None:
     groups = (await call.admin.brokers.cluster()).groups(call.given.text("c"))
     shown: dict[str, dict[str, str]] = {}
-    masters = ClusterView.masters(await call.admin.brokers.cluster(), call.given.text("c"))
+    masters = list((await call.admin.brokers.masters(call.given.text("c"))).values())
     for address in masters:
         settings = await call.admin.brokers.settings(address)
         kept = {key: settings[key] for key in EXPORTED if key in settings}
@@ -109,8 +110,8 @@ async def metadata(call: Call) -> None:
 
 
 async def metrics(call: Call) -> None:
+    await call.admin.brokers.masters(call.given.text("c"))
     view = await call.admin.brokers.cluster()
-    view.masters(call.given.text("c"))
     report: dict[str, object] = {}
     tps: dict[str, float] = {}
     day: dict[str, float] = {}
@@ -161,12 +162,10 @@ async def _rates(call: Call, address: str, figures: Mapping[str, str]) -> dict[s
 
     def first(name: str) -> float:
         parts = figures.get(name, "").split()
-        return float(parts[0]) if parts else 0.0
+        return number(parts[0]) if parts else 0.0
 
     def yesterday(kind: str) -> int:
-        today, before = (
-            int(figures.get(f"msg{kind}Total{day}Morning") or 0) for day in ("Today", "Yesterday")
-        )
+        today, before = (whole(figures.get(f"msg{kind}Total{day}Morning")) for day in ("Today", "Yesterday"))
         return today - before
 
     return {

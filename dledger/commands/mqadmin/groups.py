@@ -22,6 +22,7 @@ from dledger.commands.mqadmin.call import (
     seconds,
 )
 from dledger.commands.mqadmin.consumers import Problems, info_text
+from dledger.commands.mqadmin.messages import file_name
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.commands.mqadmin.topics import attributes, listed
@@ -242,7 +243,7 @@ async def consumer_status(call: Call) -> None:
             call.fail(error)
             continue
         found[one.clientId] = info
-        path = directory / one.clientId.replace("/", "_")
+        path = directory / file_name(one.clientId)
         _write(path, info_text(info))
         call.out.row(CONSUMERS, len(found), one.clientId, version_name(one.version), str(path))
         call.out.item("infos", {"clientId": one.clientId, **_plain(info)}, "") if call.out.as_json else None

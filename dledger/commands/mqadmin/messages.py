@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import Counter
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -30,6 +32,8 @@ from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MessageQueue
 
+_TIMES = MappingProxyType({"Pub": (1, 10), "SubAfter": (3, 7)})
+"""Which fields of a trace are numbers that are shown."""
 BODIES = "/tmp/rocketmq/msgbodys"
 """Directory of the bodies that these commands write, as Apache's does."""
 FOUND = Table.of("messages", ("#Message ID", "#QID", "#Offset"), "%-50s %4s %40s")
@@ -138,8 +142,13 @@ def _text(body: bytes, charset: str) -> str:
         raise WrongOptions(f"{charset!r} is no name of a character set") from error
 
 
+def file_name(text: str) -> str:
+    """A name of a file for what a client chose: an id may hold anything, as `../`."""
+    return re.sub(r"[^0-9A-Za-z@#._-]", "_", text).lstrip(".")[:128] or "_"
+
+
 def _write_body(stored: StoredMessage, number: int) -> str:
-    path = Path(BODIES) / (stored.message.message_id + (f"_{number}" if number else ""))
+    path = Path(BODIES) / (file_name(stored.message.message_id) + (f"_{number}" if number else ""))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(stored.message.body)
@@ -255,6 +264,8 @@ async def query_trace(call: Call) -> None:
         host = message.born_host.rpartition(":")[0]
         for fields in decode(message.body.decode(errors="replace")):
             kind = fields[0]
+            if not all(field.isdecimal() for at in _TIMES.get(kind, ()) for field in fields[at : at + 1]):
+                continue  # anybody may send to the topic of traces
             if kind == "Pub" and len(fields) > 10 and fields[5] == message_id:
                 status = "success" if fields[-1] != "false" and "false" not in fields[13:14] else "failed"
                 row = ("Pub", fields[3], host, seconds(int(fields[1])), f"{fields[10]}ms", status)
@@ -314,6 +325,7 @@ def print_messages(call: Call, pulled: Pulled, with_body: bool, charset: str) ->
         if not with_body:
             shown = {key: value for key, value in shown.items() if not key.startswith("body")}
         call.out.item("found", shown, f"MSGID: {one.message.message_id} {java_text(one)} BODY: {body}")
+    call.out.end_round()  # a topic may be larger than memory
 
 
 async def print_msg_by_queue(call: Call) -> None:

@@ -269,7 +269,7 @@ async def cq_progress(call: Call) -> None:
         row = {"brokerName": view.name_of(address), **found}
         call.out.item("brokers", row, f"{row['brokerName']} check: {found.get('checkResult')}")
 
-    await call.each(view.masters(given.text("c")), check)
+    await call.each((await call.admin.brokers.masters(given.text("c"))).values(), check)
 
 
 async def rocksdb_config(call: Call) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from dledger.commands.terminal import plain
+
 
 @dataclass(frozen=True)
 class Table:
@@ -107,7 +109,8 @@ class Output:
         print(text, file=sys.stderr)
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream)
+        # A terminal is not to be steered by what messages hold; files and pipes get what is there.
+        print(plain(text) if self._stream.isatty() else text, file=self._stream)
 
 
 def _plain(value: object) -> object:

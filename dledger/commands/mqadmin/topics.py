@@ -136,7 +136,7 @@ async def update_topic_list(call: Call) -> None:
 
 async def delete_topic(call: Call) -> None:
     topic, cluster = call.given.text("t"), call.given.text("c")
-    for address in (await call.admin.brokers.cluster()).masters(cluster):
+    for address in (await call.admin.brokers.masters(cluster)).values():
         await call.admin.topics.delete(address, topic)
     call.out.line(f"delete topic [{topic}] from cluster [{cluster}] success.")
     for namesrv in call.admin.namesrv.addresses:
