@@ -10,26 +10,17 @@ import msgspec
 
 from dledger.admin.asking import Asking, read_body
 from dledger.client.errors import BrokerRefused
+from dledger.remoting.apache_headers import AccessConfigHeader, AccessKeyHeader, WhiteAddressesHeader
+from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.frames import Fields
-from dledger.remoting.operator_bodies import (
-    AclConfig,
-    AclInfo,
-    AclVersion,
-    DataVersionInfo,
-    PolicyEntryInfo,
-    PolicyInfo,
-    UserInfo,
-)
+from dledger.remoting.operator_bodies import AclConfig, AclVersion, DataVersionInfo
 from dledger.remoting.operator_headers import (
-    AccessConfigHeader,
-    AccessKeyHeader,
-    AclFilterHeader,
     DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
     SubjectHeader,
-    UserFilterHeader,
     UserHeader,
-    WhiteAddressesHeader,
 )
 
 NONE_THERE = (ResponseCode.USER_NOT_EXIST, ResponseCode.POLICY_NOT_EXIST)
@@ -77,7 +68,7 @@ class Accounts:
 
     async def users(self, address: str, name_part: str | None = None) -> list[UserInfo]:
         """All users (3005), or those whose names contain this."""
-        answer = await self._asking.broker(address, RequestCode.AUTH_LIST_USER, UserFilterHeader(name_part))
+        answer = await self._asking.broker(address, RequestCode.AUTH_LIST_USER, ListUsersHeader(name_part))
         return read_body("users", list[UserInfo], answer.body) if answer.body else []
 
     # --- policies (2.0) -------------------------------------------------------------------------------
@@ -105,7 +96,7 @@ class Accounts:
         self, address: str, subject: str | None = None, resource: str | None = None
     ) -> list[AclInfo]:
         """The same of all subjects, or of those that contain this (3010)."""
-        header = AclFilterHeader(subject, resource)
+        header = ListAclsHeader(subject, resource)
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_ACL, header)
         return read_body("acls", list[AclInfo], answer.body) if answer.body else []
 

@@ -1,4 +1,4 @@
-"""Bodies of answers to operators and their tools: figures, connections, replication, users (as `bodies`).
+"""Bodies of answers to operators and their tools: figures, connections, replication, accounts (as `bodies`).
 
 Times in ms since the epoch. Rates are those of the last minute, per second.
 """
@@ -224,38 +224,6 @@ class EpochCache(Body):
     brokerId: int = 0
     maxOffset: int = 0
     epochList: list[EpochEntry] = msgspec.field(default_factory=list)
-
-
-class UserInfo(Body):
-    """A user of access control 2.0 (3001 to 3005)."""
-
-    username: str | None = None
-    password: str | None = None
-    userType: str | None = None
-    userStatus: str | None = None
-
-
-class PolicyEntryInfo(Body):
-    """What a policy says of one resource."""
-
-    resource: str | None = None
-    actions: list[str] | None = None
-    sourceIps: list[str] | None = None
-    decision: str | None = None
-
-
-class PolicyInfo(Body):
-    """One policy of a subject."""
-
-    policyType: str | None = None
-    entries: list[PolicyEntryInfo] = msgspec.field(default_factory=list)
-
-
-class AclInfo(Body):
-    """What a subject may do (3006 to 3010)."""
-
-    subject: str | None = None
-    policies: list[PolicyInfo] = msgspec.field(default_factory=list)
 
 
 class DataVersionInfo(Body):

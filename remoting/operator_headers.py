@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.remoting.response_headers import I32, I64, Header
+from dledger.remoting.response_headers import I32, Header
 
 
 class CloneGroupOffsetHeader(Header):
@@ -85,110 +85,33 @@ class CorrectionOffsetHeader(Header):
 
 
 class UserHeader(Header):
-    """3001 to 3004 AUTH_*_USER."""
+    """3001 to 3004 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER, AUTH_GET_USER."""
 
-    username: str
+    username: str = ""
 
 
-class UserFilterHeader(Header):
-    """3005 AUTH_LIST_USER. Without a filter: all."""
+class ListUsersHeader(Header):
+    """3005 AUTH_LIST_USER. `filter`: what a name has in it."""
 
     filter: str | None = None
 
 
 class SubjectHeader(Header):
-    """3006, 3007, 3009 AUTH_*_ACL. `subject`: as `User:name`."""
+    """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` and a name."""
 
-    subject: str
+    subject: str = ""
 
 
 class DeleteAclHeader(Header):
-    """3008 AUTH_DELETE_ACL. Without resource: all that the subject may do."""
+    """3008 AUTH_DELETE_ACL; without a resource all of the subject's."""
 
-    subject: str
+    subject: str = ""
     policyType: str | None = None
     resource: str | None = None
 
 
-class AclFilterHeader(Header):
-    """3010 AUTH_LIST_ACL."""
+class ListAclsHeader(Header):
+    """3010 AUTH_LIST_ACL. Filters: what a subject, or a resource, has in it."""
 
     subjectFilter: str | None = None
     resourceFilter: str | None = None
-
-
-class AccessConfigHeader(Header):
-    """50 UPDATE_AND_CREATE_ACL_CONFIG. Lists with commas between, as `topicA=PUB,topicB=SUB`."""
-
-    accessKey: str
-    secretKey: str | None = None
-    whiteRemoteAddress: str | None = None
-    admin: bool | None = None
-    defaultTopicPerm: str | None = None
-    defaultGroupPerm: str | None = None
-    topicPerms: str | None = None
-    groupPerms: str | None = None
-
-
-class AccessKeyHeader(Header):
-    """51 DELETE_ACL_CONFIG."""
-
-    accessKey: str
-
-
-class WhiteAddressesHeader(Header):
-    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG. `globalWhiteAddrs`: with commas between."""
-
-    globalWhiteAddrs: str
-    aclFileFullPath: str | None = None
-
-
-class MasterFlushOffsetHeader(Header):
-    """908 RESET_MASTER_FLUSH_OFFSET: a byte of the log."""
-
-    masterFlushOffset: I64
-
-
-class AddBrokerHeader(Header):
-    """902 ADD_BROKER, to a container."""
-
-    configPath: str
-
-
-class RemoveBrokerHeader(Header):
-    """903 REMOVE_BROKER, to a container."""
-
-    brokerClusterName: str
-    brokerName: str
-    brokerId: I64
-
-
-class ElectMasterHeader(Header):
-    """1002 CONTROLLER_ELECT_MASTER, as an operator asks for it."""
-
-    clusterName: str
-    brokerName: str
-    brokerId: I64
-    designateElect: bool = True
-
-
-class CleanBrokerDataHeader(Header):
-    """1011 CLEAN_BROKER_DATA. `brokerControllerIdsToClean`: with semicolons between."""
-
-    brokerName: str
-    clusterName: str | None = None
-    brokerControllerIdsToClean: str | None = None
-    isCleanLivingBroker: bool = False
-
-
-class CqWriteProgressHeader(Header):
-    """354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS. `checkStoreTime` in ms since the epoch."""
-
-    topic: str | None = None
-    checkStoreTime: I64 | None = None
-
-
-class ExportConfigHeader(Header):
-    """355 EXPORT_ROCKSDB_CONFIG_TO_JSON. `configType`: names with semicolons between."""
-
-    configType: str

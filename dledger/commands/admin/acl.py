@@ -11,7 +11,7 @@ from dledger.client import ClientError
 from dledger.commands.admin.places import addresses, each, masters, where
 from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
 from dledger.commands.admin.showing import Table
-from dledger.remoting.operator_bodies import AclInfo, UserInfo
+from dledger.remoting.auth_bodies import AclInfo, UserInfo
 
 ACL: Suggesting = group("acl", "Access control: users, and what they may do.")
 USER: Suggesting = group("user", "Users: list, create, update, delete.")
@@ -141,8 +141,8 @@ async def list_policies(
 def _rows(acl: AclInfo) -> list[tuple[object, ...]]:
     return [
         (acl.subject, one.resource, " ".join(one.actions or ()), " ".join(one.sourceIps or ()), one.decision)
-        for part in acl.policies
-        for one in part.entries
+        for part in acl.policies or ()
+        for one in part.entries or ()
     ]
 
 

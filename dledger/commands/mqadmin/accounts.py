@@ -11,7 +11,7 @@ from dledger.client import ClientError
 from dledger.commands.mqadmin.call import ONE_BROKER, ONE_CLUSTER, Call, Command, seconds
 from dledger.commands.mqadmin.options import Option
 from dledger.commands.mqadmin.output import Table
-from dledger.remoting.operator_bodies import AclInfo, UserInfo
+from dledger.remoting.auth_bodies import AclInfo, UserInfo
 
 USERS = Table.of(
     "users", ("#UserName", "#Password", "#UserType", "#UserStatus"), "%-16s  %-22s  %-22s  %-22s"
@@ -138,8 +138,8 @@ def _show_acls(call: Call, acls: list[AclInfo]) -> None:
     for acl in acls:
         if not acl.policies:
             call.out.row(ACLS, acl.subject, "", "", "", "", "")
-        for one in acl.policies:
-            for entry in one.entries:
+        for one in acl.policies or ():
+            for entry in one.entries or ():
                 actions, addresses = (_list(part) for part in (entry.actions, entry.sourceIps))
                 call.out.row(
                     ACLS, acl.subject, one.policyType, entry.resource, actions, addresses, entry.decision

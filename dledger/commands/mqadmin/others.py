@@ -17,11 +17,7 @@ from dledger.commands.mqadmin.call import BROKER, CLUSTER, GROUP, TOPIC, Call, C
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.formats.message_ids import host_text
 from dledger.formats.record import CorruptRecord, decode_record
-from dledger.remoting.bodies import BrokerMemberGroupBody
-from dledger.remoting.codes import RequestCode
-from dledger.remoting.frames import Fields
-from dledger.remoting.operator_bodies import decode_plain
-from dledger.remoting.operator_headers import (
+from dledger.remoting.apache_headers import (
     AddBrokerHeader,
     CleanBrokerDataHeader,
     CqWriteProgressHeader,
@@ -30,6 +26,10 @@ from dledger.remoting.operator_headers import (
     MasterFlushOffsetHeader,
     RemoveBrokerHeader,
 )
+from dledger.remoting.bodies import BrokerMemberGroupBody
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.frames import Fields
+from dledger.remoting.operator_bodies import decode_plain
 
 MONTH_MS = 30 * 86_400_000
 CONFIG_TYPES = ("topics", "subscriptionGroups", "consumerOffsets")
