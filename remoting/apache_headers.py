@@ -1,4 +1,5 @@
-"""Headers of what only Apache's servers answer: accounts in files (ACL 1.0), controllers, containers, RocksDB."""
+"""Headers of what only servers of Apache's answer: accounts in files (ACL 1.0), controllers, containers,
+RocksDB."""
 
 from __future__ import annotations
 
