@@ -5,13 +5,14 @@ library.
 sorted by what it is about: `topics`, `groups`, `offsets`, `messages`, `brokers`, `namesrv`, `accounts`.
 
     with AdminClient("127.0.0.1:9876") as admin:
-        admin.run(lambda ours: ours.topics.names())
+        admin.topics.names()
 
 It asks brokers by their address, as mqadmin does, and works with Apache's brokers as with ours. Names are
 those of brokers: no namespace is put before topics and groups.
 
 How it is built: `asking` (one request to one server, and what a refusal is), a module for each of those
-subjects, `client` (both clients).
+subjects, `blocking` (the same methods, waiting), `client` (both
+clients).
 """
 
 from dledger.admin.accounts import Accounts

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from dledger.admin.accounts import Accounts
 from dledger.admin.asking import Asking
+from dledger.admin.blocking import (
+    BlockingAccounts,
+    BlockingBrokers,
+    BlockingGroups,
+    BlockingMessages,
+    BlockingNameServers,
+    BlockingOffsets,
+    BlockingTopics,
+)
 from dledger.admin.brokers import Brokers
 from dledger.admin.groups import Groups
 from dledger.admin.messages import Messages
@@ -19,8 +28,6 @@ from dledger.client.hosting import Hosted
 from dledger.client.life import AsyncClient
 from dledger.client.options import ClientOptions, namesrv_addresses, options_of
 from dledger.runtime import Env
-
-T = TypeVar("T")
 
 
 class AsyncAdminClient(AsyncClient):
@@ -65,7 +72,9 @@ class AdminClient(Hosted[AsyncAdminClient]):
     """The same for programs without an event loop, from any thread.
 
     >>> with AdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
-    ...     names = admin.run(lambda ours: ours.topics.names())
+    ...     print(admin.topics.names())
+
+    Methods are those of `Topics`, `Groups` and so on, and wait for what these give.
     """
 
     def __init__(
@@ -74,10 +83,16 @@ class AdminClient(Hosted[AsyncAdminClient]):
         super().__init__("admin")
         self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
         self._client = options_of(ClientOptions, client, "client")
+        self.topics = BlockingTopics(self._waited, lambda: self._open()[0].topics)
+        self.groups = BlockingGroups(self._waited, lambda: self._open()[0].groups)
+        self.offsets = BlockingOffsets(self._waited, lambda: self._open()[0].offsets)
+        self.messages = BlockingMessages(self._waited, lambda: self._open()[0].messages)
+        self.brokers = BlockingBrokers(self._waited, lambda: self._open()[0].brokers)
+        self.namesrv = BlockingNameServers(self._waited, lambda: self._open()[0].namesrv)
+        self.accounts = BlockingAccounts(self._waited, lambda: self._open()[0].accounts)
 
     def _make(self) -> AsyncAdminClient:
         return AsyncAdminClient(self._namesrv, self._client)
 
-    def run(self, call: Callable[[AsyncAdminClient], Awaitable[T]]) -> T:
-        """Do something with the asynchronous client, and wait for what comes of it."""
-        return self._run(call)
+    def _waited(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        return self._run(lambda _: call())

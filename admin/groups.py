@@ -79,7 +79,8 @@ class Groups:
         names = read_body("topics", TopicList, answer.body).topicList
         return sorted(name.removeprefix(RETRY_PREFIX) for name in names if name.startswith(RETRY_PREFIX))
 
-    async def topics_left(self, group: str) -> tuple[str, str]:
+    @staticmethod
+    def topics_left(group: str) -> tuple[str, str]:
         """The topics that a group has for itself: what is tried again, and what nobody could consume."""
         return RETRY_PREFIX + group, DLQ_PREFIX + group
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dledger import ClientOptions, Message, Producer, PushConsumer, ReceivedMessage
-from dledger.admin import AdminClient
+from dledger.admin import AdminClient, Refused
 from dledger.commands.app import main
 from dledger.commands.mqadmin.table import COMMANDS
 from dledger.local.cluster import LocalCluster, wait_for
@@ -62,7 +62,7 @@ def stage(group: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
             with AdminClient(group.namesrv_addr) as admin:
 
                 def committed() -> bool | None:
-                    return admin.run(lambda ours: ours.offsets.stats("CG_walk", "Walk")).behind == 0 or None
+                    return admin.offsets.stats("CG_walk", "Walk").behind == 0 or None
 
                 wait_for(committed, LIMIT_S, lambda: "offsets are not committed")
             yield Stage(group, "Walk", sent, tmp_path_factory.mktemp("walk"))
@@ -342,8 +342,14 @@ def test_what_is_wrong_is_told(run: Run, stage: Stage) -> None:
 
 def test_the_library_without_a_command(stage: Stage) -> None:
     with AdminClient(stage.group.namesrv_addr) as admin:
-        assert "Walk" in admin.run(lambda ours: ours.topics.names())
-        assert admin.run(lambda ours: ours.topics.groups("Walk")) == ["CG_walk"]
+        assert "Walk" in admin.topics.names() and admin.topics.groups("Walk") == ["CG_walk"]
+        (address,) = admin.brokers.masters().values()
+        assert address == stage.leader and admin.offsets.stats_at(address, "CG_walk").behind == 0
+        admin.namesrv.put("library", "a", "b")
+        assert admin.namesrv.get("library", "a") == "b" and admin.namesrv.get("library", "c") is None
+        with pytest.raises(Refused) as refused:
+            admin.topics.stats_at(address, "WalkNot")
+        assert refused.value.code == 17 and refused.value.address == address
 
 
 def test_a_change_of_leader_is_waited_for(run: Run, stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import click
 
@@ -34,15 +34,12 @@ def _names(ctx: click.Context, groups: bool) -> list[str]:
     namesrv = ctx.params.get("namesrv") or os.environ.get(NAMESRV_ADDR)
     if not namesrv:
         return []
-    from dledger.admin import AdminClient, AsyncAdminClient
+    from dledger.admin import AdminClient
     from dledger.client import ClientError, ClientOptions
-
-    def ask(admin: AsyncAdminClient) -> Awaitable[list[str]]:
-        return admin.groups.names() if groups else admin.topics.names()
 
     options = ClientOptions(namesrv_timeout_s=LIMIT_S)
     try:
         with AdminClient(namesrv, options) as admin:
-            return admin.run(ask)
+            return admin.groups.names() if groups else admin.topics.names()
     except ClientError:  # a shell that completes is no place to tell why there are no names
         return []

@@ -279,6 +279,6 @@ async def delete_group(
     places = await masters(admin, cluster, broker)
     await each(places.values(), lambda address: admin.groups.delete(address, name, offsets=not keep_offsets))
     if not keep_offsets:
-        for topic in await admin.groups.topics_left(name):
+        for topic in admin.groups.topics_left(name):
             await each(places.values(), lambda address, topic=topic: admin.topics.delete(address, topic))  # type: ignore[misc]
     told.show(data, f"{name}: deleted")

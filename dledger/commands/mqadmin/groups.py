@@ -130,7 +130,7 @@ async def delete_sub_group(call: Call) -> None:
 
     if not await call.each(addresses, delete) or not where:
         return
-    for topic in await call.admin.groups.topics_left(group):
+    for topic in call.admin.groups.topics_left(group):
         for address in addresses:
             await call.admin.topics.delete(address, topic)
         for namesrv in call.admin.namesrv.addresses:
