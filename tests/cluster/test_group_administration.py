@@ -352,6 +352,27 @@ def test_the_library_without_a_command(stage: Stage) -> None:
         assert refused.value.code == 17 and refused.value.address == address
 
 
+def test_an_account_signs_what_operators_ask(
+    new_group: Callable[..., LocalCluster],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accounts = "accounts:\n  - {accessKey: operator, secretKey: operator-secret, admin: true}\n"
+    (tmp_path / "accounts.yml").write_text(accounts)
+    group = new_group(broker={"aclEnable": "true", "aclFile": str(tmp_path / "accounts.yml")})
+    commands = ("admin topic create Signed", "mqadmin updateSubGroup -c DefaultCluster -g CG_signed")
+    for key, code in (("", 1), ("operator", 0)):
+        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", key)
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", f"{key}-secret" if key else "")
+        for words in commands:
+            with pytest.raises(SystemExit) as ended:
+                main([*words.split(), "-n", group.namesrv_addr])
+            told = capsys.readouterr()
+            assert ended.value.code == code, (words, told)
+            assert code == 0 or "No accessKey is configured" in told.err
+
+
 def test_a_change_of_leader_is_waited_for(run: Run, stage: Stage) -> None:
     """What goes to all masters of a cluster goes to who leads next; the NameServers still name the dead
     one."""

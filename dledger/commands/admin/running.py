@@ -85,7 +85,7 @@ def command(
             told = Told(namesrv, as_json, values.pop("yes", False), values.pop("dry_run", False))
             _run(told, lambda admin: action(admin, told, **values))
 
-        every = [*params, *(_CHANGES() if changes else ()), *_EVERYWHERE()]
+        every = [*params, *(_changes() if changes else ()), *_everywhere()]
         owner.add_command(
             click.Command(name, params=every, callback=run, help=summary, context_settings=dict(SETTINGS))
         )
@@ -94,7 +94,7 @@ def command(
     return make
 
 
-def _EVERYWHERE() -> list[click.Parameter]:
+def _everywhere() -> list[click.Parameter]:
     return [
         click.Option(
             ["-n", "--namesrv"],
@@ -108,7 +108,7 @@ def _EVERYWHERE() -> list[click.Parameter]:
     ]
 
 
-def _CHANGES() -> list[click.Parameter]:
+def _changes() -> list[click.Parameter]:
     return [
         click.Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."),
         click.Option(["-y", "--yes"], is_flag=True, help="Ask no questions."),
