@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -200,6 +201,16 @@ def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] =
     if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
         raise Refused(what, address, answer.code, answer.remark)
     return answer
+
+
+@contextmanager
+def passing_over(*codes: int) -> Iterator[None]:
+    """Go on where a server refuses with one of these codes, as 206 where nobody is online; no other error."""
+    try:
+        yield
+    except BrokerRefused as error:
+        if error.code not in codes:
+            raise
 
 
 def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:

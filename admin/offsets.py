@@ -30,6 +30,8 @@ from dledger.remoting.operator_headers import BrokerConsumeStatsHeader, CloneGro
 
 END = -1
 """In place of a time: behind everything that is there."""
+NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.BROADCAST_CONSUMPTION)
+"""How a server says that a group has no consumers, or no offsets."""
 CONCURRENT = 16
 """Queues that are asked for at once."""
 

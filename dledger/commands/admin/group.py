@@ -8,7 +8,9 @@ import click
 import msgspec
 
 from dledger.admin import AsyncAdminClient
-from dledger.client import BrokerRefused, ClientError
+from dledger.admin.asking import passing_over
+from dledger.admin.offsets import NOBODY
+from dledger.client import ClientError
 from dledger.commands.admin.completing import complete_groups
 from dledger.commands.admin.places import broker_groups, each, masters, one_of, where
 from dledger.commands.admin.running import Told, command, did_you_mean, group
@@ -44,17 +46,15 @@ async def must_exist(admin: AsyncAdminClient, name: str) -> None:
 
 
 async def _online(admin: AsyncAdminClient, name: str) -> ConsumerConnections:
-    try:
+    with passing_over(*NOBODY):
         return await admin.groups.connections(name)
-    except BrokerRefused:  # nobody is online
-        return ConsumerConnections()
+    return ConsumerConnections()
 
 
 async def _stands(admin: AsyncAdminClient, name: str) -> ConsumeStats:
-    try:
+    with passing_over(*NOBODY):
         return await admin.offsets.stats(name)
-    except BrokerRefused:  # it has no offsets
-        return ConsumeStats({}, 0.0)
+    return ConsumeStats({}, 0.0)
 
 
 @command(GROUP, "list", "List consumer groups: who is online, and how far behind they are.")

@@ -7,7 +7,8 @@ from datetime import datetime
 import click
 
 from dledger.admin import AsyncAdminClient, OffsetChange, Refused
-from dledger.admin.offsets import END
+from dledger.admin.asking import passing_over
+from dledger.admin.offsets import END, NOBODY
 from dledger.client import ClientError
 from dledger.commands.admin.completing import complete_groups
 from dledger.commands.admin.group import must_exist, name_of
@@ -16,7 +17,6 @@ from dledger.commands.admin.running import Told, command, group
 from dledger.commands.admin.showing import Table
 from dledger.commands.admin.topic import name_of as topic_name
 from dledger.commands.mqadmin.call import human
-from dledger.remoting.codes import ResponseCode
 
 OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
 COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
@@ -173,13 +173,9 @@ def _shown(row: dict[str, object]) -> list[object]:
 
 async def _anybody(admin: AsyncAdminClient, name: str) -> bool:
     """Whether a consumer of the group is online."""
-    try:
-        await admin.groups.connections(name)
-    except Refused as error:
-        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return False
-        raise
-    return True
+    with passing_over(*NOBODY):
+        return bool((await admin.groups.connections(name)).connectionSet)
+    return False
 
 
 async def _reset(

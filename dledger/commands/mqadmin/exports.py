@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from dledger.admin import Refused
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
-from dledger.client import BrokerRefused, ClientError
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, passing_over
+from dledger.admin.offsets import NOBODY
+from dledger.client import ClientError
 from dledger.commands.mqadmin.brokers import number, whole
 from dledger.commands.mqadmin.call import BROKER, CLUSTER, Call, Command
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.versions import version_name
-from dledger.remoting.codes import VERSION
+from dledger.remoting.codes import VERSION, ResponseCode
 from dledger.remoting.operator_bodies import BrokerStatsData
 
 DIRECTORY = "/tmp/rocketmq/export"
@@ -154,10 +154,10 @@ async def metrics(call: Call) -> None:
 async def _rates(call: Call, address: str, figures: Mapping[str, str]) -> dict[str, dict[str, float]]:
     counted = []
     for topic in RANDOM_TOPICS:
-        try:
-            counted.append(await call.admin.brokers.stats(address, "TOPIC_PUT_NUMS", topic))
-        except Refused:  # it counted nothing of that
-            counted.append(BrokerStatsData())
+        found = BrokerStatsData()
+        with passing_over(ResponseCode.SYSTEM_ERROR):  # it counted nothing of that
+            found = await call.admin.brokers.stats(address, "TOPIC_PUT_NUMS", topic)
+        counted.append(found)
     half, delayed = counted
 
     def first(name: str) -> float:
@@ -187,13 +187,9 @@ async def _rates(call: Call, address: str, figures: Mapping[str, str]) -> dict[s
 async def _clients(call: Call, groups: list[str]) -> list[str]:
     found: set[str] = set()
     for name in groups:
-        try:
+        with passing_over(*NOBODY):
             told = await call.admin.groups.connections(name)
-        except BrokerRefused:  # nobody is online
-            continue
-        except ClientError:  # nobody ever was: there is no retry topic
-            continue
-        found |= {f"{one.language}%{version_name(one.version)}" for one in told.connectionSet}
+            found |= {f"{one.language}%{version_name(one.version)}" for one in told.connectionSet}
     return sorted(found)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from dledger.client import BrokerRefused, ClientError
+from dledger.admin.asking import passing_over
+from dledger.admin.offsets import NOBODY
+from dledger.client import ClientError
 from dledger.commands.mqadmin.call import (
     BROKER,
     CLUSTER,
@@ -214,9 +215,9 @@ async def _all_groups(call: Call) -> None:
     call.out.head(GROUPS)
     for group in await call.admin.groups.names():
         stats, told = ConsumeStats({}, 0.0), ConsumerConnections()
-        with suppress(BrokerRefused):  # none is online
+        with passing_over(*NOBODY):
             told = await call.admin.groups.connections(group)
-        with suppress(BrokerRefused):  # it has consumed nothing
+        with passing_over(*NOBODY):
             stats = await call.admin.offsets.stats(group)
         count = len(told.connectionSet)
         version = version_name(min(one.version for one in told.connectionSet)) if count else "OFFLINE"
@@ -346,10 +347,9 @@ async def start_monitoring(call: Call) -> None:
     """Backlog of every group, a line each minute, until it is ended (MonitorService)."""
     while True:
         for group in await call.admin.groups.names():
-            try:
+            stats = ConsumeStats({}, 0.0)
+            with passing_over(*NOBODY):
                 stats = await call.admin.offsets.stats(group)
-            except BrokerRefused:  # it has consumed nothing
-                continue
             topics: dict[str, int] = {}
             for queue, row in stats.offsets.items():
                 topics[queue.topic] = topics.get(queue.topic, 0) + row.brokerOffset - row.consumerOffset

@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from dledger.admin.asking import read_body
 from dledger.admin.brokers import parse_settings
 from dledger.client import ClientError
 from dledger.client.encoding import received
@@ -29,7 +30,6 @@ from dledger.remoting.apache_headers import (
 from dledger.remoting.bodies import BrokerMemberGroupBody
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.frames import Fields
-from dledger.remoting.operator_bodies import decode_plain
 
 MONTH_MS = 30 * 86_400_000
 CONFIG_TYPES = ("topics", "subscriptionGroups", "consumerOffsets")
@@ -50,7 +50,7 @@ _ROCKSDB = (
     " exportMetadata shows them"
 )
 _STATIC = (
-    "static topics are maps of queues on brokers, changed in several steps: this command does none of that."
+    "static topics are maps of queues on brokers, changed in several steps: this command does none of it."
     " A topic's queues stay with their broker group here, whoever leads it"
 )
 
@@ -139,7 +139,7 @@ async def elect_master(call: Call) -> None:
         f"#SyncStateSetEpoch\t{answer.ext.get('syncStateSetEpoch')}",
     ]
     if answer.body:
-        body = decode_plain(answer.body, BrokerMemberGroupBody, "broker members")
+        body = read_body("broker members", BrokerMemberGroupBody, answer.body)
         lines += [f"\t#Broker\t{one}\t{at}" for one, at in body.brokerMemberGroup.brokerAddrs.items()]
     call.out.value("elected", answer.ext, "\n".join(lines))
 
@@ -169,7 +169,7 @@ async def sync_state_set(call: Call) -> None:
     body = json.dumps(names).encode()
     code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
     answer = await call.admin.brokers.other(leader, code, None, body)
-    found = decode_plain(answer.body, dict[str, dict[str, dict[str, object]]], "sync state")
+    found = read_body("sync state", dict[str, dict[str, dict[str, object]]], answer.body)
     for name, row in sorted(found.get("replicasInfoTable", {}).items()):
         call.out.item(
             "brokers", {"brokerName": name, **row}, f"\n#brokerName\t{name}\n{json.dumps(row, indent=1)}"
@@ -183,7 +183,7 @@ async def _where(call: Call, slaves: bool) -> list[str]:
 async def cold_info(call: Call) -> None:
     async def show(address: str) -> None:
         answer = await call.admin.brokers.other(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
-        table = decode_plain(answer.body, dict[str, object], "cold reads") if answer.body else {}
+        table = read_body("cold reads", dict[str, object], answer.body) if answer.body else {}
         rows = table.get("runtimeTable")
         for row in rows.values() if isinstance(rows, dict) else ():
             for name in ("lastColdReadTime", "createTime"):
@@ -265,7 +265,7 @@ async def cq_progress(call: Call) -> None:
     async def check(address: str) -> None:
         code = RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS
         answer = await call.admin.brokers.other(address, code, header)
-        found = decode_plain(answer.body, dict[str, object], "check")
+        found = read_body("check", dict[str, object], answer.body)
         row = {"brokerName": view.name_of(address), **found}
         call.out.item("brokers", row, f"{row['brokerName']} check: {found.get('checkResult')}")
 

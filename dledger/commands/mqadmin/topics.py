@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from dledger.admin import Refused
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, passing_over
 from dledger.admin.namesrv import ORDER_TOPIC_CONFIG
-from dledger.client import AllocateMessageQueueAveragely, BrokerRefused, ClientError, MessageQueue
+from dledger.admin.offsets import NOBODY
+from dledger.client import AllocateMessageQueueAveragely, ClientError, MessageQueue
 from dledger.client.routes import subscribe_queues
 from dledger.commands.mqadmin.call import (
     BROKER,
@@ -27,6 +27,7 @@ from dledger.commands.mqadmin.call import (
 from dledger.commands.mqadmin.options import Option, WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MASTER_ID, ListedTopic, TopicRoute
+from dledger.remoting.codes import ResponseCode
 from dledger.remoting.fastjson import without_nulls
 from dledger.remoting.operator_bodies import TopicStats
 from dledger.remoting.registration import TopicConfig
@@ -284,12 +285,10 @@ async def _stats_of(call: Call, topic: str, active: bool) -> None:
     async def counted(name: str, key: str) -> tuple[float, int]:
         tps, day = 0.0, 0
         for master in masters:
-            try:
+            with passing_over(ResponseCode.SYSTEM_ERROR):  # it counted nothing of that
                 found = await call.admin.brokers.stats(master, name, key)
-            except Refused:  # it counted nothing of that
-                continue
-            tps += found.statsMinute.tps
-            day += found.last_day
+                tps += found.statsMinute.tps
+                day += found.last_day
         return tps, day
 
     in_tps, in_day = await counted("TOPIC_PUT_NUMS", topic)
@@ -298,10 +297,9 @@ async def _stats_of(call: Call, topic: str, active: bool) -> None:
         call.out.row(STATS, topic, "", 0, f"{in_tps:.2f}", "", in_day, "NO_CONSUMER")
     for group in groups:
         out_tps, out_day = await counted("GROUP_GET_NUMS", f"{topic}@{group}")
-        try:
+        behind = 0
+        with passing_over(*NOBODY):  # a group that has no offset is not behind
             behind = max((await call.admin.offsets.stats(group, topic)).behind, 0)
-        except BrokerRefused:  # a group that has no offset is not behind
-            behind = 0
         if in_day or out_day or not active:
             call.out.row(STATS, topic, group, behind, f"{in_tps:.2f}", f"{out_tps:.2f}", in_day, out_day)
 
