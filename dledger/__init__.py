@@ -12,7 +12,7 @@ broker, an audit or Spark needs. A group is started with the command `dledger up
 The parts, each a package (in the repository beside this one:
 docs/explanation/decisions/0018-one-import-name.md):
 
-* `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
+* `admin`, `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
 * `election`, `replication`, `log`, ...       the replicated commit log, which knows nothing of topics
 * `formats`, `runtime`                        byte layouts; the doors to clock, files, network and threads
 * `audit`, `spark`                            readers of stores, alone and distributed
@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dledger.admin import AdminClient, AsyncAdminClient
     from dledger.client import (
         AllocateMachineRoomNearby,
         AllocateMessageQueueAveragely,
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from dledger.spark.arrow_reader import read
 
 __all__ = [
+    "AdminClient",
     "AllocateMachineRoomNearby",
     "AllocateMessageQueueAveragely",
     "AllocateMessageQueueAveragelyByCircle",
@@ -115,6 +117,7 @@ __all__ = [
     "AllocateMessageQueueByMachineRoom",
     "AllocateMessageQueueConsistentHash",
     "AllocateStrategy",
+    "AsyncAdminClient",
     "AsyncDualProducer",
     "AsyncLitePullConsumer",
     "AsyncPopConsumer",
@@ -186,8 +189,12 @@ __all__ = [
     "read",
     "reply_to",
 ]
-_ELSEWHERE = {"read": "dledger.spark.arrow_reader"}
-"""Public names that are not of `dledger.client`, and need more than a client does."""
+_ELSEWHERE = {
+    "AdminClient": "dledger.admin",
+    "AsyncAdminClient": "dledger.admin",
+    "read": "dledger.spark.arrow_reader",
+}
+"""Public names that are not of `dledger.client`; `read` needs more than a client does."""
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 EXIT_USAGE = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -42,8 +43,10 @@ class Program:
 
 GROUP, SERVERS, LOG = "A group on this machine", "Servers", "Replicated log"
 CHECKS, TRIALS = "Audit and Spark", "Trials"
+ADMINISTRATION = "Administration"
 _GROUP = "dledger.commands.local_group"
 _LOG = "dledger.commands.log:main"
+_MQADMIN = "dledger.commands.mqadmin"
 _AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
 _CHAOS, _BENCH = "dledger.chaos.__main__:main", "dledger.bench.__main__:main"
 
@@ -57,6 +60,19 @@ COMMANDS = MappingProxyType(
         "broker": Program(SERVERS, "run a broker", "dledger.broker.shell:shell", extra="server"),
         "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.shell:run"),
         "serve": Program(SERVERS, "run a node of a log without a broker", _LOG, ("serve",)),
+        "admin": Program(
+            ADMINISTRATION,
+            "topics, groups, messages, offsets, brokers, accounts",
+            "dledger.commands.admin.shell:admin",
+            click=True,
+        ),
+        "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_MQADMIN}.shell:main"),
+        "completion": Program(
+            ADMINISTRATION,
+            "have a shell complete all of these",
+            "dledger.commands.completion:completion",
+            click=True,
+        ),
         "append": Program(LOG, "append one entry to a group's log", _LOG, ("append",)),
         "get": Program(LOG, "read one committed entry", _LOG, ("get",)),
         "member": Program(LOG, "list, add, remove or promote members", _LOG, ("member",)),
@@ -114,14 +130,38 @@ def _command(name: str, program: Program) -> click.Command:
         command: click.Command = load(name, program)
         return command
     settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-    rest = click.Argument([_REST], nargs=-1, type=click.UNPROCESSED)
+    complete = _mqadmin_words if name == "mqadmin" else None
+    rest = click.Argument([_REST], nargs=-1, type=click.UNPROCESSED, shell_complete=complete)
 
     def run(arguments: Sequence[str]) -> None:
         if program.section == SERVERS:
             end_on_sigterm()
         sys.exit(load(name, program)([*program.before, *arguments]))
 
-    return click.Command(name, context_settings=settings, params=[rest], callback=run, help=program.summary)
+    kind = _Mqadmin if name == "mqadmin" else click.Command
+    return kind(name, context_settings=settings, params=[rest], callback=run, help=program.summary)
+
+
+def _mqadmin_words(ctx: click.Context, parameter: click.Parameter | None, incomplete: str) -> list[str]:
+    """Names of RocketMQ's commands, then the options of the one that is there."""
+    table = import_module(f"{_MQADMIN}.table")
+    words = ctx.params.get(_REST) or ()
+    if not words:
+        names = ["help", *table.COMMANDS]
+    else:
+        found = table.find(words[0])
+        options = () if found is None else found.options
+        names = [name for one in options for name in (f"-{one.short}", f"--{one.long}") if name != "-"]
+        names.append("--json")
+    return [name for name in names if name.lower().startswith(incomplete.lower())]
+
+
+class _Mqadmin(click.Command):
+    """Completes options which it does not parse itself."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Those of the command that is there."""
+        return [CompletionItem(name) for name in _mqadmin_words(ctx, None, incomplete)]
 
 
 def end_on_sigterm() -> None:

@@ -18,9 +18,14 @@ import pytest
 
 from dledger.audit.findings import CODES, VERDICTS, Severity
 from dledger.commands.app import COMMANDS, load
+from dledger.commands.mqadmin import call as mqadmin_call
+from dledger.commands.mqadmin import table as mqadmin
+from dledger.commands.mqadmin.options import EVERYWHERE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+MQADMIN = "mqadmin"
+"""Has its own page: 95 commands of RocketMQ's."""
 MANY_CHOICES = 12
 """Choices of an option that are still listed."""
 
@@ -204,8 +209,13 @@ def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
     """(words, options, summary) of each command that can be typed, in the order of `dledger --help`."""
     for name, program in COMMANDS.items():
+        if name == MQADMIN:
+            yield (name,), [], program.summary + "; [all of them](mqadmin.md)"
+            for command in mqadmin.COMMANDS.values():
+                yield (name, command.name), mqadmin_options_of(command), command.text
+            continue
         if program.click:
-            yield (name,), click_options_of(load(name, program)), program.summary
+            yield from _click_commands((name,), load(name, program), program.summary)
             continue
         if program.before and program.before != (name,):
             yield (name,), [], f"{program.summary}: `dledger {_longer(name)}`"
@@ -219,6 +229,17 @@ def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], st
             one = parser_of((name, word))
             summary = _summary(parser, word)
             yield (name, word), options_of(one), summary
+
+
+def _click_commands(
+    words: tuple[str, ...], command: click.Command, summary: str
+) -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
+    """The same of a click command: of a group those in it."""
+    if not isinstance(command, click.Group):
+        yield words, click_options_of(command), summary
+        return
+    for name, inner in command.commands.items():
+        yield from _click_commands((*words, name), inner, inner.help or "")
 
 
 def _longer(name: str) -> str:
@@ -236,12 +257,41 @@ def _summary(parser: argparse.ArgumentParser, word: str) -> str:
     return ""
 
 
+def mqadmin_options_of(command: mqadmin_call.Command) -> list[tuple[str, str]]:
+    """The same of a command of RocketMQ's."""
+    rows = []
+    for option in (*command.options, *EVERYWHERE):
+        names = [f"`-{option.short}`"] if option.short else []
+        words = f"`--{option.long.split()[0]}`"
+        rows.append((", ".join([*names, words]) + (" `ARG`" if option.value else ""), option.text))
+    return rows
+
+
+def mqadmin_commands() -> str:
+    """RocketMQ's commands with their options, by section."""
+    parts = []
+    for section, commands_there in mqadmin.SECTIONS.items():
+        parts.append(f"## {section}\n")
+        rows = []
+        for command in commands_there:
+            options = []
+            for option in command.options:
+                shown = (f"`-{option.short}`" if option.short else f"`--{option.long}`") + " " + option.text
+                options.append(f"**{shown}**" if option.required or option.one_of else shown)
+            name = f"`{command.name}`" + (f" (`{command.alias}`)" if command.alias else "")
+            rows.append((name, command.text, "<br>".join(options).replace("|", "\\|")))
+        parts.append(table(("command", "what it does", "options"), rows))
+    return "\n".join(parts)
+
+
 def commands() -> str:
     """Every command with its options."""
     parts = []
     section = ""
     for words, rows, summary in every_command():
         program = COMMANDS[words[0]]
+        if words[0] == MQADMIN and words[1:]:
+            continue
         if program.section != section:
             section = program.section
             parts.append(f"## {section}\n")
@@ -259,4 +309,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "audit-findings": findings,
     "spark-options": spark_options,
     "commands": commands,
+    "mqadmin": mqadmin_commands,
 }

@@ -1,0 +1,169 @@
+"""Access control: users and what they may do (2.0: 3001 to 3010), and accounts of `plain_acl.yml` (1.0: 50 to
+54), at one broker each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dledger.admin.asking import Asking, read_body
+from dledger.client.errors import BrokerRefused
+from dledger.remoting.apache_headers import AccessConfigHeader, AccessKeyHeader, WhiteAddressesHeader
+from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.frames import Fields
+from dledger.remoting.operator_bodies import AclConfig, AclVersion, DataVersionInfo
+from dledger.remoting.operator_headers import (
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    SubjectHeader,
+    UserHeader,
+)
+
+NONE_THERE = (ResponseCode.USER_NOT_EXIST, ResponseCode.POLICY_NOT_EXIST)
+
+
+@dataclass(frozen=True)
+class PlainAccount:
+    """An account of access control 1.0. Permissions as `name=PUB|SUB`; None leaves what there is."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: tuple[str, ...] | None = None
+    group_perms: tuple[str, ...] | None = None
+
+
+class Accounts:
+    """What operators do with accounts. ClientError where a server refuses, or does not answer."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    # --- users (2.0) ----------------------------------------------------------------------------------
+
+    async def create_user(self, address: str, user: UserInfo) -> None:
+        """A user with a name and a password (3001); `userType`: Normal or Super."""
+        await self._put(address, RequestCode.AUTH_CREATE_USER, UserHeader(user.username or ""), user)
+
+    async def update_user(self, address: str, user: UserInfo) -> None:
+        """Change what is given of a user (3002); `userStatus`: enable or disable."""
+        await self._put(address, RequestCode.AUTH_UPDATE_USER, UserHeader(user.username or ""), user)
+
+    async def delete_user(self, address: str, name: str) -> None:
+        """Delete a user (3003)."""
+        await self._asking.broker(address, RequestCode.AUTH_DELETE_USER, UserHeader(name))
+
+    async def user(self, address: str, name: str) -> UserInfo | None:
+        """One user (3004); None where there is none of that name."""
+        code = RequestCode.AUTH_GET_USER
+        answer = await self._asking.broker(address, code, UserHeader(name), accept=NONE_THERE)
+        return read_body("user", UserInfo, answer.body) if answer.body and not answer.code else None
+
+    async def users(self, address: str, name_part: str | None = None) -> list[UserInfo]:
+        """All users (3005), or those whose names contain this."""
+        answer = await self._asking.broker(address, RequestCode.AUTH_LIST_USER, ListUsersHeader(name_part))
+        return read_body("users", list[UserInfo], answer.body) if answer.body else []
+
+    # --- policies (2.0) -------------------------------------------------------------------------------
+
+    async def create_acl(self, address: str, acl: AclInfo) -> None:
+        """What a subject may do (3006)."""
+        await self._put(address, RequestCode.AUTH_CREATE_ACL, SubjectHeader(acl.subject or ""), acl)
+
+    async def update_acl(self, address: str, acl: AclInfo) -> None:
+        """Add to that, or change it, resource by resource (3007)."""
+        await self._put(address, RequestCode.AUTH_UPDATE_ACL, SubjectHeader(acl.subject or ""), acl)
+
+    async def delete_acl(self, address: str, subject: str, resource: str | None = None) -> None:
+        """Remove what it may do with one resource, or all of it (3008)."""
+        header = DeleteAclHeader(subject, None, resource)
+        await self._asking.broker(address, RequestCode.AUTH_DELETE_ACL, header)
+
+    async def acl(self, address: str, subject: str) -> AclInfo | None:
+        """What a subject may do (3009); None where nothing is said of it."""
+        code = RequestCode.AUTH_GET_ACL
+        answer = await self._asking.broker(address, code, SubjectHeader(subject), accept=NONE_THERE)
+        return read_body("acl", AclInfo, answer.body) if answer.body and not answer.code else None
+
+    async def acls(
+        self, address: str, subject: str | None = None, resource: str | None = None
+    ) -> list[AclInfo]:
+        """The same of all subjects, or of those that contain this (3010)."""
+        header = ListAclsHeader(subject, resource)
+        answer = await self._asking.broker(address, RequestCode.AUTH_LIST_ACL, header)
+        return read_body("acls", list[AclInfo], answer.body) if answer.body else []
+
+    async def _put(self, address: str, code: RequestCode, header: Fields, body: UserInfo | AclInfo) -> None:
+        await self._asking.broker(address, code, header, body.encode())
+
+    # --- accounts (1.0) -------------------------------------------------------------------------------
+
+    async def put_account(self, address: str, account: PlainAccount) -> None:
+        """Create an account, or change it (50). Lists of permissions replace what was there."""
+        header = AccessConfigHeader(
+            account.access_key,
+            account.secret_key,
+            account.white_address,
+            account.admin,
+            account.default_topic_perm,
+            account.default_group_perm,
+            None if account.topic_perms is None else ",".join(account.topic_perms),
+            None if account.group_perms is None else ",".join(account.group_perms),
+        )
+        await self._asking.broker(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+
+    async def delete_account(self, address: str, access_key: str) -> None:
+        """Delete an account (51)."""
+        await self._asking.broker(address, RequestCode.DELETE_ACL_CONFIG, AccessKeyHeader(access_key))
+
+    async def set_white_addresses(
+        self, address: str, addresses: Sequence[str], path: str | None = None
+    ) -> None:
+        """Addresses that need no account (53). `path`: the broker's file that says so."""
+        header = WhiteAddressesHeader(",".join(addresses), path)
+        await self._asking.broker(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
+
+    async def account_version(self, address: str) -> AclVersion:
+        """Which version of its accounts a broker has (52)."""
+        answer = await self._asking.broker(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+        ext = answer.ext
+        return AclVersion(
+            ext.get("clusterName", ""), ext.get("brokerName", ""), ext.get("brokerAddr", ""), _versions(ext)
+        )
+
+    async def accounts(self, address: str) -> AclConfig:
+        """All accounts of a broker (54)."""
+        answer = await self._asking.broker(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+        return read_body("accounts", AclConfig, answer.body)
+
+
+def policy(
+    subject: str,
+    resources: Sequence[str],
+    actions: Sequence[str],
+    addresses: Sequence[str],
+    decision: str,
+) -> AclInfo:
+    """What mqadmin's createAcl says: the same of each resource."""
+    entries = [PolicyEntryInfo(one, list(actions), list(addresses) or None, decision) for one in resources]
+    return AclInfo(subject, [PolicyInfo("Custom", entries)])
+
+
+def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
+    """By file, as newer brokers tell them; else of the one there is."""
+    try:
+        if "allAclFileVersion" in ext:
+            by_file = ext["allAclFileVersion"].encode()
+            return msgspec.json.decode(by_file, type=dict[str, DataVersionInfo])
+        if "version" in ext:
+            return {"": msgspec.json.decode(ext["version"].encode(), type=DataVersionInfo)}
+    except msgspec.DecodeError as error:
+        raise BrokerRefused(f"the version of the accounts is not readable: {error}") from error
+    return {}

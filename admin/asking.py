@@ -1,0 +1,239 @@
+"""One request to one server, with what comes of it; and the brokers of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dledger.client.core import ClientCore
+from dledger.client.errors import BrokerRefused, ClientError, NoBroker, TopicNotFound, refused_text
+from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody, ConnectFailed, RemotingError
+from dledger.remoting.frames import Fields
+from dledger.remoting.operator_bodies import decode_plain
+
+T = TypeVar("T")
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+LOOK_S = 0.1
+"""Between two looks for a master."""
+
+
+class Refused(BrokerRefused):
+    """A server answered with an error: its `code`, its own words (`remark`), who it was
+    (`address`), and what it was asked (`what`)."""
+
+    def __init__(self, what: str, address: str, code: int, remark: str | None) -> None:
+        super().__init__(f"{what}: {address}: {refused_text(code, remark)}", code)
+        self.what = what
+        self.address = address
+        self.remark = remark or ""
+
+
+class NotReached(ClientError):
+    """A server gave no answer. A request that changes something may be carried out, now or later."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """Which brokers there are, as a NameServer knows them."""
+
+    info: ClusterInfo
+
+    def clusters(self) -> list[str]:
+        """Names."""
+        return sorted(self.info.clusterAddrTable)
+
+    def groups(self, cluster: str | None = None) -> list[BrokerData]:
+        """Broker groups of a cluster, or of all; ClientError for a cluster that is not there."""
+        known = self.info.clusterAddrTable
+        if cluster is not None and cluster not in known:
+            raise ClientError(
+                f"no cluster {cluster!r}: the NameServer knows {', '.join(self.clusters()) or 'none'}"
+            )
+        names = known[cluster] if cluster is not None else self.info.brokerAddrTable
+        return [
+            self.info.brokerAddrTable[name] for name in sorted(names) if name in self.info.brokerAddrTable
+        ]
+
+    def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
+        """Names of the broker groups and addresses of their masters, of a cluster, of one group, or of all;
+        NoBroker where one has none at the moment."""
+        found = [group for group in self.groups(cluster) if broker_name in (None, group.brokerName)]
+        without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
+        if without or not found:
+            what = ", ".join(without) or broker_name or "any broker"
+            raise NoBroker(f"no master is registered of {what}: look at /health")
+        return {group.brokerName: group.brokerAddrs[MASTER_ID] for group in found}
+
+    def addresses(self, cluster: str | None = None) -> list[str]:
+        """Addresses of all brokers, masters before their slaves."""
+        return [address for group in self.groups(cluster) for _, address in sorted(group.brokerAddrs.items())]
+
+    def name_of(self, address: str) -> str:
+        """The broker group that an address belongs to; ClientError."""
+        for group in self.groups():
+            if address in group.brokerAddrs.values():
+                return group.brokerName
+        raise ClientError(f"no broker is registered with the address {address}")
+
+    def group(self, name: str) -> BrokerData:
+        """One broker group; ClientError."""
+        found = self.info.brokerAddrTable.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.info.brokerAddrTable)) or "none"
+            raise ClientError(f"no broker is called {name!r}: the NameServer knows {known}")
+        return found
+
+
+class Asking:
+    """Requests of an operator. A broker that has nobody to lead its group is asked again for a while."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self.core = core
+        self._known: dict[str, dict[str, None]] = {}
+        """Addresses that broker groups had, by their names."""
+
+    async def broker(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Fields = None,
+        body: bytes = b"",
+        *,
+        accept: tuple[int, ...] = (),
+        timeout_s: float | None = None,
+    ) -> Response:
+        """The answer, with code 0 or one of `accept`; Refused, NotReached."""
+        core, options = self.core, self.core.options
+        core.check_open()
+        deadline = core.now() + options.failover_timeout_s
+        pause = options.search_first_s
+        while True:
+            try:
+                answer = await core.remoting.invoke(
+                    address, code, header, body, timeout_s or options.request_timeout_s
+                )
+            except RemotingError as error:
+                raise NotReached(f"{code.name}: {error.remark}") from error
+            waits = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and core.now() + pause < deadline
+            if not waits:
+                return checked(code.name, address, answer, accept)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, options.search_longest_s)
+
+    async def leader(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Fields = None,
+        body: bytes = b"",
+        *,
+        accept: tuple[int, ...] = (),
+        timeout_s: float | None = None,
+    ) -> Response:
+        """The same for what the leader of a group answers, whoever that is: where nobody listens any more at
+        the address, the NameServers are asked who has become the master, for a while."""
+        core = self.core
+        deadline = core.now() + core.options.failover_timeout_s
+        while True:
+            try:
+                return await self.broker(address, code, header, body, accept=accept, timeout_s=timeout_s)
+            except NotReached as error:
+                if not isinstance(error.__cause__, ConnectFailed) or core.now() + LOOK_S >= deadline:
+                    raise
+                address = await self._successor(address, deadline) or address
+            await asyncio.sleep(LOOK_S)
+
+    async def _successor(self, address: str, deadline: float) -> str | None:
+        """Another master of the group that this address belongs to; None when there is none in time."""
+        while self.core.now() + LOOK_S < deadline:
+            for group in (await self.cluster()).groups():
+                master = group.brokerAddrs.get(MASTER_ID)
+                if address in self._known.get(group.brokerName, ()) and master not in (None, address):
+                    return master
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    async def namesrv(
+        self, code: RequestCode, header: Fields = None, *, accept: tuple[int, ...] = ()
+    ) -> Response:
+        """The same of a NameServer, whichever answers; Refused, NoNameServer."""
+        return checked(code.name, "NameServer", await self.core.ask_namesrv(code, header), accept)
+
+    async def cluster(self) -> ClusterView:
+        """Which brokers there are."""
+        answer = await self.namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        view = ClusterView(read_body("cluster info", ClusterInfo, answer.body))
+        for group in view.info.brokerAddrTable.values():
+            self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
+        return view
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic is; TopicNotFound."""
+        found = await self.core.refresh(topic)
+        for group in found.brokerDatas:
+            self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
+        return found
+
+    async def places_of_group(self, group: str, topic: str | None = None) -> list[tuple[str, str]]:
+        """Names of the broker groups that a consumer group is at, and where to ask them: those of its retry
+        topic, else of a topic of its, else all: a group gets a retry topic with its first consumer."""
+        for name in (RETRY_PREFIX + group, topic):
+            if name is None:
+                continue
+            try:
+                return list(masters_of(await self.route(name)))
+            except TopicNotFound:
+                continue
+        found = (await self.cluster()).groups()
+        return [(data.brokerName, at) for data in found for at in [master_of(data)] if at is not None]
+
+
+def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] = ()) -> Response:
+    """The answer, if it is a good one; Refused."""
+    if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
+        raise Refused(what, address, answer.code, answer.remark)
+    return answer
+
+
+@contextmanager
+def passing_over(*codes: int) -> Iterator[None]:
+    """Go on where a server refuses with one of these codes, as 206 where nobody is online; no other error."""
+    try:
+        yield
+    except BrokerRefused as error:
+        if error.code not in codes:
+            raise
+
+
+def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    """What a body says; BrokerRefused when it cannot be read."""
+    try:
+        return decode(data)
+    except BadBody as error:
+        raise BrokerRefused(f"{what}: the answer is not readable: {error.remark}") from error
+
+
+def read_body(what: str, type_: type[T], data: bytes) -> T:
+    """The same of a typed body, which may hold nulls where there is nothing to say."""
+    return read(what, lambda body: decode_plain(body, type_, what), data)
+
+
+def master_of(group: BrokerData) -> str | None:
+    """Where to ask a broker group: its master, else whoever is there (BrokerData.selectBrokerAddr)."""
+    return group.brokerAddrs.get(MASTER_ID) or next(iter(sorted(group.brokerAddrs.values())), None)
+
+
+def masters_of(route: TopicRoute) -> Iterator[tuple[str, str]]:
+    """Names of the broker groups of a route, and where to ask them."""
+    for group in route.brokerDatas:
+        address = master_of(group)
+        if address is not None:
+            yield group.brokerName, address

@@ -1,0 +1,98 @@
+"""The clients of an operator: one for programs with an event loop, one for those without."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dledger.admin.accounts import Accounts
+from dledger.admin.asking import Asking
+from dledger.admin.blocking import (
+    BlockingAccounts,
+    BlockingBrokers,
+    BlockingGroups,
+    BlockingMessages,
+    BlockingNameServers,
+    BlockingOffsets,
+    BlockingTopics,
+)
+from dledger.admin.brokers import Brokers
+from dledger.admin.groups import Groups
+from dledger.admin.messages import Messages
+from dledger.admin.namesrv import NameServers
+from dledger.admin.offsets import Offsets
+from dledger.admin.topics import Topics
+from dledger.client.core import ClientCore
+from dledger.client.hosting import Hosted
+from dledger.client.life import AsyncClient
+from dledger.client.options import ClientOptions, namesrv_addresses, options_of
+from dledger.runtime import Env
+
+
+class AsyncAdminClient(AsyncClient):
+    """Asks brokers and NameServers what operators ask.
+
+    >>> async with AsyncAdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
+    ...     print(await admin.topics.names())
+
+    A broker that does not lead its group forwards what only the leader can answer, and nobody waits longer
+    than `failover_timeout_s` for a group that has no leader. Namespaces do not count here.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        """`namesrv`: addresses with ; between, or NAMESRV_ADDR. ClientError where there are none."""
+        options = replace(options_of(ClientOptions, client, "client"), redirect=False, namespace="")
+        super().__init__(ClientCore(env, namesrv, options), "admin")
+        asking = Asking(self._core)
+        self.topics = Topics(asking)
+        self.groups = Groups(asking)
+        self.offsets = Offsets(asking)
+        self.messages = Messages(asking, self.groups, self.offsets)
+        self.brokers = Brokers(asking)
+        self.namesrv = NameServers(asking)
+        self.accounts = Accounts(asking)
+
+    @property
+    def options(self) -> ClientOptions:
+        """How it connects: account, TLS, time limits."""
+        return self._core.options
+
+    def now_ms(self) -> int:
+        """The wall clock, in ms since the epoch."""
+        return self._core.env.wall.now_ms()
+
+
+class AdminClient(Hosted[AsyncAdminClient]):
+    """The same for programs without an event loop, from any thread.
+
+    >>> with AdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
+    ...     print(admin.topics.names())
+
+    Methods are those of `Topics`, `Groups` and so on, and wait for what these give.
+    """
+
+    def __init__(
+        self, namesrv: str | Sequence[str] | None = None, client: ClientOptions | None = None
+    ) -> None:
+        super().__init__("admin")
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
+        self._client = options_of(ClientOptions, client, "client")
+        self.topics = BlockingTopics(self._waited, lambda: self._open()[0].topics)
+        self.groups = BlockingGroups(self._waited, lambda: self._open()[0].groups)
+        self.offsets = BlockingOffsets(self._waited, lambda: self._open()[0].offsets)
+        self.messages = BlockingMessages(self._waited, lambda: self._open()[0].messages)
+        self.brokers = BlockingBrokers(self._waited, lambda: self._open()[0].brokers)
+        self.namesrv = BlockingNameServers(self._waited, lambda: self._open()[0].namesrv)
+        self.accounts = BlockingAccounts(self._waited, lambda: self._open()[0].accounts)
+
+    def _make(self) -> AsyncAdminClient:
+        return AsyncAdminClient(self._namesrv, self._client)
+
+    def _waited(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        return self._run(lambda _: call())

@@ -1,0 +1,136 @@
+"""Consumer groups and producers: created, changed, deleted; who is connected, and what they are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, masters_of, read, read_body
+from dledger.client.errors import BrokerRefused, ClientError
+from dledger.client.message import check_group
+from dledger.remoting.bodies import (
+    ConsumerConnections,
+    GroupConfigList,
+    MessageQueue,
+    ProducerConnections,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicList,
+)
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import (
+    ConsumerGroupHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+)
+from dledger.remoting.operator_bodies import (
+    ProducerTable,
+    RunningInfo,
+    decode_consumer_status,
+    decode_running_info,
+)
+from dledger.remoting.operator_headers import ConsumerStatusHeader, RunningInfoHeader
+from dledger.remoting.pop_bodies import RequestModeBody
+
+
+class Groups:
+    """What operators do with consumer groups. ClientError where a server refuses, or does not answer."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def put(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create a group at the broker there, or change it (200)."""
+        check_group(config.groupName)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._asking.leader(address, code, None, config.encode())
+
+    async def put_all(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> None:
+        """The same of several at once: all, or none (225)."""
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        await self._asking.leader(address, code, None, GroupConfigList(list(configs)).encode())
+
+    async def delete(self, address: str, group: str, *, offsets: bool = False) -> None:
+        """Delete it at the broker there (207); with `offsets` also where it stands."""
+        header = DeleteSubscriptionGroupHeader(group, offsets)
+        await self._asking.leader(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
+        """How it is set up at the broker there (352; before RocketMQ 5 from its table of all); None where
+        there is none."""
+        known = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        answer = await self._asking.broker(address, code, GroupHeader(group), accept=known)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (await self.configs(address)).get(group)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read_body("group", SubscriptionGroupConfig, answer.body)
+
+    async def configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        """All groups of the broker there (201)."""
+        answer = await self._asking.broker(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = read_body("groups", SubscriptionGroupTable, answer.body)
+        return dict(sorted(table.subscriptionGroupTable.items()))
+
+    async def names(self) -> list[str]:
+        """Groups that have a retry topic, which the first consumer of a group gets."""
+        answer = await self._asking.namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        names = read_body("topics", TopicList, answer.body).topicList
+        return sorted(name.removeprefix(RETRY_PREFIX) for name in names if name.startswith(RETRY_PREFIX))
+
+    @staticmethod
+    def topics_left(group: str) -> tuple[str, str]:
+        """The topics that a group has for itself: what is tried again, and what nobody could consume."""
+        return RETRY_PREFIX + group, DLQ_PREFIX + group
+
+    async def connections(self, group: str, address: str | None = None) -> ConsumerConnections:
+        """Its consumers (203), as the broker there or one that has the group knows them. Refused with code
+        206 where there are none."""
+        where = address or await self._one_of(group)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answer = await self._asking.leader(where, code, ConsumerGroupHeader(group))
+        return read_body("consumers", ConsumerConnections, answer.body)
+
+    async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
+        """What one of its consumers is doing (307); `stacks`: with its threads."""
+        header = RunningInfoHeader(group, client_id, stacks)
+        address = await self._one_of(group)
+        answer = await self._asking.leader(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        return read("consumer", decode_running_info, answer.body)
+
+    async def positions(
+        self, group: str, topic: str, client_id: str = ""
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """Where its consumers stand by their own account (223): client id -> queue -> offset."""
+        header = ConsumerStatusHeader(topic, group, client_id)
+        for _, address in masters_of(await self._asking.route(topic)):
+            code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+            answer = await self._asking.leader(address, code, header)
+            return read("consumers", decode_consumer_status, answer.body)
+        raise BrokerRefused(f"no broker serves the topic {topic}")
+
+    async def set_request_mode(
+        self, address: str, topic: str, group: str, mode: str, share_queues: int = 0
+    ) -> None:
+        """Whether its consumers PULL or POP (401). `share_queues`: of which others take part."""
+        body = RequestModeBody(topic, group, mode, share_queues).encode()
+        await self._asking.leader(address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body)
+
+    async def producers(self, group: str, topic: str) -> ProducerConnections:
+        """Producers of a group, as a broker of the topic knows them (204)."""
+        for _, address in masters_of(await self._asking.route(topic)):
+            code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+            answer = await self._asking.leader(address, code, ProducerGroupHeader(group))
+            return read_body("producers", ProducerConnections, answer.body)
+        raise BrokerRefused(f"no broker serves the topic {topic}")
+
+    async def all_producers(self, address: str) -> ProducerTable:
+        """Producers of all groups that are connected to the broker there (328)."""
+        answer = await self._asking.leader(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        return read_body("producers", ProducerTable, answer.body)
+
+    async def _one_of(self, group: str) -> str:
+        for _, address in await self._asking.places_of_group(group):
+            return address
+        raise ClientError(f"no broker of the group {group} is registered")

@@ -1,0 +1,296 @@
+"""Messages: found by id, key, offset and time, read in bulk, tracked, and handed to one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger.admin.asking import Asking, Refused, masters_of, read_body
+from dledger.admin.groups import Groups
+from dledger.admin.offsets import Offsets
+from dledger.client.encoding import received
+from dledger.client.errors import BrokerRefused, ClientError
+from dledger.client.message import ReceivedMessage
+from dledger.client.queries import MAX_MESSAGES, NEVER_MS
+from dledger.formats.message_ids import decode_message_id, host_text
+from dledger.formats.record import CorruptRecord, Record, decode_records
+from dledger.remoting.bodies import MessageQueue
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadHeader
+from dledger.remoting.headers import (
+    PullMessageHeader,
+    PullMessageResponseHeader,
+    QueryMessageHeader,
+    ViewMessageHeader,
+)
+from dledger.remoting.operator_bodies import ConsumeDirectlyResult
+from dledger.remoting.operator_headers import ConsumeDirectlyHeader
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The consumer group that tools read messages as (MixAll.TOOLS_CONSUMER_GROUP). It keeps no offsets."""
+MAX_PULL = 32
+"""Messages of one pull."""
+PULL_SUBSCRIPTION = 4
+"""In the flags of a pull: its expression counts, not the one of a heartbeat (PullSysFlag)."""
+NOTHING_THERE = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class TrackType(Enum):
+    """What became of a message in one consumer group."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    """The group pulls: nobody can tell from where it stands."""
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class MessageTrack:
+    """The same, with the reason where nobody can tell."""
+
+    group: str
+    type: TrackType
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as consumers get it, and what a broker stored besides: `size` of its record in bytes, the CRC
+    of its body as stored, and `prepared_offset`, where its half message was."""
+
+    message: ReceivedMessage
+    size: int
+    body_crc: int
+    prepared_offset: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Where it is stored."""
+        queue = self.message.queue
+        return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+class PullStatus(Enum):
+    """How a pull ended (RocketMQ's names)."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Answer to one pull: where the next one begins, and the bounds of the queue."""
+
+    status: PullStatus
+    messages: list[StoredMessage]
+    next_offset: int
+    lowest: int
+    highest: int
+
+
+class Messages:
+    """What operators do with messages. ClientError where a server refuses, or does not answer."""
+
+    def __init__(self, asking: Asking, groups: Groups, offsets: Offsets) -> None:
+        self._asking = asking
+        self._groups = groups
+        self._offsets = offsets
+
+    async def at_id(self, topic: str, offset_message_id: str) -> StoredMessage:
+        """The message with an offset message id, which says where it is (33). Asked of the broker that stored
+        it, or where that one is gone of those that have the topic. BrokerRefused where there is none."""
+        try:
+            place = decode_message_id(offset_message_id)
+        except ValueError as error:
+            raise ClientError(f"{offset_message_id!r}: {error}") from error
+        header = ViewMessageHeader(place.physical_offset, topic or None)
+        stored_at = host_text(place.host)
+        view = await self._asking.cluster()
+        known = {address: group for group in view.groups() for address in group.brokerAddrs.values()}
+        group = known.get(stored_at)
+        places = list(group.brokerAddrs.values()) if group is not None else list(known)
+        places.sort(key=lambda address: address != stored_at)
+        failure: ClientError = ClientError(f"no broker is registered that could have {offset_message_id}")
+        for address in places:
+            try:
+                answer = await self._asking.broker(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+            except ClientError as error:
+                failure = error
+                continue
+            found = self._stored(answer, known[address].brokerName)
+            if found:
+                return found[0]
+        raise failure
+
+    async def by_id(self, topic: str, message_id: str) -> StoredMessage:
+        """The message with this offset message id, or with this unique id; BrokerRefused where there is
+        none."""
+        found: StoredMessage | None = None
+        try:
+            place = decode_message_id(message_id)
+            view = await self._asking.cluster()
+            if host_text(place.host) in view.addresses():
+                found = await self.at_id(topic, message_id)
+        except ValueError:
+            pass
+        except Refused as error:
+            if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
+                raise
+        if found is None:
+            unique = await self.by_key(topic, message_id, unique=True)
+            if not unique:
+                raise BrokerRefused(
+                    f"no message of {topic} with the id {message_id}", ResponseCode.QUERY_NOT_FOUND
+                )
+            found = unique[0]
+        return found
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        most: int = MAX_MESSAGES,
+        begin_ms: int = 0,
+        end_ms: int = NEVER_MS,
+        *,
+        unique: bool = False,
+        route_of: str | None = None,
+    ) -> list[StoredMessage]:
+        """Messages with a key, or (`unique`) with a unique id, stored within [begin, end] in ms since the
+        epoch, the oldest first: of each broker group the newest `most`. `route_of`: of the
+        brokers that have this topic (12)."""
+        header = QueryMessageHeader(topic, key, most, begin_ms, end_ms, unique)
+        found: list[StoredMessage] = []
+        for name, address in masters_of(await self._asking.route(route_of or topic)):
+            none = (ResponseCode.QUERY_NOT_FOUND,)
+            answer = await self._asking.leader(address, RequestCode.QUERY_MESSAGE, header, accept=none)
+            if answer.code == ResponseCode.SUCCESS:
+                found += self._stored(answer, name)
+        # Brokers of RocketMQ's find a key by its hash.
+        found = [one for one in found if key == one.message.unique_key or key in one.message.keys]
+        return sorted(found, key=lambda one: (one.message.store_timestamp_ms, one.message.physical_offset))
+
+    async def pull(
+        self,
+        address: str,
+        queue: MessageQueue,
+        offset: int,
+        most: int = MAX_PULL,
+        expression: str = "*",
+        group: str = TOOLS_GROUP,
+    ) -> Pulled:
+        """Messages of a queue from an offset on, without waiting for new ones (11)."""
+        header = PullMessageHeader(
+            consumerGroup=group,
+            topic=queue.topic,
+            queueId=queue.queueId,
+            queueOffset=offset,
+            maxMsgNums=most,
+            sysFlag=PULL_SUBSCRIPTION,
+            commitOffset=0,
+            suspendTimeoutMillis=0,
+            subVersion=0,
+            subscription=expression,
+            expressionType="TAG",
+        )
+        answer = await self._asking.leader(address, RequestCode.PULL_MESSAGE, header, accept=NOTHING_THERE)
+        try:
+            told = answer.header(PullMessageResponseHeader)
+        except BadHeader as error:
+            raise BrokerRefused(f"a pull of {queue}: {error.remark}") from error
+        status = _STATUS[ResponseCode(answer.code)]
+        found = self._stored(answer, queue.brokerName) if status is PullStatus.FOUND else []
+        return Pulled(status, found, told.nextBeginOffset, told.minOffset, told.maxOffset)
+
+    async def pulls(
+        self,
+        address: str,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        expression: str = "*",
+        group: str = TOOLS_GROUP,
+    ) -> AsyncIterator[Pulled]:
+        """Pulls of a queue until `end` (not with it), or until nothing more is there."""
+        offset = start
+        while offset < end:
+            pulled = await self.pull(address, queue, offset, min(MAX_PULL, end - offset), expression, group)
+            yield pulled
+            over = pulled.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL)
+            if over or pulled.next_offset <= offset:
+                return
+            offset = pulled.next_offset
+
+    async def consume_directly(
+        self, stored: StoredMessage, group: str, client_id: str, topic: str | None = None
+    ) -> ConsumeDirectlyResult:
+        """Hand a message to the listener of one consumer, and hear what it made of it (309)."""
+        header = ConsumeDirectlyHeader(
+            group, client_id, stored.message.offset_message_id, stored.message.queue.broker_name, topic
+        )
+        name = stored.message.queue.broker_name
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        places = dict(masters_of(await self._asking.route(stored.message.queue.topic)))
+        if name not in places:
+            raise ClientError(f"no broker of {name} is registered")
+        address = places[name]
+        answer = await self._asking.leader(address, code, header, timeout_s=10.0)
+        return read_body("result", ConsumeDirectlyResult, answer.body)
+
+    async def track(self, stored: StoredMessage, groups: list[str]) -> list[MessageTrack]:
+        """What became of a message in consumer groups (messageTrackDetail)."""
+        return [await self._track(stored, group) for group in groups]
+
+    async def _track(self, stored: StoredMessage, group: str) -> MessageTrack:
+        message = stored.message
+        try:
+            told = await self._groups.connections(group)
+            if told.consumeType == "CONSUME_ACTIVELY":
+                return MessageTrack(group, TrackType.PULL)
+            if told.messageModel == "BROADCASTING":
+                return MessageTrack(group, TrackType.CONSUME_BROADCASTING)
+            stats = await self._offsets.stats(group)
+        except ClientError as error:
+            offline = error.code == ResponseCode.CONSUMER_NOT_ONLINE
+            reason = error.remark if isinstance(error, Refused) else str(error)
+            kind = TrackType.NOT_ONLINE if offline else TrackType.UNKNOWN
+            return MessageTrack(group, kind, f"CODE:{error.code} DESC:{reason}")
+        row = stats.offsets.get(stored.queue)
+        if row is None or row.consumerOffset <= message.queue_offset:
+            return MessageTrack(group, TrackType.NOT_CONSUME_YET)
+        subscription = told.subscriptionTable.get(message.topic)
+        tags = [] if subscription is None else subscription.tagsSet
+        if tags and "*" not in tags and message.tags not in tags:
+            return MessageTrack(group, TrackType.CONSUMED_BUT_FILTERED)
+        return MessageTrack(group, TrackType.CONSUMED)
+
+    def _stored(self, answer: Response, broker_name: str) -> list[StoredMessage]:
+        try:
+            return [_stored(record, broker_name) for record in decode_records(answer.body)]
+        except CorruptRecord as error:
+            raise BrokerRefused(f"messages of {broker_name} are not readable: {error}") from error
+
+
+def _stored(record: Record, broker_name: str) -> StoredMessage:
+    message = received(record, broker_name)
+    return StoredMessage(message, record.size, record.body_crc, record.prepared_transaction_offset)

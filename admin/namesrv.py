@@ -1,0 +1,92 @@
+"""NameServers: settings, key-values, and whether producers may write to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.admin.asking import Asking, read_body
+from dledger.admin.brokers import parse_settings, settings_body
+from dledger.client.errors import BrokerRefused
+from dledger.remoting.bodies import KvTable
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadHeader
+from dledger.remoting.headers import (
+    AddWritePermResponseHeader,
+    BrokerNameHeader,
+    KvConfigHeader,
+    KvConfigResponseHeader,
+    KvNamespaceHeader,
+    PutKvConfigHeader,
+)
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""Namespace of the key-values that say how many queues ordered topics have."""
+
+
+class NameServers:
+    """What operators do with NameServers. ClientError where one refuses, or does not answer."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the NameServers that this client knows."""
+        return self._asking.core.namesrv
+
+    async def settings(self, address: str) -> dict[str, str]:
+        """Settings of the NameServer there (319)."""
+        answer = await self._asking.broker(address, RequestCode.GET_NAMESRV_CONFIG)
+        return parse_settings(answer.body)
+
+    async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
+        """Change them while it runs (318)."""
+        await self._asking.broker(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, settings_body(properties))
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a key-value at all NameServers (100), each keeps its own unless they share a table."""
+        for address in self.addresses:
+            header = PutKvConfigHeader(namespace, key, value)
+            await self._asking.broker(address, RequestCode.PUT_KV_CONFIG, header)
+
+    async def get(self, namespace: str, key: str) -> str | None:
+        """A value (101); None where there is none."""
+        header = KvConfigHeader(namespace, key)
+        none = (ResponseCode.QUERY_NOT_FOUND,)
+        answer = await self._asking.namesrv(RequestCode.GET_KV_CONFIG, header, accept=none)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            return answer.header(KvConfigResponseHeader).value
+        except BadHeader as error:
+            raise BrokerRefused(f"key-value: {error.remark}") from error
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a key-value at all NameServers (102)."""
+        for address in self.addresses:
+            await self._asking.broker(address, RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace, key))
+
+    async def all_of(self, namespace: str) -> dict[str, str]:
+        """All key-values of a namespace (219)."""
+        none = (ResponseCode.QUERY_NOT_FOUND,)
+        code = RequestCode.GET_KVLIST_BY_NAMESPACE
+        answer = await self._asking.namesrv(code, KvNamespaceHeader(namespace), accept=none)
+        if answer.code != ResponseCode.SUCCESS:
+            return {}
+        return dict(sorted(read_body("key-values", KvTable, answer.body).table.items()))
+
+    async def wipe_write_perm(self, address: str, broker_name: str) -> int:
+        """No producer is to write to a broker any more (205). Returns of how many topics that is news."""
+        code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+        answer = await self._asking.broker(address, code, BrokerNameHeader(broker_name))
+        count = answer.ext.get("wipeTopicCount", "")
+        return int(count) if count.isdecimal() else 0
+
+    async def add_write_perm(self, address: str, broker_name: str) -> int:
+        """Producers may write to it again (327). Returns of how many topics that is news."""
+        code = RequestCode.ADD_WRITE_PERM_OF_BROKER
+        answer = await self._asking.broker(address, code, BrokerNameHeader(broker_name))
+        try:
+            return answer.header(AddWritePermResponseHeader).addTopicCount
+        except BadHeader as error:
+            raise BrokerRefused(f"{code.name}: {error.remark}") from error

@@ -1,0 +1,198 @@
+"""Where queues end, and where consumer groups stand in them; offsets set, copied, and moved to a time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from dledger.admin.asking import Asking, master_of, masters_of, read
+from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound
+from dledger.remoting.bodies import MessageQueue, OffsetWrapper, decode_queue_table
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadHeader
+from dledger.remoting.frames import Fields
+from dledger.remoting.headers import (
+    ConsumeStatsHeader,
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    QueueHeader,
+    ResetOffsetHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from dledger.remoting.operator_bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    decode_consume_stats,
+    decode_consume_stats_list,
+)
+from dledger.remoting.operator_headers import BrokerConsumeStatsHeader, CloneGroupOffsetHeader
+
+END = -1
+"""In place of a time: behind everything that is there."""
+NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.BROADCAST_CONSUMPTION)
+"""How a server says that a group has no consumers, or no offsets."""
+CONCURRENT = 16
+"""Queues that are asked for at once."""
+
+
+@dataclass(frozen=True)
+class OffsetChange:
+    """What a reset does, or would do, to one queue (RollbackStats).
+
+    `end`: offset that the next message gets. `before`: where the group stands, -1 for nowhere. `at_time`: the
+    first message stored at the time. `after`: where the group goes on.
+    """
+
+    queue: MessageQueue
+    end: int
+    before: int
+    at_time: int
+    after: int
+
+
+class Offsets:
+    """What operators do with offsets. ClientError where a server refuses, or does not answer."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def lowest(self, address: str, queue: MessageQueue) -> int:
+        """Offset of the oldest message that is still there (31)."""
+        header = QueueHeader(queue.topic, queue.queueId)
+        return await self._offset(address, RequestCode.GET_MIN_OFFSET, header)
+
+    async def highest(self, address: str, queue: MessageQueue) -> int:
+        """Offset that the next message will get (30)."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queueId)
+        return await self._offset(address, RequestCode.GET_MAX_OFFSET, header)
+
+    async def at_time(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time in ms since the epoch (29); END: the end."""
+        if timestamp_ms == END:
+            return await self.highest(address, queue)
+        header = SearchOffsetHeader(queue.topic, queue.queueId, timestamp_ms)
+        return await self._offset(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set where a group goes on in one queue (15)."""
+        header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queueId, offset)
+        await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
+        """Where a group stands at the broker there (208), in all its topics or in one."""
+        header = ConsumeStatsHeader(group, topic)
+        answer = await self._asking.leader(address, RequestCode.GET_CONSUME_STATS, header)
+        return read("offsets", decode_consume_stats, answer.body)
+
+    async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """The same of all brokers that have the group. BrokerRefused with code 206 where it has no offset."""
+        found = ConsumeStats({}, 0.0)
+        for _, address in await self._asking.places_of_group(group, topic):
+            one = await self.stats_at(address, group, topic)
+            found.offsets.update(one.offsets)
+            found.consumeTps += one.consumeTps
+        if not found.offsets:
+            raise BrokerRefused(
+                "Not found the consumer group consume stats, because return offset table is empty, maybe the"
+                " consumer not consume any message",
+                ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        found.offsets = dict(sorted(found.offsets.items()))
+        return found
+
+    async def all_stats(
+        self, address: str, *, ordered: bool = False, timeout_s: float = 50.0
+    ) -> ConsumeStatsList:
+        """Where all groups stand at the broker there (317); `ordered`: in ordered topics alone."""
+        header = BrokerConsumeStatsHeader(ordered)
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        answer = await self._asking.leader(address, code, header, timeout_s=timeout_s)
+        return read("offsets", decode_consume_stats_list, answer.body)
+
+    async def reset(
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        force: bool = True,
+        queue_id: int = -1,
+        offset: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Set where a group goes on at the broker there, and have its consumers go there (222): to a time in
+        ms since the epoch, to the END, or one queue to an offset. Without `force` only back. Returns the
+        offsets. Apache's brokers refuse with code 206 where no consumer is online."""
+        header = ResetOffsetHeader(group, topic, timestamp_ms, force, queue_id, offset)
+        answer = await self._asking.leader(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        if not answer.body:
+            return {}
+        return read("offsets", lambda data: decode_queue_table(data, "offsetTable", int), answer.body)
+
+    async def changes(
+        self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> list[OffsetChange]:
+        """What `reset` would do at the broker there, looked up one by one; it changes nothing."""
+        stats = await self.stats_at(address, group, topic)
+        rows = {queue: one for queue, one in stats.offsets.items() if queue.topic == topic}
+        if not rows:
+            rows = {
+                queue: OffsetWrapper(end, -1) for queue, end in (await self._ends(address, topic)).items()
+            }
+        free = asyncio.Semaphore(CONCURRENT)
+
+        async def change(queue: MessageQueue, row: OffsetWrapper) -> OffsetChange:
+            async with free:
+                target = await self.at_time(address, queue, timestamp_ms)
+            after = target if force or row.consumerOffset < 0 else min(target, row.consumerOffset)
+            return OffsetChange(queue, row.brokerOffset, row.consumerOffset, target, after)
+
+        return list(await asyncio.gather(*(change(queue, rows[queue]) for queue in sorted(rows))))
+
+    async def reset_offline(
+        self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> list[OffsetChange]:
+        """The same as `reset` by setting each offset (15), for a group without consumers at Apache's brokers
+        (resetOffsetByTimeOld). Consumers that are there undo it."""
+        changes = await self.changes(address, group, topic, timestamp_ms, force=force)
+        for change in changes:
+            if change.after != change.before:
+                await self.commit(address, group, change.queue, change.after)
+        return changes
+
+    async def clone(self, address: str, source: str, target: str, topic: str | None = None) -> None:
+        """Copy where a group stands to another one, at the broker there (314)."""
+        header = CloneGroupOffsetHeader(source, target, topic)
+        await self._asking.leader(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def brokers_of(self, topic: str) -> dict[str, str]:
+        """Broker names of a topic, and where to ask them; TopicNotFound."""
+        found = dict(masters_of(await self._asking.route(topic)))
+        if not found:
+            raise TopicNotFound(f"no broker of the topic {topic} is registered")
+        return found
+
+    async def address_of(self, topic: str, broker_name: str) -> str:
+        """Where to ask one of them; ClientError."""
+        for group in (await self._asking.route(topic)).brokerDatas:
+            address = master_of(group)
+            if group.brokerName == broker_name and address is not None:
+                return address
+        raise ClientError(f"no broker called {broker_name!r} has the topic {topic}")
+
+    async def _ends(self, address: str, topic: str) -> dict[MessageQueue, int]:
+        for name, at in (await self.brokers_of(topic)).items():
+            if at == address:
+                route = await self._asking.route(topic)
+                count = next(data.readQueueNums for data in route.queueDatas if data.brokerName == name)
+                queues = [MessageQueue(topic, name, number) for number in range(count)]
+                return {queue: await self.highest(address, queue) for queue in queues}
+        raise ClientError(f"{address} is not the master of a broker group that has {topic}")
+
+    async def _offset(self, address: str, code: RequestCode, header: Fields) -> int:
+        answer = await self._asking.leader(address, code, header)
+        try:
+            return answer.header(OffsetResponseHeader).offset
+        except BadHeader as error:
+            raise BrokerRefused(f"{code.name}: {error.remark}") from error

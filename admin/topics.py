@@ -1,0 +1,130 @@
+"""Topics: created, changed, deleted, listed; where they are, and where their queues stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.admin.asking import Asking, masters_of, read, read_body
+from dledger.client.encoding import DEFAULT_TOPIC
+from dledger.client.errors import BrokerRefused
+from dledger.client.message import check_topic
+from dledger.remoting.bodies import GroupList, ListedTopic, TopicConfigList, TopicList, TopicRoute
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import CreateTopicHeader, DeleteTopicInNamesrvHeader, TopicHeader
+from dledger.remoting.operator_bodies import TopicStats, decode_topic_stats
+from dledger.remoting.registration import (
+    TopicConfig,
+    TopicTable,
+    decode_topic_config,
+    decode_topic_table,
+)
+
+NO_REMARK = "not set any response code"
+"""What Apache's brokers say where they have nothing to say."""
+
+
+class Topics:
+    """What operators do with topics. ClientError where a server refuses, or does not answer."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def names(self) -> list[str]:
+        """All topics that the NameServer knows (206)."""
+        answer = await self._asking.namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(read_body("topics", TopicList, answer.body).topicList)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic is (105); TopicNotFound."""
+        return await self._asking.route(topic)
+
+    async def clusters(self, topic: str) -> list[str]:
+        """The clusters that have it."""
+        view, route = await self._asking.cluster(), await self._asking.route(topic)
+        names = {group.brokerName for group in route.brokerDatas}
+        return [name for name in view.clusters() if names & set(view.info.clusterAddrTable[name])]
+
+    async def put(self, address: str, config: TopicConfig, *, order: bool | None = None) -> str:
+        """Create a topic at the broker there, or change it (17). Returns what the broker said to it: empty,
+        or a warning. Attributes are named as changes, `+message.type` to set and `-message.type` to remove.
+        `order`: instead of the configuration's."""
+        check_topic(config.topicName)
+        header = CreateTopicHeader(
+            topic=config.topicName,
+            defaultTopic=DEFAULT_TOPIC,
+            readQueueNums=config.readQueueNums,
+            writeQueueNums=config.writeQueueNums,
+            perm=config.perm,
+            topicFilterType=config.topicFilterType,
+            topicSysFlag=config.topicSysFlag,
+            order=config.order if order is None else order,
+            attributes=",".join(
+                f"{key}={value}" if value else key for key, value in config.attributes.items()
+            )
+            or None,
+        )
+        answer = await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
+
+    async def put_all(self, address: str, configs: Sequence[ListedTopic]) -> None:
+        """The same of several at once: all, or none (18)."""
+        body = TopicConfigList(list(configs)).encode()
+        await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+
+    async def delete(self, address: str, topic: str) -> None:
+        """Delete it at the broker there, with its messages (215)."""
+        await self._asking.leader(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+
+    async def delete_route(self, namesrv: str, topic: str, cluster: str | None = None) -> None:
+        """Have a NameServer forget it (216)."""
+        header = DeleteTopicInNamesrvHeader(topic, cluster)
+        await self._asking.broker(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+
+    async def config(self, address: str, topic: str) -> TopicConfig | None:
+        """How it is set up at the broker there (351; before RocketMQ 5 from its table of all); None where
+        there is none."""
+        known = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        answer = await self._asking.broker(
+            address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic), accept=known
+        )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (await self.configs(address)).topicConfigTable.get(topic)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read("topic", decode_topic_config, answer.body)
+
+    async def configs(self, address: str) -> TopicTable:
+        """All topics of the broker there (21)."""
+        answer = await self._asking.broker(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return read("topics", decode_topic_table, answer.body)
+
+    async def system_names(self, address: str) -> list[str]:
+        """Topics that the broker there has for itself (305)."""
+        answer = await self._asking.broker(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return sorted(read_body("topics", TopicList, answer.body).topicList)
+
+    async def stats_at(self, address: str, topic: str) -> TopicStats:
+        """Bounds of its queues at the broker there, and when their last message was stored (202)."""
+        answer = await self._asking.leader(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+        return read("topic", decode_topic_stats, answer.body)
+
+    async def stats(self, topic: str, route_of: str | None = None) -> TopicStats:
+        """The same of all brokers that have it. `route_of`: they are those of this topic."""
+        found = TopicStats({}, 0.0)
+        for _, address in masters_of(await self._asking.route(route_of or topic)):
+            one = await self.stats_at(address, topic)
+            found.offsets.update(one.offsets)
+            found.topicPutTps += one.topicPutTps
+        if not found.offsets and route_of is None:
+            raise BrokerRefused(f"the topic {topic} has no queues")
+        return found
+
+    async def groups(self, topic: str) -> list[str]:
+        """Consumer groups that have an offset in it, or read it (300)."""
+        names: dict[str, None] = {}
+        for _, address in masters_of(await self._asking.route(topic)):
+            code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+            answer = await self._asking.leader(address, code, TopicHeader(topic))
+            found = read_body("groups", GroupList, answer.body)
+            names.update(dict.fromkeys(found.groupList))
+        return sorted(names)

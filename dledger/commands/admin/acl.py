@@ -1,0 +1,247 @@
+"""`dledger admin acl`: users and what they may do, where brokers have access control 2.0."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.accounts import policy
+from dledger.client import ClientError
+from dledger.commands.admin.places import addresses, each, masters, where
+from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
+from dledger.commands.admin.showing import Table
+from dledger.remoting.auth_bodies import AclInfo, UserInfo
+
+ACL: Suggesting = group("acl", "Access control: users, and what they may do.")
+USER: Suggesting = group("user", "Users: list, create, update, delete.")
+POLICY: Suggesting = group("policy", "What subjects may do: list, create, update, delete.")
+ACL.add_command(USER)
+ACL.add_command(POLICY)
+
+_NAME = click.Argument(["name"], metavar="USER")
+_PASSWORD = click.Option(["--password"], help="Its password. [asked for where it is needed]")
+_TYPE = click.Option(["--type", "kind"], type=click.Choice(["Normal", "Super"]), help="Super: may do all.")
+
+
+@command(USER, "list", "List users.", *where())
+async def list_users(admin: AsyncAdminClient, told: Told, cluster: str | None, broker: str | None) -> None:
+    rows = []
+    for name, address in (await masters(admin, cluster, broker)).items():
+        for user in await admin.accounts.users(address):
+            rows.append((name, user.username, user.userType, user.userStatus))
+    data = [{"broker": row[0], "user": row[1], "type": row[2], "status": row[3]} for row in rows]
+    told.show({"users": data}, Table("", ("broker", "user", "type", "status"), rows, "no users"))
+
+
+@command(USER, "create", "Create a user.", _NAME, _PASSWORD, _TYPE, *where(), changes=True)
+async def create_user(
+    admin: AsyncAdminClient,
+    told: Told,
+    name: str,
+    password: str | None,
+    kind: str | None,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    if password is None:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    user = UserInfo(name, password, kind)
+    places = await addresses(admin, cluster, broker)
+    if not told.dry_run:
+        await each(places, lambda address: admin.accounts.create_user(address, user))
+    verb = "would be created" if told.dry_run else "is created"
+    told.show(
+        {"user": name, "brokers": places, "dryRun": told.dry_run}, f"{name} {verb} at {', '.join(places)}"
+    )
+
+
+@command(
+    USER,
+    "update",
+    "Change a user: password, type, or whether it counts.",
+    _NAME,
+    _PASSWORD,
+    _TYPE,
+    click.Option(["--enable/--disable", "enable"], default=None, help="Whether it may connect."),
+    *where(),
+    changes=True,
+)
+async def update_user(
+    admin: AsyncAdminClient,
+    told: Told,
+    name: str,
+    password: str | None,
+    kind: str | None,
+    enable: bool | None,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    if (password, kind, enable) == (None, None, None):
+        raise ClientError("nothing to change: give --password, --type, --enable or --disable")
+    await _user(admin, name, cluster, broker)
+    status = None if enable is None else "enable" if enable else "disable"
+    user = UserInfo(name, password, kind, status)
+    places = await addresses(admin, cluster, broker)
+    if not told.dry_run:
+        await each(places, lambda address: admin.accounts.update_user(address, user))
+    data = {"user": name, "type": kind, "status": status, "brokers": places, "dryRun": told.dry_run}
+    told.show(data, f"{name} {'would be' if told.dry_run else 'is'} changed at {', '.join(places)}")
+
+
+@command(USER, "delete", "Delete a user.", _NAME, *where(), changes=True)
+async def delete_user(
+    admin: AsyncAdminClient, told: Told, name: str, cluster: str | None, broker: str | None
+) -> None:
+    await _user(admin, name, cluster, broker)
+    places = await addresses(admin, cluster, broker)
+    if not told.dry_run:
+        told.agreed(f"Delete the user {name}?")
+        await each(places, lambda address: admin.accounts.delete_user(address, name))
+    verb = "would be deleted" if told.dry_run else "is deleted"
+    told.show(
+        {"user": name, "brokers": places, "dryRun": told.dry_run}, f"{name} {verb} at {', '.join(places)}"
+    )
+
+
+async def _user(admin: AsyncAdminClient, name: str, cluster: str | None, broker: str | None) -> None:
+    """ClientError for a user that is nowhere."""
+    known: list[str] = []
+    for address in (await masters(admin, cluster, broker)).values():
+        known += [user.username or "" for user in await admin.accounts.users(address)]
+    if name not in known:
+        raise ClientError(f"there is no user {name!r}{did_you_mean(name, known)}")
+
+
+@command(
+    POLICY,
+    "list",
+    "List what subjects may do.",
+    click.Option(["--subject"], help="Only subjects with this in them."),
+    click.Option(["--resource"], help="Only resources with this in them."),
+    *where(),
+)
+async def list_policies(
+    admin: AsyncAdminClient,
+    told: Told,
+    subject: str | None,
+    resource: str | None,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    rows, data = [], []
+    for name, address in (await masters(admin, cluster, broker)).items():
+        for acl in await admin.accounts.acls(address, subject, resource):
+            data.append({"broker": name, **msgspec.to_builtins(acl)})
+            rows += [(name, *row) for row in _rows(acl)]
+    columns = ("broker", "subject", "resource", "actions", "from", "decision")
+    told.show({"policies": data}, Table("", columns, rows, "no policies"))
+
+
+def _rows(acl: AclInfo) -> list[tuple[object, ...]]:
+    return [
+        (acl.subject, one.resource, " ".join(one.actions or ()), " ".join(one.sourceIps or ()), one.decision)
+        for part in acl.policies or ()
+        for one in part.entries or ()
+    ]
+
+
+_SUBJECT = click.Argument(["subject"], metavar="SUBJECT")
+_WHAT = (
+    click.Option(
+        ["--resource"],
+        multiple=True,
+        required=True,
+        metavar="KIND:NAME",
+        help="Topic:orders, Group:billing, Topic:dev* ...",
+    ),
+    click.Option(
+        ["--action"],
+        multiple=True,
+        required=True,
+        type=click.Choice(["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"]),
+        help="What it may do.",
+    ),
+    click.Option(["--from", "source"], multiple=True, metavar="ADDRESS", help="Only from there."),
+    click.Option(["--deny"], is_flag=True, help="It may not."),
+)
+
+
+async def _put(
+    admin: AsyncAdminClient, told: Told, acl: AclInfo, cluster: str | None, broker: str | None, new: bool
+) -> None:
+    places = await addresses(admin, cluster, broker)
+    change = admin.accounts.create_acl if new else admin.accounts.update_acl
+    if not told.dry_run:
+        await each(places, lambda address: change(address, acl))
+    table = Table(
+        "would be set" if told.dry_run else "is set",
+        ("subject", "resource", "actions", "from", "decision"),
+        _rows(acl),
+    )
+    told.show({"acl": msgspec.to_builtins(acl), "brokers": places, "dryRun": told.dry_run}, table)
+
+
+def _subject(text: str) -> str:
+    return text if ":" in text else f"User:{text}"
+
+
+@command(POLICY, "create", "Say what a subject may do.", _SUBJECT, *_WHAT, *where(), changes=True)
+async def create_policy(
+    admin: AsyncAdminClient,
+    told: Told,
+    subject: str,
+    resource: tuple[str, ...],
+    action: tuple[str, ...],
+    source: tuple[str, ...],
+    deny: bool,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    acl = policy(_subject(subject), resource, action, source, "Deny" if deny else "Allow")
+    await _put(admin, told, acl, cluster, broker, new=True)
+
+
+@command(
+    POLICY, "update", "Change what a subject may do with resources.", _SUBJECT, *_WHAT, *where(), changes=True
+)
+async def update_policy(
+    admin: AsyncAdminClient,
+    told: Told,
+    subject: str,
+    resource: tuple[str, ...],
+    action: tuple[str, ...],
+    source: tuple[str, ...],
+    deny: bool,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    acl = policy(_subject(subject), resource, action, source, "Deny" if deny else "Allow")
+    await _put(admin, told, acl, cluster, broker, new=False)
+
+
+@command(
+    POLICY,
+    "delete",
+    "Say no more what a subject may do: with one resource, or at all.",
+    _SUBJECT,
+    click.Option(["--resource"], metavar="KIND:NAME", help="Only of this one."),
+    *where(),
+    changes=True,
+)
+async def delete_policy(
+    admin: AsyncAdminClient,
+    told: Told,
+    subject: str,
+    resource: str | None,
+    cluster: str | None,
+    broker: str | None,
+) -> None:
+    name = _subject(subject)
+    places = await addresses(admin, cluster, broker)
+    if not told.dry_run:
+        told.agreed(f"Delete {'all' if resource is None else resource} of {name}?")
+        await each(places, lambda address: admin.accounts.delete_acl(address, name, resource))
+    data = {"subject": name, "resource": resource, "brokers": places, "dryRun": told.dry_run}
+    verb = "would be deleted" if told.dry_run else "deleted"
+    told.show(data, f"{resource or 'all'} of {name}: {verb} at {', '.join(places)}")

@@ -1,0 +1,45 @@
+"""Names that a shell completes: topics and groups, asked of the cluster, if it answers at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import click
+
+from dledger.runtime.environment import NAMESRV_ADDR
+
+LIMIT_S = 1.0
+"""A shell waits no longer for names."""
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def complete_nothing(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Nothing, rather than names of files."""
+    return []
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Topics of the cluster."""
+    return [name for name in _names(ctx, groups=False) if name.startswith(incomplete)]
+
+
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Consumer groups of the cluster."""
+    return [name for name in _names(ctx, groups=True) if name.startswith(incomplete)]
+
+
+def _names(ctx: click.Context, groups: bool) -> list[str]:
+    namesrv = ctx.params.get("namesrv") or os.environ.get(NAMESRV_ADDR)
+    if not namesrv:
+        return []
+    from dledger.admin import AdminClient
+    from dledger.client import ClientError, ClientOptions
+
+    options = ClientOptions(namesrv_timeout_s=LIMIT_S)
+    try:
+        with AdminClient(namesrv, options) as admin:
+            return admin.groups.names() if groups else admin.topics.names()
+    except ClientError:  # a shell that completes is no place to tell why there are no names
+        return []

@@ -1,0 +1,137 @@
+"""`dledger admin namesrv`: settings and key-values of NameServers, and who may be written to."""
+
+from __future__ import annotations
+
+import click
+
+from dledger.admin import AsyncAdminClient
+from dledger.client import ClientError
+from dledger.commands.admin.places import broker_groups, each
+from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
+from dledger.commands.admin.showing import Table
+
+NAMESRV: Suggesting = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
+KV: Suggesting = group("kv", "Key-values: list, get, put, delete.")
+NAMESRV.add_command(KV)
+_NAMESPACE = click.Argument(["namespace"], metavar="NAMESPACE")
+_KEY = click.Argument(["key"], metavar="KEY")
+
+
+@command(NAMESRV, "config", "Show settings of NameServers.")
+async def show_config(admin: AsyncAdminClient, told: Told) -> None:
+    found = {address: await admin.namesrv.settings(address) for address in admin.namesrv.addresses}
+    names = sorted({name for settings in found.values() for name in settings})
+    rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
+    told.show({"namesrvs": found}, Table("", ("setting", *found), rows))
+
+
+@command(
+    NAMESRV,
+    "set",
+    "Change a setting of all NameServers while they run.",
+    _KEY,
+    click.Argument(["value"], metavar="VALUE"),
+    changes=True,
+)
+async def set_config(admin: AsyncAdminClient, told: Told, key: str, value: str) -> None:
+    rows = []
+    for address in admin.namesrv.addresses:
+        settings = await admin.namesrv.settings(address)
+        if key not in settings:
+            raise ClientError(f"{address} has no setting {key!r}{did_you_mean(key, list(settings))}")
+        rows.append((address, key, settings[key], value))
+    table = Table("", ("NameServer", "setting", "before", "after"), rows)
+    data = [{"namesrv": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
+    if not told.dry_run:
+        if not told.as_json:
+            told.show(None, table)
+        told.agreed(f"Change {key} of {len(rows)} NameServers?")
+        await each(
+            admin.namesrv.addresses, lambda address: admin.namesrv.change_settings(address, {key: value})
+        )
+        told.show({"changes": data, "dryRun": False}, "done")
+        return
+    told.show({"changes": data, "dryRun": True}, table)
+
+
+@command(
+    NAMESRV,
+    "stop-writes",
+    "Have no producer write to a broker group any more, as before its end.",
+    click.Argument(["broker"], metavar="BROKER"),
+    changes=True,
+)
+async def stop_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
+    await broker_groups(admin, None, broker)
+    if not told.dry_run:
+        told.agreed(f"Have no producer write to {broker}?")
+    await _writes(admin, told, broker, wipe=True)
+
+
+@command(
+    NAMESRV,
+    "resume-writes",
+    "Have producers write to a broker group again.",
+    click.Argument(["broker"], metavar="BROKER"),
+)
+async def resume_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
+    await broker_groups(admin, None, broker)
+    await _writes(admin, told, broker, wipe=False)
+
+
+async def _writes(admin: AsyncAdminClient, told: Told, broker: str, wipe: bool) -> None:
+    change = admin.namesrv.wipe_write_perm if wipe else admin.namesrv.add_write_perm
+    counts = {}
+    for address in admin.namesrv.addresses:
+        counts[address] = 0 if told.dry_run else await change(address, broker)
+    shown = ", ".join(f"{address}: {count} topics" for address, count in counts.items())
+    verb = "nobody is to write" if wipe else "everybody may write"
+    text = f"{broker}: {verb} to it ({'dry run: nothing is changed' if told.dry_run else shown})"
+    told.show({"broker": broker, "topics": counts, "dryRun": told.dry_run}, text)
+
+
+@command(KV, "list", "List the key-values of a namespace.", _NAMESPACE)
+async def list_kv(admin: AsyncAdminClient, told: Told, namespace: str) -> None:
+    found = await admin.namesrv.all_of(namespace)
+    told.show(
+        {"namespace": namespace, "values": found}, Table("", ("key", "value"), list(found.items()), "none")
+    )
+
+
+@command(KV, "get", "Show a value.", _NAMESPACE, _KEY)
+async def get_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str) -> None:
+    value = await admin.namesrv.get(namespace, key)
+    if value is None:
+        known = list(await admin.namesrv.all_of(namespace))
+        raise ClientError(f"there is no {key!r} in {namespace!r}{did_you_mean(key, known)}")
+    told.show({"namespace": namespace, "key": key, "value": value}, value)
+
+
+@command(
+    KV,
+    "put",
+    "Set a value at all NameServers.",
+    _NAMESPACE,
+    _KEY,
+    click.Argument(["value"], metavar="VALUE"),
+    changes=True,
+)
+async def put_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str, value: str) -> None:
+    before = await admin.namesrv.get(namespace, key)
+    if not told.dry_run:
+        await admin.namesrv.put(namespace, key, value)
+    data = {"namespace": namespace, "key": key, "before": before, "after": value, "dryRun": told.dry_run}
+    shown = [(namespace, key, "" if before is None else before, value)]
+    told.show(data, Table("", ("namespace", "key", "before", "after"), shown))
+
+
+@command(KV, "delete", "Remove a value at all NameServers.", _NAMESPACE, _KEY, changes=True)
+async def delete_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str) -> None:
+    before = await admin.namesrv.get(namespace, key)
+    if before is None:
+        raise ClientError(f"there is no {key!r} in {namespace!r}")
+    if not told.dry_run:
+        told.agreed(f"Remove {key} = {before} from {namespace}?")
+        await admin.namesrv.delete(namespace, key)
+    data = {"namespace": namespace, "key": key, "before": before, "dryRun": told.dry_run}
+    told.show(data, f"{key} = {before}: {'would be removed' if told.dry_run else 'removed'}")

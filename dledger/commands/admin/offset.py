@@ -1,0 +1,251 @@
+"""`dledger admin offset`: where groups stand, and going elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from dledger.admin import AsyncAdminClient, OffsetChange, Refused
+from dledger.admin.asking import passing_over
+from dledger.admin.offsets import END, NOBODY
+from dledger.client import ClientError
+from dledger.commands.admin.completing import complete_groups
+from dledger.commands.admin.group import must_exist, name_of
+from dledger.commands.admin.places import each
+from dledger.commands.admin.running import Told, command, group
+from dledger.commands.admin.showing import Table
+from dledger.commands.admin.topic import name_of as topic_name
+from dledger.commands.mqadmin.call import human
+
+OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
+COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
+
+
+@command(
+    OFFSET,
+    "show",
+    "Show where a group stands.",
+    name_of(),
+    click.Option(["-t", "--topic"], help="Only in this topic."),
+)
+async def show_offsets(admin: AsyncAdminClient, told: Told, name: str, topic: str | None) -> None:
+    stats = await admin.offsets.stats(name, topic)
+    rows = [
+        {
+            "topic": queue.topic,
+            "broker": queue.brokerName,
+            "queue": queue.queueId,
+            "end": row.brokerOffset,
+            "offset": row.consumerOffset,
+            "behind": row.brokerOffset - row.consumerOffset,
+            "last": human(row.lastTimestamp) if row.lastTimestamp else None,
+        }
+        for queue, row in stats.offsets.items()
+    ]
+    told.show(
+        {"group": name, "queues": rows, "behind": stats.behind},
+        Table(
+            "",
+            ("topic", "broker", "queue", "end", "offset", "behind", "last consumed message"),
+            [["" if value is None else value for value in row.values()] for row in rows],
+        ),
+        f"{stats.behind} messages behind",
+    )
+
+
+def when(text: str, now_ms: int) -> tuple[int | None, int | None]:
+    """`--to`: (time in ms or END, None), or (None, an offset). ClientError for what is neither."""
+    if text in ("earliest", "first"):
+        return 0, None
+    if text in ("latest", "last", "end"):
+        return END, None
+    if text == "now":
+        return now_ms, None
+    if text.startswith("offset:") and text.removeprefix("offset:").isdigit():
+        return None, int(text.removeprefix("offset:"))
+    if text.isdigit():
+        return int(text), None
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    if text[:1] == "-" and text[-1:] in units and text[1:-1].isdigit():
+        return now_ms - int(text[1:-1]) * units[text[-1]] * 1000, None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ClientError(
+            f"--to {text}: give earliest, latest, now, a time (2026-05-01T12:00, ms since 1970), an age "
+            "(-30m, -2h, -1d), or offset:N with --queue"
+        ) from error
+    return int(moment.astimezone().timestamp() * 1000), None
+
+
+@command(
+    OFFSET,
+    "reset",
+    "Have a group go on elsewhere: all queues of a topic, or one of them.",
+    name_of(),
+    topic_name(),
+    click.Option(
+        ["--to", "target"],
+        required=True,
+        metavar="WHERE",
+        help="earliest, latest, now, a time (2026-05-01T12:00), an age (-2h), or offset:N with --queue.",
+    ),
+    click.Option(["--queue"], type=click.IntRange(0), help="Only this queue, with --broker."),
+    click.Option(["-b", "--broker"], metavar="NAME", help="Only at this broker group."),
+    click.Option(["--only-back"], is_flag=True, help="Leave queues alone where the group would go forward."),
+    changes=True,
+)
+async def reset(
+    admin: AsyncAdminClient,
+    told: Told,
+    name: str,
+    topic: str,
+    target: str,
+    queue: int | None,
+    broker: str | None,
+    only_back: bool,
+) -> None:
+    timestamp, offset = when(target, admin.now_ms())
+    if offset is not None and queue is None:
+        raise ClientError("--to offset:N is of one queue: give --queue")
+    places = await admin.offsets.brokers_of(topic)
+    if broker is not None:
+        if broker not in places:
+            raise ClientError(f"no broker {broker!r} has the topic {topic}: {', '.join(places)}")
+        places = {broker: places[broker]}
+    if queue is not None and len(places) > 1:
+        raise ClientError(f"--queue: say at which broker (--broker): {', '.join(places)}")
+    await must_exist(admin, name)
+    changes: list[tuple[str, OffsetChange]] = []
+    for address in places.values():
+        time = END if timestamp is None else timestamp
+        for one in await admin.offsets.changes(address, name, topic, time, force=not only_back):
+            if queue is None or one.queue.queueId == queue:
+                end = one if offset is None else _to_offset(one, offset)
+                changes.append((address, end))
+    rows = [_row(change) for _, change in changes]
+    table = Table(
+        f"{name} in {topic}" + (" (dry run: nothing is changed)" if told.dry_run else ""),
+        COLUMNS,
+        [_shown(row) for row in rows],
+        "no such queue",
+    )
+    data = {"group": name, "topic": topic, "queues": rows, "dryRun": told.dry_run}
+    if told.dry_run or not rows:
+        told.show(data, table)
+        return
+    if not told.as_json:
+        told.show(None, table)
+    told.agreed(f"Have {name} go on there? Its consumers go along.")
+    for address in places.values():
+        await _reset(admin, address, name, topic, timestamp, offset, queue, not only_back)
+    told.show(data, f"{name}: {len(rows)} queues of {topic} are reset")
+
+
+def _to_offset(change: OffsetChange, offset: int) -> OffsetChange:
+    return OffsetChange(change.queue, change.end, change.before, offset, offset)
+
+
+def _row(change: OffsetChange) -> dict[str, object]:
+    """`again`: messages that come again, negative for those that never come."""
+    before = change.before if change.before >= 0 else None
+    return {
+        "topic": change.queue.topic,
+        "broker": change.queue.brokerName,
+        "queue": change.queue.queueId,
+        "end": change.end,
+        "before": before,
+        "after": change.after,
+        "again": None if before is None else before - change.after,
+    }
+
+
+def _shown(row: dict[str, object]) -> list[object]:
+    again = row["again"]
+    text = (
+        ""
+        if not isinstance(again, int) or not again
+        else f"{abs(again)} {'again' if again > 0 else 'skipped'}"
+    )
+    return ["" if value is None else value for value in [*row.values()][:-1]] + [text]
+
+
+async def _anybody(admin: AsyncAdminClient, name: str) -> bool:
+    """Whether a consumer of the group is online."""
+    with passing_over(*NOBODY):
+        return bool((await admin.groups.connections(name)).connectionSet)
+    return False
+
+
+async def _reset(
+    admin: AsyncAdminClient,
+    address: str,
+    name: str,
+    topic: str,
+    timestamp: int | None,
+    offset: int | None,
+    queue: int | None,
+    force: bool,
+) -> None:
+    try:
+        if queue is None:
+            await admin.offsets.reset(
+                address, name, topic, END if timestamp is None else timestamp, force=force
+            )
+            return
+        if offset is None:
+            for one in await admin.offsets.changes(address, name, topic, timestamp or 0, force=force):
+                if one.queue.queueId == queue:
+                    offset = one.after
+        await admin.offsets.reset(address, name, topic, 0, queue_id=queue, offset=offset)
+    except Refused as error:
+        # Apache's brokers have this for groups with consumers alone: without any, each offset is set.
+        if queue is not None or await _anybody(admin, name):
+            raise error
+        time = END if timestamp is None else timestamp
+        await admin.offsets.reset_offline(address, name, topic, time, force=force)
+
+
+@command(
+    OFFSET,
+    "clone",
+    "Have a group go on where another one stands.",
+    click.Argument(["source"], metavar="FROM", shell_complete=complete_groups),
+    click.Argument(["target"], metavar="TO", shell_complete=complete_groups),
+    click.Option(["-t", "--topic"], help="Only in this topic. [default: all]"),
+    changes=True,
+)
+async def clone(admin: AsyncAdminClient, told: Told, source: str, target: str, topic: str | None) -> None:
+    await must_exist(admin, source)
+    stats = await admin.offsets.stats(source, topic)
+    rows = [
+        {
+            "topic": queue.topic,
+            "broker": queue.brokerName,
+            "queue": queue.queueId,
+            "after": row.consumerOffset,
+        }
+        for queue, row in stats.offsets.items()
+        if row.consumerOffset >= 0 and topic in (None, queue.topic)
+    ]
+    table = Table(f"{target}", ("topic", "broker", "queue", "after"), [list(row.values()) for row in rows])
+    data = {"group": target, "queues": rows, "dryRun": told.dry_run}
+    if told.dry_run:
+        told.show(data, table)
+        return
+    if not told.as_json:
+        told.show(None, table)
+    told.agreed(f"Have {target} go on there?")
+    places: dict[str, str] = {}
+    for one in dict.fromkeys(str(row["topic"]) for row in rows):
+        places |= await admin.offsets.brokers_of(one)
+    for queue, row in stats.offsets.items():
+        if row.consumerOffset >= 0 and topic in (None, queue.topic):
+            await each(
+                [places[queue.brokerName]],
+                lambda address, queue=queue, row=row: admin.offsets.commit(  # type: ignore[misc]
+                    address, target, queue, row.consumerOffset
+                ),
+            )
+    told.show(data, f"{target}: {len(rows)} queues")

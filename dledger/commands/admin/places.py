@@ -1,0 +1,83 @@
+"""Which brokers a command means: a cluster, one broker group, or all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import click
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import master_of
+from dledger.client import ClientError, NoBroker
+from dledger.commands.admin.completing import complete_nothing
+from dledger.commands.admin.running import NotDone, did_you_mean
+from dledger.remoting.bodies import BrokerData
+
+
+def where() -> list[click.Parameter]:
+    """`--cluster` and `--broker`."""
+    return [
+        click.Option(["-c", "--cluster"], metavar="NAME", help="Brokers of this cluster. [default: all]"),
+        click.Option(
+            ["-b", "--broker"],
+            metavar="NAME",
+            shell_complete=complete_nothing,
+            help="One broker group, by its name or by an address. [default: all]",
+        ),
+    ]
+
+
+async def broker_groups(
+    admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
+) -> list[BrokerData]:
+    """The broker groups; ClientError where there are none of the name."""
+    view = await admin.brokers.cluster()
+    if cluster is not None and cluster not in view.clusters():
+        raise ClientError(f"there is no cluster {cluster!r}{did_you_mean(cluster, view.clusters())}")
+    found = view.groups(cluster)
+    if broker is not None:
+        names = [group.brokerName for group in found]
+        found = [one for one in found if broker == one.brokerName or broker in one.brokerAddrs.values()]
+        if not found:
+            raise ClientError(f"there is no broker {broker!r}{did_you_mean(broker, names)}")
+    if not found:
+        raise NoBroker("no broker is registered at the NameServer: start the brokers")
+    return found
+
+
+async def masters(
+    admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
+) -> dict[str, str]:
+    """Their masters by broker name; NoBroker where one has none, and gets none for a while."""
+    groups = await broker_groups(admin, cluster, broker)  # names first: what is not there is not waited for
+    name = groups[0].brokerName if broker is not None else None
+    return await admin.brokers.masters(cluster, name)
+
+
+async def addresses(
+    admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
+) -> list[str]:
+    """All of their brokers, or the one whose address was given."""
+    groups = await broker_groups(admin, cluster, broker)
+    every = [address for group in groups for _, address in sorted(group.brokerAddrs.items())]
+    return [broker] if broker in every else every
+
+
+async def each(places: Iterable[str], do: Callable[[str], Awaitable[None]]) -> None:
+    """Do it at each; where it fails at one, go on, and fail at the end (NotDone)."""
+    failures = []
+    for address in places:
+        try:
+            await do(address)
+        except ClientError as error:
+            failures.append(str(error))
+    if failures:
+        raise NotDone("; ".join(failures))
+
+
+def one_of(group: BrokerData) -> str:
+    """Where to ask a broker group; ClientError."""
+    address = master_of(group)
+    if address is None:
+        raise ClientError(f"no broker of {group.brokerName} is registered")
+    return address

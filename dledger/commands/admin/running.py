@@ -1,0 +1,151 @@
+"""How a command for people runs: what every one of them takes, its connection, its errors, its questions.
+
+Exit codes: 0 done, 1 failed or not agreed to, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any
+
+import click
+
+from dledger.admin import AsyncAdminClient, Refused
+from dledger.client import ClientError, ClientOptions, TopicNotFound
+from dledger.commands.admin.completing import complete_nothing
+from dledger.commands.admin.showing import Table, show
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass
+class Told:
+    """What was told before the command: where the cluster is, and how to print."""
+
+    namesrv: str | None
+    as_json: bool
+    yes: bool = False
+    dry_run: bool = False
+
+    def show(self, data: object, *parts: Table | str) -> None:
+        """Print it."""
+        show(self.as_json, data, parts)
+
+    def agreed(self, question: str) -> None:
+        """Go on only when somebody says yes, or said --yes."""
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            raise click.ClickException(f"{question} Nobody can be asked here: give --yes")
+        click.confirm(question, abort=True, err=True)
+
+
+class NotDone(ClientError):
+    """Part of it failed; the text says what."""
+
+
+class Suggesting(click.Group):
+    """Says which command was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a hint."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            near = get_close_matches(args[0], names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(names)}."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def group(name: str, summary: str) -> Suggesting:
+    """A group of commands about one thing."""
+    return Suggesting(name, help=summary, context_settings=dict(SETTINGS), short_help=summary)
+
+
+Action = Callable[..., Awaitable[None]]
+
+
+def command(
+    owner: click.Group, name: str, summary: str, *params: click.Parameter, changes: bool = False
+) -> Callable[[Action], Action]:
+    """Register `async def action(admin, told, **values)`. `changes`: it takes --dry-run and --yes."""
+
+    def make(action: Action) -> Action:
+        @wraps(action)
+        def run(namesrv: str | None, as_json: bool, **values: Any) -> None:
+            told = Told(namesrv, as_json, values.pop("yes", False), values.pop("dry_run", False))
+            _run(told, lambda admin: action(admin, told, **values))
+
+        every = [*params, *(_changes() if changes else ()), *_everywhere()]
+        owner.add_command(
+            click.Command(name, params=every, callback=run, help=summary, context_settings=dict(SETTINGS))
+        )
+        return action
+
+    return make
+
+
+def _everywhere() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-n", "--namesrv"],
+            metavar="ADDR",
+            envvar="NAMESRV_ADDR",
+            show_envvar=True,
+            help="NameServers, host:port;host:port.",
+            shell_complete=complete_nothing,
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on standard output."),
+    ]
+
+
+def _changes() -> list[click.Parameter]:
+    return [
+        click.Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."),
+        click.Option(["-y", "--yes"], is_flag=True, help="Ask no questions."),
+    ]
+
+
+def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
+    async def run() -> None:
+        options = ClientOptions(namesrv_timeout_s=3.0, request_timeout_s=5.0)
+        async with AsyncAdminClient(told.namesrv, options) as admin:
+            try:
+                await do(admin)
+            except TopicNotFound as error:
+                raise TopicNotFound(await _hint(admin, error), error.code) from error
+
+    try:
+        asyncio.run(run())
+    except ClientError as error:
+        text = f"{error.remark} ({error.what}, {error.address})" if isinstance(error, Refused) else str(error)
+        print(
+            f"dledger {click.get_current_context().command_path.partition(' ')[2]}: {text}", file=sys.stderr
+        )
+        if told.as_json:
+            print(json.dumps({"error": text, "code": error.code}))
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:
+    """With the name that was probably meant."""
+    wanted = str(error).split("'")[1] if "'" in str(error) else ""
+    near = did_you_mean(wanted, await admin.topics.names())
+    return f"there is no topic {wanted!r}{near}" if wanted else str(error)
+
+
+def did_you_mean(wanted: str, names: Sequence[str]) -> str:
+    """A hint to put behind a text, empty when nothing is near."""
+    near = get_close_matches(wanted, [name for name in names if name != wanted], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

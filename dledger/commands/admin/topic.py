@@ -1,0 +1,289 @@
+"""`dledger admin topic`: list, show, create, update, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+import msgspec
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
+from dledger.client import ClientError
+from dledger.commands.admin.completing import complete_topics
+from dledger.commands.admin.places import broker_groups, each, masters, one_of, where
+from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.showing import Table
+from dledger.commands.mqadmin.call import human
+from dledger.remoting.registration import TopicConfig
+
+TOPIC = group("topic", "Topics: list, show, create, update, delete.")
+PERMS = {"r": 4, "w": 2, "rw": 6, "none": 0}
+SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
+
+
+def name_of(what: str = "topic") -> click.Argument:
+    """The argument that names a topic."""
+    return click.Argument([what], metavar="TOPIC", shell_complete=complete_topics)
+
+
+def _perm(value: int) -> str:
+    return ("r" if value & 4 else "") + ("w" if value & 2 else "") or "none"
+
+
+async def own_topics(admin: AsyncAdminClient) -> list[str]:
+    """Names without those that brokers have for themselves."""
+    system: set[str] = set()
+    for data in await broker_groups(admin):
+        system |= {*(await admin.topics.system_names(one_of(data))), data.cluster, data.brokerName}
+    names = await admin.topics.names()
+    return [name for name in names if name not in system and not name.startswith(SYSTEM_PREFIXES)]
+
+
+@command(
+    TOPIC,
+    "list",
+    "List topics with their queues and what is in them.",
+    click.Option(["--all", "every"], is_flag=True, help="Also those of retries, dead letters and brokers."),
+)
+async def list_topics(admin: AsyncAdminClient, told: Told, every: bool) -> None:
+    names = await (admin.topics.names() if every else own_topics(admin))
+    rows = []
+    for name in names:
+        route = await admin.topics.route(name)
+        rows.append(
+            {
+                "topic": name,
+                "brokers": [data.brokerName for data in route.queueDatas],
+                "readQueues": sum(data.readQueueNums for data in route.queueDatas),
+                "writeQueues": sum(data.writeQueueNums for data in route.queueDatas),
+                "perm": " ".join(sorted({_perm(data.perm) for data in route.queueDatas})),
+            }
+        )
+    shown = [
+        (row["topic"], row["readQueues"], row["writeQueues"], row["perm"], " ".join(row["brokers"]))  # type: ignore[arg-type]
+        for row in rows
+    ]
+    columns = ("topic", "read", "write", "perm", "brokers")
+    told.show({"topics": rows}, Table("", columns, shown, "no topics"))
+
+
+@command(TOPIC, "show", "Show a topic: how it is set up, its queues, and who consumes it.", name_of())
+async def show_topic(admin: AsyncAdminClient, told: Told, topic: str) -> None:
+    route = await admin.topics.route(topic)
+    stats = await admin.topics.stats(topic)
+    configs = {}
+    for place in route.brokerDatas:
+        config = await admin.topics.config(one_of(place), topic)
+        if config is not None:
+            configs[place.brokerName] = config
+    groups = await admin.topics.groups(topic)
+    queues = [
+        {
+            "broker": queue.brokerName,
+            "queue": queue.queueId,
+            "lowest": row.minOffset,
+            "next": row.maxOffset,
+            "messages": row.maxOffset - row.minOffset,
+            "last": human(row.lastUpdateTimestamp) if row.lastUpdateTimestamp > 0 else None,
+        }
+        for queue, row in sorted(stats.offsets.items())
+    ]
+    data = {
+        "topic": topic,
+        "settings": {name: msgspec.to_builtins(config) for name, config in configs.items()},
+        "queues": queues,
+        "putTps": stats.topicPutTps,
+        "groups": groups,
+    }
+    settings = [
+        (name, one.readQueueNums, one.writeQueueNums, _perm(one.perm), one.order, _pairs(one.attributes))
+        for name, one in configs.items()
+    ]
+    told.show(
+        data,
+        Table("settings", ("broker", "read", "write", "perm", "order", "attributes"), settings),
+        Table(
+            "queues",
+            ("broker", "queue", "lowest", "next", "messages", "last message"),
+            [[value if value is not None else "" for value in row.values()] for row in queues],
+        ),
+        Table("consumer groups", ("group",), [(name,) for name in groups]),
+        f"{stats.topicPutTps:.2f} messages a second come in",
+    )
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(values.items()))
+
+
+_SETTINGS = (
+    click.Option(["--queues"], type=click.IntRange(1, 1024), help="Queues to read and to write."),
+    click.Option(["--read-queues"], type=click.IntRange(1, 1024), help="Queues to read."),
+    click.Option(["--write-queues"], type=click.IntRange(1, 1024), help="Queues to write."),
+    click.Option(["--perm"], type=click.Choice(list(PERMS)), help="What clients may do with it."),
+    click.Option(["--order/--no-order"], default=None, help="Whether it is an ordered topic."),
+    click.Option(
+        ["--attribute"], multiple=True, metavar="KEY=VALUE", help="Set an attribute; KEY= removes it."
+    ),
+)
+
+
+def _attributes(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ClientError(f"--attribute {text}: give KEY=VALUE, or KEY= to remove it")
+        found[f"{'+' if value else '-'}{key}"] = value
+    return found
+
+
+@command(TOPIC, "create", "Create a topic.", name_of(), *_SETTINGS, *where(), changes=True)
+async def create_topic(
+    admin: AsyncAdminClient,
+    told: Told,
+    topic: str,
+    cluster: str | None,
+    broker: str | None,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: str | None,
+    order: bool | None,
+    attribute: tuple[str, ...],
+) -> None:
+    places = await masters(admin, cluster, broker)
+    if topic in await admin.topics.names():
+        raise ClientError(
+            f"there is a topic {topic!r} already: `dledger admin topic update {topic}` changes it"
+        )
+    config = TopicConfig(
+        topic,
+        read_queues or queues or 8,
+        write_queues or queues or 8,
+        PERMS[perm or "rw"],
+        order=bool(order),
+        attributes=_attributes(attribute),
+    )
+    if not told.dry_run:
+        await each(places.values(), lambda address: _put(admin, address, config))
+    shown = msgspec.to_builtins(config)
+    verb = "would be created" if told.dry_run else "is created"
+    told.show(
+        {"topic": shown, "brokers": list(places), "dryRun": told.dry_run},
+        f"{topic} {verb} at {', '.join(places)}: {config.readQueueNums} queues to read, "
+        f"{config.writeQueueNums} to write, {_perm(config.perm)}",
+    )
+
+
+async def _put(admin: AsyncAdminClient, address: str, config: TopicConfig) -> None:
+    warning = await admin.topics.put(address, config)
+    if warning:
+        click.echo(warning, err=True)
+
+
+@command(
+    TOPIC,
+    "update",
+    "Change a topic. What is not named stays as it is.",
+    name_of(),
+    *_SETTINGS,
+    *where(),
+    changes=True,
+)
+async def update_topic(
+    admin: AsyncAdminClient,
+    told: Told,
+    topic: str,
+    cluster: str | None,
+    broker: str | None,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    perm: str | None,
+    order: bool | None,
+    attribute: tuple[str, ...],
+) -> None:
+    await admin.topics.route(topic)
+    changes = []
+    for name, address in (await masters(admin, cluster, broker)).items():
+        before = await admin.topics.config(address, topic)
+        if before is None:
+            continue
+        after = TopicConfig(
+            topic,
+            read_queues or queues or before.readQueueNums,
+            write_queues or queues or before.writeQueueNums,
+            before.perm if perm is None else PERMS[perm],
+            before.topicFilterType,
+            before.topicSysFlag,
+            before.order if order is None else order,
+            _attributes(attribute),
+        )
+        changes.append((name, address, before, after))
+    rows = [
+        (name, what, old, new)
+        for name, _, before, after in changes
+        for what, old, new in _differences(before, after)
+    ]
+    data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
+    if rows and not told.dry_run:
+        for _, address, _, after in changes:
+            await _put(admin, address, after)
+    told.show(
+        {"topic": topic, "changes": data, "dryRun": told.dry_run},
+        Table(topic, ("broker", "setting", "before", "after"), rows, "nothing changes"),
+    )
+
+
+def _differences(before: TopicConfig, after: TopicConfig) -> list[tuple[str, object, object]]:
+    rows: list[tuple[str, object, object]] = [
+        ("read queues", before.readQueueNums, after.readQueueNums),
+        ("write queues", before.writeQueueNums, after.writeQueueNums),
+        ("perm", _perm(before.perm), _perm(after.perm)),
+        ("order", before.order, after.order),
+    ]
+    for key, value in after.attributes.items():
+        rows.append((key[1:], before.attributes.get(key[1:], ""), value))
+    return [row for row in rows if row[1] != row[2]]
+
+
+@command(
+    TOPIC,
+    "delete",
+    "Delete topics with their messages.",
+    click.Argument(["topics"], nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics),
+    *where(),
+    changes=True,
+)
+async def delete_topics(
+    admin: AsyncAdminClient, told: Told, topics: tuple[str, ...], cluster: str | None, broker: str | None
+) -> None:
+    known = await admin.topics.names()
+    for name in topics:
+        if name not in known:
+            raise ClientError(f"there is no topic {name!r}{did_you_mean(name, known)}")
+    rows = []
+    for name in topics:
+        stats = await admin.topics.stats(name)
+        count = sum(one.maxOffset - one.minOffset for one in stats.offsets.values())
+        rows.append({"topic": name, "messages": count, "groups": await admin.topics.groups(name)})
+    table = Table(
+        "would be deleted" if told.dry_run else "to be deleted",
+        ("topic", "messages", "consumer groups"),
+        [(row["topic"], row["messages"], " ".join(row["groups"])) for row in rows],  # type: ignore[arg-type]
+    )
+    if told.dry_run:
+        told.show({"topics": rows, "dryRun": True}, table)
+        return
+    if not told.as_json:
+        told.show(None, table)
+    told.agreed(f"Delete {', '.join(topics)} with all messages?")
+    places = await masters(admin, cluster, broker)
+    for name in topics:
+        await each(places.values(), lambda address, name=name: admin.topics.delete(address, name))  # type: ignore[misc]
+        if cluster is None and broker is None:
+            for namesrv in admin.namesrv.addresses:
+                await admin.topics.delete_route(namesrv, name)
+    told.show({"topics": rows, "dryRun": False}, f"{', '.join(topics)}: deleted")

@@ -1,0 +1,27 @@
+"""`dledger completion`: what a shell is told to complete `dledger`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_DLEDGER_COMPLETE"
+"""By which a shell asks `dledger` what could stand here (click's)."""
+
+
+@click.command(
+    "completion",
+    short_help="print what a shell needs to complete dledger",
+    epilog='bash: eval "$(dledger completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc. '
+    "fish: dledger completion fish > ~/.config/fish/completions/dledger.fish",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what a shell needs to complete dledger: commands, options, topics and groups."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    print(found(ctx.find_root().command, {}, "dledger", VARIABLE).source())

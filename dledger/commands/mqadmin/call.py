@@ -1,0 +1,125 @@
+"""What a command gets: the client, what was given, and where to print. And how times are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dledger.admin import AsyncAdminClient, Refused
+from dledger.client import AsyncProducer, ClientError, ClientOptions, ProducerOptions
+from dledger.commands.mqadmin.options import Given, Option, WrongOptions
+from dledger.commands.mqadmin.output import Output
+
+BROKER = Option("b", "brokerAddr", "Address of one broker")
+CLUSTER = Option("c", "clusterName", "All brokers of this cluster")
+ONE_BROKER = Option("b", "brokerAddr", "Address of one broker", one_of="where")
+ONE_CLUSTER = Option("c", "clusterName", "All brokers of this cluster", one_of="where")
+TOPIC = Option("t", "topic", "Topic name", required=True)
+GROUP = Option("g", "consumerGroup", "Consumer group name", required=True)
+ROUTE_TOPIC = Option("c", "cluster", "Topic whose brokers are asked, for queues without a route (LMQ)")
+
+
+@dataclass
+class Call:
+    """One run of a command. `namesrv`: what was given with -n."""
+
+    admin: AsyncAdminClient
+    given: Given
+    out: Output
+    namesrv: str
+    client: ClientOptions = field(default_factory=ClientOptions)
+    failed: bool = False
+
+    async def masters(self) -> list[str]:
+        """-b, else the masters of the cluster -c; WrongOptions without both."""
+        address = self.given.maybe("b")
+        if address is not None:
+            return [address]
+        if "c" not in self.given:
+            raise WrongOptions("Missing required option: [-b,--brokerAddr, -c,--clusterName]")
+        return list((await self.admin.brokers.masters(self.given.text("c"))).values())
+
+    async def brokers(self) -> list[str]:
+        """-b, else all brokers of the cluster -c, masters first; WrongOptions without both."""
+        address = self.given.maybe("b")
+        if address is not None:
+            return [address]
+        if "c" not in self.given:
+            raise WrongOptions("Missing required option: [-b,--brokerAddr, -c,--clusterName]")
+        return (await self.admin.brokers.cluster()).addresses(self.given.text("c"))
+
+    async def each(self, addresses: Iterable[str], do: Callable[[str], Awaitable[None]]) -> bool:
+        """Do it at each broker; where it fails at one, say so and go on. Whether it worked at all of them."""
+        before, self.failed = self.failed, False
+        for address in addresses:
+            try:
+                await do(address)
+            except ClientError as error:
+                self.fail(error)
+        worked, self.failed = not self.failed, self.failed or before
+        return worked
+
+    def fail(self, error: ClientError) -> None:
+        """Say what went wrong; the command ends with the exit code of a failure."""
+        self.failed = True
+        self.out.fail(error_text(error))
+
+    def producer(self, group: str) -> AsyncProducer:
+        """To send with, as `async with`."""
+        options = ProducerOptions(timeout_s=5.0, compress_over=0)
+        return AsyncProducer(group, self.namesrv or None, options, self.client)
+
+
+Run = Callable[[Call], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table. `offline`: it asks nobody."""
+
+    name: str
+    text: str
+    options: Sequence[Option]
+    run: Run
+    alias: str = ""
+    offline: bool = False
+
+
+def error_text(error: ClientError) -> str:
+    """As Apache's exceptions say it: the code and the server's own words, where a server refused."""
+    if isinstance(error, Refused):
+        return f"CODE: {error.code}  DESC: {error.remark} ({error.what}, {error.address})"
+    return f"CODE: {error.code}  DESC: {error}" if error.code is not None else str(error)
+
+
+def millis(text: str) -> int:
+    """A time in ms since the epoch, or as `yyyy-MM-dd#HH:mm:ss:SSS` in this machine's time; WrongOptions."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f")
+    except ValueError as error:
+        raise WrongOptions(f"{text!r}: give ms since the epoch, or yyyy-MM-dd#HH:mm:ss:SSS") from error
+    return int(found.astimezone().timestamp() * 1000)
+
+
+def human(timestamp_ms: int) -> str:
+    """This machine's time with ms (UtilAll.timeMillisToHumanString2)."""
+    return f"{_local(timestamp_ms):%Y-%m-%d %H:%M:%S},{timestamp_ms % 1000:03d}"
+
+
+def seconds(timestamp_ms: int) -> str:
+    """The same without ms."""
+    return f"{_local(timestamp_ms):%Y-%m-%d %H:%M:%S}"
+
+
+def _local(timestamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+
+
+def table_text(properties: dict[str, str]) -> str:
+    """A map as Java prints it."""
+    return "{" + ", ".join(f"{key}={value}" for key, value in properties.items()) + "}"

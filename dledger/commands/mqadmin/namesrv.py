@@ -1,0 +1,74 @@
+"""Commands of NameServers: getNamesrvConfig, updateKvConfig, wipeWritePerm and their kin."""
+
+from __future__ import annotations
+
+from dledger.client import ClientError
+from dledger.commands.mqadmin.call import Call, Command
+from dledger.commands.mqadmin.options import Option
+
+
+async def namesrv_config(call: Call) -> None:
+    async def show(address: str) -> None:
+        settings = await call.admin.namesrv.settings(address)
+        lines = [f"============{address}============"]
+        lines += [f"{key:<50}=  {value}" for key, value in settings.items()]
+        call.out.item("namesrvs", {"address": address, "settings": settings}, "\n".join(lines))
+
+    await call.each(call.admin.namesrv.addresses, show)
+
+
+async def update_namesrv_config(call: Call) -> None:
+    key, value = call.given.text("k"), call.given.text("v")
+
+    async def change(address: str) -> None:
+        await call.admin.namesrv.change_settings(address, {key: value})
+
+    if await call.each(call.admin.namesrv.addresses, change):
+        listed = f"[{', '.join(call.namesrv.split(';'))}]" if call.namesrv else ""
+        call.out.line(f"update name server config success!{listed}\n{key} : {value}")
+
+
+async def update_kv(call: Call) -> None:
+    await call.admin.namesrv.put(call.given.text("s"), call.given.text("k"), call.given.text("v"))
+    call.out.line("create or update kv config to namespace success.")
+
+
+async def delete_kv(call: Call) -> None:
+    await call.admin.namesrv.delete(call.given.text("s"), call.given.text("k"))
+    call.out.line("delete kv config from namespace success.")
+
+
+async def wipe(call: Call) -> None:
+    await _write_perm(call, "wipe")
+
+
+async def add(call: Call) -> None:
+    await _write_perm(call, "add")
+
+
+async def _write_perm(call: Call, verb: str) -> None:
+    name, ours = call.given.text("b"), call.admin.namesrv
+    for address in ours.addresses:
+        what = f"{verb} write perm of broker[{name}] in name server[{address}]"
+        try:
+            count = await (ours.wipe_write_perm if verb == "wipe" else ours.add_write_perm)(address, name)
+        except ClientError as error:
+            call.out.line(f"{what} Failed")
+            call.fail(error)
+            continue
+        call.out.item("namesrvs", {"address": address, "topics": count}, f"{what} OK, {count}")
+
+
+_NAMESPACE = Option("s", "namespace", "Namespace", required=True)
+_KEY = Option("k", "key", "Key", required=True)
+_VALUE = Option("v", "value", "Value", required=True)
+_NAME = Option("b", "brokerName", "Broker name", required=True)
+
+COMMANDS = (
+    Command("updateKvConfig", "Set a key-value", (_NAMESPACE, _KEY, _VALUE), update_kv),
+    Command("deleteKvConfig", "Remove a key-value", (_NAMESPACE, _KEY), delete_kv),
+    Command("wipeWritePerm", "Have no producer write to a broker any more", (_NAME,), wipe),
+    Command("addWritePerm", "Have producers write to a broker again", (_NAME,), add),
+    Command("getNamesrvConfig", "Show settings of NameServers", (), namesrv_config),
+    Command("updateNamesrvConfig", "Change a setting of NameServers", (_KEY, _VALUE), update_namesrv_config),
+)

@@ -1,0 +1,141 @@
+"""Commands that set where groups go on: resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.admin import OffsetChange, Refused
+from dledger.admin.asking import masters_of
+from dledger.admin.offsets import END
+from dledger.commands.mqadmin.call import ROUTE_TOPIC, TOPIC, Call, Command, millis
+from dledger.commands.mqadmin.options import Option
+from dledger.commands.mqadmin.output import Table
+from dledger.remoting.bodies import MessageQueue
+from dledger.remoting.codes import ResponseCode
+
+RESET = Table.of("offsets", ("#brokerName", "#queueId", "#offset"), "%-40s  %-40s  %-40s", cut={0: 32})
+CHANGES = Table.of(
+    "changes",
+    ("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#resetOffset"),
+    "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s",
+    cut={0: 32},
+)
+
+
+async def reset_by_time(call: Call) -> None:
+    given = call.given
+    group, topic, text = given.text("g"), given.text("t"), given.text("s")
+    timestamp = call.admin.now_ms() if text == "now" else millis(text)
+    force = given.true("f", True)
+    address, queue_id = given.maybe("b"), given.number("q", -1)
+    if address is not None and queue_id >= 0:
+        await _reset_queue(call, address, queue_id, timestamp)
+        return
+    what = f"topic[{topic}], force[{str(force).lower()}], timestamp(string)[{text}]"
+    what += f", timestamp(long)[{timestamp}]"
+    try:
+        done = await _reset(call, group, topic, timestamp, force)
+    except Refused as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        changes = await _reset_offline(call, group, topic, timestamp, force)
+        call.out.line(f"reset consumer offset by specified consumerGroup[{group}], {what}")
+        _show_changes(call, changes)
+        return
+    call.out.line(f"start reset consumer offset by specified, group[{group}], {what}")
+    _show(call, done)
+
+
+async def _reset_queue(call: Call, address: str, queue_id: int, timestamp: int) -> None:
+    given = call.given
+    group, topic = given.text("g"), given.text("t")
+    call.out.line(
+        f"start reset consumer offset by specified, group[{group}], topic[{topic}], queueId[{queue_id}], "
+        f"broker[{address}], timestamp(string)[{given.text('s')}], timestamp(long)[{timestamp}]"
+    )
+    if "o" in given:
+        offset = given.number("o")
+    else:
+        offset = await call.admin.offsets.at_time(address, MessageQueue(topic, "", queue_id), timestamp)
+    call.out.value("offset", offset, f"reset consumer offset to {offset}")
+    # Apache's does nothing for offset 0 and says so nowhere.
+    await call.admin.offsets.reset(address, group, topic, 0, queue_id=queue_id, offset=offset)
+
+
+async def _brokers(call: Call, topic: str) -> Sequence[str]:
+    route = await call.admin.topics.route(call.given.maybe("c") or topic)
+    return [address for _, address in masters_of(route)]
+
+
+async def _reset(call: Call, group: str, topic: str, timestamp: int, force: bool) -> dict[MessageQueue, int]:
+    done: dict[MessageQueue, int] = {}
+    for address in await _brokers(call, topic):
+        done |= await call.admin.offsets.reset(address, group, topic, timestamp, force=force)
+    return done
+
+
+async def _reset_offline(
+    call: Call, group: str, topic: str, timestamp: int, force: bool
+) -> list[OffsetChange]:
+    changes: list[OffsetChange] = []
+    for address in await _brokers(call, topic):
+        changes += await call.admin.offsets.reset_offline(address, group, topic, timestamp, force=force)
+    return changes
+
+
+def _show(call: Call, done: dict[MessageQueue, int]) -> None:
+    call.out.table(RESET, [(queue.brokerName, queue.queueId, at) for queue, at in sorted(done.items())])
+
+
+def _show_changes(call: Call, changes: list[OffsetChange]) -> None:
+    call.out.table(
+        CHANGES,
+        [
+            (one.queue.brokerName, one.queue.queueId, one.end, one.before, one.at_time, one.after)
+            for one in changes
+        ],
+    )
+
+
+async def skip_accumulated(call: Call) -> None:
+    group, topic, force = call.given.text("g"), call.given.text("t"), call.given.true("f", True)
+    try:
+        done = await _reset(call, group, topic, END, force)
+    except Refused as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        _show_changes(call, await _reset_offline(call, group, topic, END, force))
+        return
+    _show(call, done)
+
+
+async def clone(call: Call) -> None:
+    source, target, topic = call.given.text("s"), call.given.text("d"), call.given.text("t")
+    stats = await call.admin.offsets.stats(source, topic)
+    addresses = await call.admin.offsets.brokers_of(topic)
+    for queue, row in stats.offsets.items():
+        if row.consumerOffset >= 0 and queue.brokerName in addresses:
+            await call.admin.offsets.commit(addresses[queue.brokerName], target, queue, row.consumerOffset)
+    call.out.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
+
+
+_GROUP = Option("g", "group", "Consumer group name", required=True)
+_FORCE = Option("f", "force", "Also forward: true or false (default true)")
+
+COMMANDS = (
+    Command("cloneGroupOffset", "Have a group go on where another one stands", (
+        Option("s", "srcGroup", "The group that stands somewhere", required=True),
+        Option("d", "destGroup", "The group that is to go on there", required=True), TOPIC,
+        Option("o", "offline", "Has no effect, as in Apache's"),
+    ), clone),
+    Command("resetOffsetByTime", "Have a group go on at a time", (
+        _GROUP, TOPIC,
+        Option("s", "timestamp", "now, ms since the epoch, or yyyy-MM-dd#HH:mm:ss:SSS", required=True),
+        _FORCE, ROUTE_TOPIC, Option("b", "broker", "Address of one broker, with -q"),
+        Option("q", "queue", "One queue of the broker -b"),
+        Option("o", "offset", "Offset of that queue, instead of the time's"),
+    ), reset_by_time),
+    Command("skipAccumulatedMessage", "Have a group go on behind all messages", (
+        _GROUP, TOPIC, _FORCE, ROUTE_TOPIC,
+    ), skip_accumulated),
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""Options of a command, declared and read as Apache's mqadmin reads them (commons-cli's DefaultParser). Pure.
+
+`-t topic`, `-ttopic`, `-t=topic`, `--topic topic`, `--topic=topic` and `-topic topic` are the same; a long
+name may be cut short while it is clear which one is meant. What looks like an option is no value, but a
+negative number is. What follows that is no option is left alone, as Apache's does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_NUMBER = re.compile(r"-\d+(\.\d+)?")
+HELP_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. Without `value` it is a switch. `one_of`: of the options with the same word there exactly
+    one is to be given."""
+
+    short: str
+    long: str
+    text: str
+    value: bool = True
+    required: bool = False
+    one_of: str = ""
+
+    @property
+    def names(self) -> str:
+        """As help shows it."""
+        short = f"-{self.short}," if self.short else "   "
+        return f"{short}--{self.long}{' <arg>' if self.value else ''}"
+
+    @property
+    def key(self) -> str:
+        """By what its value is asked for."""
+        return self.short or self.long
+
+
+HELP = Option("h", "help", "Print help", value=False)
+NAMESRV = Option("n", "namesrvAddr", "NameServers, eg: '192.168.0.1:9876;192.168.0.2:9876'")
+JSON = Option("", "json", "Print JSON (not in Apache's mqadmin)", value=False)
+EVERYWHERE = (HELP, NAMESRV, JSON)
+"""Options of every command. `--json` is ours."""
+
+
+class WrongOptions(Exception):
+    """The command line is not one of this command."""
+
+
+class Given:
+    """What a command line says. Values are stripped of spaces around them, as every command of Apache's
+    does."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str) -> str:
+        """A value that must be there."""
+        return self._values[key].strip()
+
+    def maybe(self, key: str) -> str | None:
+        """A value, None where it is not given."""
+        return self.text(key) if key in self._values else None
+
+    def number(self, key: str, default: int = 0) -> int:
+        """A whole number; WrongOptions for what is none."""
+        value = self.maybe(key)
+        if value is None:
+            return default
+        try:
+            return int(value)
+        except ValueError as error:
+            raise WrongOptions(f'For input string: "{value}": -{key} takes a whole number') from error
+
+    def true(self, key: str, default: bool = False) -> bool:
+        """Whether the value is `true`, in any case of letters; all else is false, as for Java."""
+        value = self.maybe(key)
+        return default if value is None else value.lower() == "true"
+
+    def words(self, key: str) -> list[str]:
+        """Parts with commas between."""
+        return [part.strip() for part in (self.maybe(key) or "").split(",") if part.strip()]
+
+
+def parse(options: Sequence[Option], arguments: Sequence[str]) -> Given:
+    """Read a command line; WrongOptions. With `-h` nothing else need be there."""
+    return _Reading((*options, *EVERYWHERE), arguments).read()
+
+
+class _Reading:
+    def __init__(self, options: Sequence[Option], arguments: Sequence[str]) -> None:
+        self._options = options
+        self._short = {option.short: option for option in options if option.short}
+        self._long = {option.long: option for option in options}
+        self._waiting = list(arguments)
+        self._values: dict[str, str] = {}
+
+    def read(self) -> Given:
+        while self._waiting:
+            word = self._waiting.pop(0)
+            if word == "--":
+                break
+            if word.startswith("--"):
+                self._take_long(word, word[2:])
+            elif word.startswith("-") and len(word) > 1:
+                self._take_short(word)
+        if HELP.key not in self._values:
+            self._check()
+        return Given(self._values)
+
+    def _take_long(self, word: str, rest: str) -> None:
+        name, equals, value = rest.partition("=")
+        found = self._matching(name)
+        if not found:
+            raise WrongOptions(f"Unrecognized option: {word}")
+        if len(found) > 1:
+            names = ", ".join(f"'{option.long}'" for option in found)
+            raise WrongOptions(f"Ambiguous option: '--{name}'  (could be: {names})")
+        self._put(found[0], word, value if equals else None)
+
+    def _take_short(self, word: str) -> None:
+        rest = word[1:]
+        name, equals, value = rest.partition("=")
+        option = self._short.get(name)
+        if option is not None:
+            self._put(option, word, value if equals else None)
+        elif self._matching(name):
+            self._take_long(word, rest)
+        else:
+            option = self._short.get(rest[:1])
+            if option is None or not option.value:
+                raise WrongOptions(f"Unrecognized option: {word}")
+            self._put(option, word, rest[1:])
+
+    def _put(self, option: Option, word: str, value: str | None) -> None:
+        if not option.value:
+            if value is not None:
+                raise WrongOptions(f"Unrecognized option: {word}")
+            self._values[option.key] = ""
+            return
+        if value is None:
+            if not self._waiting or self._is_option(self._waiting[0]):
+                raise WrongOptions(f"Missing argument for option: {option.key}")
+            value = self._waiting.pop(0)
+        if len(value) > 1 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+        self._values[option.key] = value
+
+    def _is_option(self, word: str) -> bool:
+        if not word.startswith("-") or len(word) == 1 or _NUMBER.fullmatch(word):
+            return False
+        name = word.lstrip("-").partition("=")[0]
+        short = self._short.get(name[:1])
+        return name in self._short or bool(self._matching(name)) or (short is not None and word[1] != "-")
+
+    def _matching(self, name: str) -> list[Option]:
+        exact = self._long.get(name)
+        if exact is not None:
+            return [exact]
+        return [option for option in self._options if name and option.long.startswith(name)]
+
+    def _check(self) -> None:
+        groups: dict[str, list[Option]] = {}
+        for option in self._options:
+            if option.one_of:
+                groups.setdefault(option.one_of, []).append(option)
+        for members in groups.values():
+            given = [option for option in members if option.key in self._values]
+            if len(given) > 1:
+                raise WrongOptions(
+                    f"The option '{given[1].key}' was specified but an option from this group has already"
+                    f" been selected: '{given[0].key}'"
+                )
+        missing = [
+            option.key for option in self._options if option.required and option.key not in self._values
+        ]
+        missing += [
+            "[" + ", ".join(option.names.replace(" <arg>", "") for option in members) + "]"
+            for members in groups.values()
+            if not any(option.key in self._values for option in members)
+        ]
+        if missing:
+            raise WrongOptions(f"Missing required option{'s' if missing[1:] else ''}: {', '.join(missing)}")
+
+
+def help_text(name: str, options: Sequence[Option]) -> str:
+    """How a command is used."""
+    listed = sorted((*options, *EVERYWHERE), key=lambda option: option.key.lower())
+    words, groups = [], []
+    for option in listed:
+        if option.one_of in groups:
+            continue
+        members = [other for other in listed if option.one_of and other.one_of == option.one_of]
+        groups += [option.one_of] if members else []
+        shown = " | ".join(_word(one) for one in members or [option])
+        words.append(shown if option.required or members else f"[{shown}]")
+    lines = [f"usage: dledger mqadmin {name}"]
+    for word in words:
+        if len(lines[-1]) + 1 + len(word) > HELP_WIDTH:
+            lines.append("      ")
+        lines[-1] += f" {word}"
+    width = max(len(option.names) for option in listed)
+    lines += [f" {option.names:{width}}   {option.text}" for option in listed]
+    return "\n".join(lines)
+
+
+def _word(option: Option) -> str:
+    return (f"-{option.short}" if option.short else f"--{option.long}") + (" <arg>" if option.value else "")

@@ -1,0 +1,55 @@
+"""All commands, and the one that a word on the command line means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from dledger.commands.mqadmin import (
+    accounts,
+    brokers,
+    exports,
+    groups,
+    messages,
+    namesrv,
+    offsets,
+    others,
+    sending,
+    topics,
+)
+from dledger.commands.mqadmin.call import Command
+
+SECTIONS: Mapping[str, tuple[Command, ...]] = MappingProxyType(
+    {
+        "Topics": topics.COMMANDS,
+        "Consumer groups and producers": groups.COMMANDS,
+        "Offsets": offsets.COMMANDS,
+        "Messages": messages.COMMANDS,
+        "Sending": sending.COMMANDS,
+        "Brokers": brokers.COMMANDS,
+        "NameServers": namesrv.COMMANDS,
+        "Access control": accounts.COMMANDS,
+        "Files": exports.COMMANDS,
+        "What a Raft group has none of": others.COMMANDS,
+    }
+)
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {command.name: command for commands in SECTIONS.values() for command in commands}
+)
+
+
+def find(word: str) -> Command | None:
+    """The command of this name or alias, in any case of letters, as Apache's."""
+    wanted = word.lower()
+    for command in COMMANDS.values():
+        if wanted in (command.name.lower(), command.alias.lower()):
+            return command
+    return None
+
+
+def meant(word: str) -> str | None:
+    """The command that was probably meant."""
+    names = {name.lower(): name for name in COMMANDS}
+    near = get_close_matches(word.lower(), names, 1)
+    return names[near[0]] if near else None

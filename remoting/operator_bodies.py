@@ -1,0 +1,340 @@
+"""Bodies of answers to operators and their tools: figures, connections, replication, accounts (as `bodies`).
+
+Times in ms since the epoch. Rates are those of the last minute, per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from dledger.remoting.bodies import (
+    Body,
+    MessageQueue,
+    OffsetWrapper,
+    Subscription,
+    TopicOffset,
+    convert_body,
+    decode_body,
+)
+from dledger.remoting.errors import BadBody
+from dledger.remoting.fastjson import loads, without_nulls
+
+T = TypeVar("T")
+
+
+class StatsWindow(Body):
+    """One statistic over one window. `avgpt`: of one call."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStatsData(Body):
+    """Answer to 315."""
+
+    statsMinute: StatsWindow = msgspec.field(default_factory=StatsWindow)
+    statsHour: StatsWindow = msgspec.field(default_factory=StatsWindow)
+    statsDay: StatsWindow = msgspec.field(default_factory=StatsWindow)
+
+    @property
+    def last_day(self) -> int:
+        """What came within a day, as far as it was counted (StatsAllSubCommand.compute24HourSum)."""
+        return self.statsDay.sum or self.statsHour.sum or self.statsMinute.sum
+
+
+class TopicStats(Body):
+    """Answer to 202."""
+
+    offsets: dict[MessageQueue, TopicOffset] = msgspec.field(default_factory=dict)
+    topicPutTps: float = 0.0
+
+
+class ConsumeStats(Body):
+    """Answer to 208: where a group stands."""
+
+    offsets: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
+    consumeTps: float = 0.0
+
+    @property
+    def behind(self) -> int:
+        """Messages that the group has not consumed (computeTotalDiff)."""
+        return sum(one.brokerOffset - one.consumerOffset for one in self.offsets.values())
+
+
+class ConsumeStatsList(Body):
+    """Answer to 317: of each group one row a topic."""
+
+    groups: list[tuple[str, ConsumeStats]] = msgspec.field(default_factory=list)
+    totalDiff: int = 0
+
+
+class ProcessQueueInfo(Body):
+    """What a consumer holds of one queue."""
+
+    commitOffset: int = 0
+    cachedMsgMinOffset: int = 0
+    cachedMsgMaxOffset: int = 0
+    cachedMsgCount: int = 0
+    cachedMsgSizeInMiB: int = 0
+    transactionMsgMinOffset: int = 0
+    transactionMsgMaxOffset: int = 0
+    transactionMsgCount: int = 0
+    locked: bool = False
+    tryUnlockTimes: int = 0
+    lastLockTimestamp: int = 0
+    droped: bool = False
+    lastPullTimestamp: int = 0
+    lastConsumeTimestamp: int = 0
+
+
+class PopQueueInfo(Body):
+    """The same of a consumer in pop mode."""
+
+    waitAckCount: int = 0
+    droped: bool = False
+    lastPopTimestamp: int = 0
+
+
+class ConsumeStatus(Body):
+    """Rates of a consumer in one topic; RT in ms."""
+
+    pullRT: float = 0.0
+    pullTPS: float = 0.0
+    consumeRT: float = 0.0
+    consumeOKTPS: float = 0.0
+    consumeFailedTPS: float = 0.0
+    consumeFailedMsgs: int = 0
+
+
+class RunningInfo(Body):
+    """Answer to 307: what a consumer is doing."""
+
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    subscriptions: list[Subscription] = msgspec.field(default_factory=list)
+    queues: dict[MessageQueue, ProcessQueueInfo] = msgspec.field(default_factory=dict)
+    pop_queues: dict[MessageQueue, PopQueueInfo] = msgspec.field(default_factory=dict)
+    status: dict[str, ConsumeStatus] = msgspec.field(default_factory=dict)
+    user_info: dict[str, str] = msgspec.field(default_factory=dict)
+    jstack: str | None = None
+
+    @property
+    def push(self) -> bool:
+        """Whether messages are handed to its listener."""
+        return self.properties.get("PROP_CONSUME_TYPE") == "CONSUME_PASSIVELY"
+
+
+class ConsumeDirectlyResult(Body):
+    """Answer to 309."""
+
+    order: bool = False
+    autoCommit: bool = True
+    consumeResult: str | None = None
+    remark: str | None = None
+    spentTimeMills: int = 0
+
+
+class ProducerInfo(Body):
+    """One producer that is connected."""
+
+    clientId: str
+    remoteIP: str
+    language: str = "JAVA"
+    version: int = 0
+    lastUpdateTimestamp: int = 0
+
+
+class ProducerTable(Body):
+    """Answer to 328, by group."""
+
+    data: dict[str, list[ProducerInfo]] = msgspec.field(default_factory=dict)
+
+
+class ConsumeQueueUnit(Body):
+    """One unit of a ConsumeQueue."""
+
+    physicOffset: int = 0
+    physicSize: int = 0
+    tagsCode: int = 0
+    extendDataJson: str | None = None
+    bitMap: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class ConsumeQueueBody(Body):
+    """Answer to 321."""
+
+    minQueueIndex: int = 0
+    maxQueueIndex: int = 0
+    subscriptionData: Subscription | None = None
+    filterData: str | None = None
+    queueData: list[ConsumeQueueUnit] | None = None
+
+
+class HaConnection(Body):
+    """A follower, as its leader sees it. Offsets are bytes of the log."""
+
+    addr: str = ""
+    slaveAckOffset: int = 0
+    diff: int = 0
+    inSync: bool = False
+    transferredByteInSecond: int = 0
+    transferFromWhere: int = 0
+
+
+class HaClient(Body):
+    """A follower, as it sees itself."""
+
+    masterAddr: str = ""
+    transferredByteInSecond: int = 0
+    maxOffset: int = 0
+    lastReadTimestamp: int = 0
+    lastWriteTimestamp: int = 0
+    masterFlushOffset: int = 0
+    activated: bool = False
+
+
+class HaStatus(Body):
+    """Answer to 907."""
+
+    master: bool = False
+    masterCommitLogMaxOffset: int = 0
+    inSyncSlaveNums: int = 0
+    haConnectionInfo: list[HaConnection] = msgspec.field(default_factory=list)
+    haClientRuntimeInfo: HaClient = msgspec.field(default_factory=HaClient)
+
+
+class EpochEntry(Body):
+    """Bytes of the log that one leader wrote."""
+
+    epoch: int = 0
+    startOffset: int = 0
+    endOffset: int = (1 << 63) - 1
+
+
+class EpochCache(Body):
+    """Answer to 1007."""
+
+    clusterName: str = ""
+    brokerName: str = ""
+    brokerId: int = 0
+    maxOffset: int = 0
+    epochList: list[EpochEntry] = msgspec.field(default_factory=list)
+
+
+class DataVersionInfo(Body):
+    """Which version of a table a broker has."""
+
+    timestamp: int = 0
+    counter: int = 0
+
+
+class AclVersion(Body):
+    """Answer to 52, with what its header says."""
+
+    clusterName: str = ""
+    brokerName: str = ""
+    brokerAddr: str = ""
+    versions: dict[str, DataVersionInfo] = msgspec.field(default_factory=dict)
+
+
+class PlainAccess(Body):
+    """One account of access control 1.0. Permissions as `topic=PUB|SUB`."""
+
+    accessKey: str = ""
+    secretKey: str | None = None
+    whiteRemoteAddress: str | None = None
+    admin: bool = False
+    defaultTopicPerm: str | None = None
+    defaultGroupPerm: str | None = None
+    topicPerms: list[str] | None = None
+    groupPerms: list[str] | None = None
+
+
+class AclConfig(Body):
+    """Answer to 54: the accounts of a broker."""
+
+    globalWhiteAddrs: list[str] = msgspec.field(default_factory=list)
+    plainAccessConfigs: list[PlainAccess] = msgspec.field(default_factory=list)
+
+
+def decode_topic_stats(data: bytes) -> TopicStats:
+    """Answer to 202."""
+    value = _object(data)
+    return TopicStats(
+        _queues(value, "offsetTable", TopicOffset),
+        convert_body(value.get("topicPutTps", 0.0), float, "topicPutTps"),
+    )
+
+
+def decode_consume_stats(data: bytes) -> ConsumeStats:
+    """Answer to 208."""
+    return _consume_stats(_object(data))
+
+
+def decode_consume_stats_list(data: bytes) -> ConsumeStatsList:
+    """Answer to 317."""
+    value = _object(data)
+    groups = [
+        (str(group), _consume_stats(one))
+        for table in value.get("consumeStatsList", [])
+        for group, rows in table.items()
+        for one in rows
+    ]
+    return ConsumeStatsList(groups, convert_body(value.get("totalDiff", 0), int, "totalDiff"))
+
+
+def decode_running_info(data: bytes) -> RunningInfo:
+    """Answer to 307."""
+    value = _object(data)
+    properties = value.get("properties", {})
+    return RunningInfo(
+        {str(key): _text(item) for key, item in properties.items()},
+        convert_body(value.get("subscriptionSet", []), list[Subscription], "subscriptionSet"),
+        _queues(value, "mqTable", ProcessQueueInfo),
+        _queues(value, "mqPopTable", PopQueueInfo),
+        convert_body(value.get("statusTable", {}), dict[str, ConsumeStatus], "statusTable"),
+        {str(key): _text(item) for key, item in value.get("userConsumerInfo", {}).items()},
+        value.get("jstack"),
+    )
+
+
+def decode_consumer_status(data: bytes) -> dict[str, dict[MessageQueue, int]]:
+    """Answer to 223: client id -> queue -> offset."""
+    table = _object(data).get("consumerTable", {})
+    return {str(client): _queues({"table": rows}, "table", int) for client, rows in table.items()}
+
+
+def decode_plain(data: bytes, type_: type[T], what: str) -> T:
+    """A body that may hold nulls where there is nothing to say."""
+    return convert_body(without_nulls(loads(data, large=True)), type_, what)
+
+
+def _consume_stats(value: Mapping[str, Any]) -> ConsumeStats:
+    return ConsumeStats(
+        _queues(value, "offsetTable", OffsetWrapper),
+        convert_body(value.get("consumeTps", 0.0), float, "consumeTps"),
+    )
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = without_nulls(loads(data, large=True))
+    if not isinstance(value, dict):
+        raise BadBody("the body is no object")
+    return value
+
+
+def _queues(value: Mapping[str, Any], name: str, type_: type[T]) -> dict[MessageQueue, T]:
+    table = value.get(name) or {}
+    if not isinstance(table, dict):
+        raise BadBody(f"the body's {name} is no table")
+    found = {decode_body(key.encode(), MessageQueue, "queue"): item for key, item in table.items()}
+    return {queue: convert_body(found[queue], type_, name) for queue in sorted(found)}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

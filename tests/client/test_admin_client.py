@@ -1,0 +1,56 @@
+"""The client of an operator: its two faces, and what of a cluster it sees. On a real group:
+tests/cluster/test_group_administration.py."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from dledger import AdminClient, AsyncAdminClient, ClientClosed, ClientError, NoBroker
+from dledger.admin.asking import ClusterView
+from dledger.admin.blocking import Blocking
+from dledger.remoting.bodies import BrokerData, ClusterInfo
+
+AREAS = ("topics", "groups", "offsets", "messages", "brokers", "namesrv", "accounts")
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_every_method_has_a_twin_that_waits(area: str) -> None:
+    coroutines = {
+        name
+        for name, method in inspect.getmembers(type(getattr(AsyncAdminClient("a:1"), area)))
+        if inspect.iscoroutinefunction(method) and not name.startswith("_")
+    }
+    face = type(getattr(AdminClient("a:1"), area))
+    twins = {name: one for name, one in vars(face).items() if isinstance(one, Blocking)}
+    assert coroutines == twins.keys() and len(coroutines) > 5
+    assert all(one.__doc__ and one._method.__name__ == name for name, one in twins.items())
+
+
+def test_a_client_that_is_not_open_says_so() -> None:
+    with pytest.raises(ClientClosed):
+        AdminClient("127.0.0.1:1").topics.names()
+
+
+def view(**groups: dict[int, str]) -> ClusterView:
+    table = {name: BrokerData("C", name, addresses) for name, addresses in groups.items()}
+    return ClusterView(ClusterInfo(table, {"C": list(groups), "D": []}))
+
+
+def test_the_brokers_of_a_cluster() -> None:
+    seen = view(b={0: "b:0", 1: "b:1"}, a={2: "a:2", 0: "a:0"})
+    assert seen.masters("C") == {"a": "a:0", "b": "b:0"} and seen.masters(None, "b") == {"b": "b:0"}
+    assert seen.addresses() == ["a:0", "a:2", "b:0", "b:1"]
+    assert seen.name_of("a:2") == "a" and seen.group("b").brokerAddrs[1] == "b:1"
+    for wrong in (lambda: seen.masters("E"), lambda: seen.name_of("x:1"), lambda: seen.group("c")):
+        with pytest.raises(ClientError, match=r"C, D|x:1|a, b"):
+            wrong()
+
+
+def test_a_group_without_a_master_is_told() -> None:
+    seen = view(a={0: "a:0"}, b={1: "b:1"})
+    for cluster, name in ((None, None), ("C", None), (None, "b"), ("D", None)):
+        with pytest.raises(NoBroker, match=r"no master is registered of (b|any broker)"):
+            seen.masters(cluster, name)
+    assert seen.masters(None, "a") == {"a": "a:0"}
