@@ -1,4 +1,4 @@
-"""Which messages are wanted: by topic, queue, offset, time and tags. Judged on whole columns."""
+"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Judged on whole columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.formats.record import SYSTEM_TOPIC
-from dledger.spark.option_values import Queue
+from dledger.spark.option_values import KEY_SEPARATOR, Queue
 from dledger.spark.options import ALL_TOPICS, TopicChoice
 from dledger.spark.records import Records
 from dledger.spark.runs import Bools
@@ -89,6 +89,8 @@ class Selection:
     topics: TopicChoice = ALL_TOPICS
     tags: frozenset[str] | None = None
     """None: all, also messages without a tag."""
+    keys: frozenset[str] | None = None
+    """None: all, also messages without a key."""
     offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
     """Of queues that are not in here all."""
     time_ms: Bounds = ANY
@@ -104,7 +106,7 @@ class Selection:
         return wants_topic(self.topics, SYSTEM_TOPIC)
 
     def mask(self, records: Records) -> Bools:
-        """Which records are wanted, but for their tags."""
+        """Which records are wanted, but for their tags and keys."""
         topics = [self._wants(topic) for topic in records.topics]
         wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
         wanted &= records.good
@@ -121,6 +123,17 @@ class Selection:
             return None
         found = pc.is_in(tags, value_set=pa.array(sorted(self.tags), pa.string()))
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+    def of_keys(self, keys: pa.StringArray) -> Bools | None:
+        """Which of these texts name a wanted key; None: all."""
+        if self.keys is None:
+            return None
+        several = pc.split_pattern(keys, KEY_SEPARATOR)
+        found = pc.is_in(several.flatten(), value_set=pa.array(sorted(self.keys), pa.string()))
+        wanted = np.zeros(len(keys), np.bool_)
+        owners = pc.list_parent_indices(several).to_numpy(zero_copy_only=False)
+        wanted[owners[found.to_numpy(zero_copy_only=False)]] = True
+        return wanted
 
     def _wants(self, topic: str) -> bool:
         if self.only_topics is not None and topic not in self.only_topics:

@@ -120,6 +120,7 @@ class MessagesView:
         return Selection(
             topics=options.topics,
             tags=pushed.only_tags(options.tags),
+            keys=options.keys,
             offsets=batch_bounds(options),
             time_ms=self._times,
             only_topics=pushed.topics,
