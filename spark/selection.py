@@ -105,9 +105,22 @@ class Selection:
         """Whether entries of the broker's own (topics, groups, offsets) are wanted."""
         return wants_topic(self.topics, SYSTEM_TOPIC)
 
+    @property
+    def names_queues(self) -> bool:
+        """Whether only some topics or queues are wanted, and no entries of the broker's own."""
+        choice = self.topics
+        some = (choice.named, choice.pattern, choice.assign, self.only_topics) != (None,) * 4
+        return (some or self.partition != ANY) and not self.system_entries
+
+    def offsets_of(self, topic: str, queue_id: int) -> Bounds:
+        """Which offsets of a queue are wanted; an empty range for none."""
+        if not self.wants(topic) or not self.partition.low <= queue_id < self.partition.high:
+            return Bounds(0, 0)
+        return self._bounds(topic, queue_id).meet(self.offset)
+
     def mask(self, records: Records) -> Bools:
         """Which records are wanted, but for their tags and keys."""
-        topics = [self._wants(topic) for topic in records.topics]
+        topics = [self.wants(topic) for topic in records.topics]
         wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
         wanted &= records.good
         wanted &= _within(records.stored, self.time_ms)
@@ -135,7 +148,8 @@ class Selection:
         wanted[owners[found.to_numpy(zero_copy_only=False)]] = True
         return wanted
 
-    def _wants(self, topic: str) -> bool:
+    def wants(self, topic: str) -> bool:
+        """Whether messages of a topic are wanted."""
         if self.only_topics is not None and topic not in self.only_topics:
             return False
         return wants_topic(self.topics, topic)
