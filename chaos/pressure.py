@@ -37,8 +37,8 @@ class Pressure:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.acked = 0
-        self.failed = 0
+        self.acked: int = 0
+        self.failed: int = 0
         self._places: dict[MessageQueue, bytearray] = {}
         """1 at each queue offset that an acknowledgement named."""
 

@@ -41,10 +41,10 @@ class DiskFaults:
         self.world = world
         self.name = name
         self.rng = world.stream(f"disk/{name}")
-        self.slowness = 1.0
-        self.hung = False
-        self.forgetful = 0.0  # that something is not in memory, each time somebody looks
-        self.troubled = False  # whether reads and writes have to ask
+        self.slowness: float = 1.0
+        self.hung: bool = False
+        self.forgetful: float = 0.0  # that something is not in memory, each time somebody looks
+        self.troubled: bool = False  # whether reads and writes have to ask
         self._room: int | None = None
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []

@@ -55,9 +55,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.process = process
         self.world = process.world
         self._closed = False
-        self.dead = False
+        self.dead: bool = False
         self._no_turns = False  # dead or stopped
-        self.callbacks = 0
+        self.callbacks: int = 0
         self._clock = process.node.clock
         self._now = self.world.now
         self._wake: int | None = None  # time of the next turn; an event of the world is there for it
