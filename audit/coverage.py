@@ -180,8 +180,10 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
     size = max(holding.row.segment_size, 1)
     for number, (before, after) in enumerate(pairwise(holding.segments), 1):
         following = before.segment + size
+        if after.segment <= following or before.stop == "retired":
+            continue
         behind = [segment for segment in holding.segments[number:] if segment.entries]
-        if after.segment <= following or not behind or before.stop == "retired":
+        if not behind:
             continue
         ends = [segment.last_index for segment in holding.segments[:number] if segment.entries]
         first = max(ends) + 1 if ends else holding.beginning
