@@ -5,7 +5,8 @@ where a message lies, and the log there whether that is true: only what it confi
 a queue rise with places in the log, two such messages bound the places of all between them. So segments are
 left out between a message and the next one of its queue, and nowhere else:
 
-* Segments with an entry above the state's are read, as are all if there is no state file (Apache's stores).
+* The segment with the last entry that the state knows, and those behind it, are read; all are if there is no
+  state file (Apache's stores).
 * Of a topic that was deleted, all segments below its deletion are read: its messages are still there.
 * A unit that is missing, damaged or points at something else divides nothing: all between the two confirmed
   messages beside it is read.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import heapq
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ from dledger.formats.state import DELETIONS
 from dledger.formats.state_file import CorruptSnapshot, Snapshot, unpack_snapshot
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
-from dledger.runtime.remote_files import files_for
+from dledger.runtime.remote_files import files_for, is_url
 from dledger.spark.selection import Bounds, Selection
 from dledger.spark.stores import IndexUnits
 
@@ -47,7 +48,10 @@ MOST_LOOKS = 16_384
 """Messages that are looked up in one replica, some 0.1 ms each: a topic that is nearly everywhere is not
 worth more. Where they end, all between is read."""
 _LOOKS_OF_SEGMENT = 4
-"""Less in small logs: looking up must cost little beside reading."""
+_REMOTE_LOOKS_OF_SEGMENT = 1
+"""Less in small logs: looking up must cost little beside reading. Of a URL it takes some requests."""
+_MOST_OPEN = 64
+"""Queues whose files stay open while they are looked into."""
 _QUEUE_ID_AT = 12
 _SYS_FLAG_AT = 36
 _HOST_V6_MORE = 12
@@ -70,7 +74,7 @@ def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None
         for wanted in [selection.offsets_of(topic, queue_id).meet(Bounds(there.min, there.next))]
         if wanted.low < wanted.high
     ]
-    search = _Search(files, replica, snapshot.applied)
+    search = _Search(replica, snapshot.end_pos)
     for row in snapshot.state[DELETIONS].rows.values():
         if selection.wants(row.name):
             search.mark_below(row.at)
@@ -119,8 +123,7 @@ class _Places:
         try:
             if self._units is None:
                 self._units = UnitFiles(self._files, self._directory, UNIT_SIZE)
-            with closing(self._units):  # of many queues there are more files than may be open
-                unit = unpack_unit(self._units.read(offset, 1))
+            unit = unpack_unit(self._units.read(offset, 1))
             number = bisect_right(starts, unit.physical_offset) - 1
             if number < 0 or unit.size <= 0:
                 return None
@@ -137,6 +140,11 @@ class _Places:
         wide = _INT.unpack_from(head, 4)[0] == MAGIC_V2
         expected = len(self._topic).to_bytes(2 if wide else 1, "big") + self._topic
         return number if told.startswith(expected) else None
+
+    def close(self) -> None:
+        """Close the file of units that was looked into last."""
+        if self._units is not None:
+            self._units.close()
 
     def _topic_place(self, head: bytes, offset: int, position: int) -> int | None:
         """Where in the record its topic is; None when it is no record of this place in the queue."""
@@ -172,23 +180,35 @@ class _Gap:
 class _Search:
     """Marks segments that must be read."""
 
-    def __init__(self, files: Files, replica: Replica, applied: int) -> None:
+    def __init__(self, replica: Replica, end_pos: int) -> None:
         self._tasks = segment_tasks(replica)
         self._starts = [task.start for task in self._tasks]
-        self._looks = min(MOST_LOOKS, _LOOKS_OF_SEGMENT * len(self._tasks))
-        known = (task.next_first is not None and task.next_first - 1 <= applied for task in self._tasks)
-        self._marked = np.array([not one for one in known], np.bool_)  # what to read
-        self._known = int((~self._marked).sum())
-        """Segments of which the state tells: the first ones."""
+        each = _REMOTE_LOOKS_OF_SEGMENT if is_url(replica.directory) else _LOOKS_OF_SEGMENT
+        self._looks = min(MOST_LOOKS, each * len(self._tasks))
+        self._known = max(bisect_right(self._starts, end_pos - 1) - 1, 0)
+        """Segments of which the state tells: those before the one with the last entry that it knows."""
+        self._marked = np.arange(len(self._tasks)) >= self._known  # what to read
+        self._few = True
 
     def mark_below(self, position: int) -> None:
         """All that lies below a log offset."""
         self._marked[: bisect_right(self._starts, position - 1)] = True
 
-    def run(self, queues: Sequence[_Places]) -> Iterator[int] | None:
+    def run(self, queues: Sequence[_Places]) -> list[int] | None:
         """Starts of the segments to read; None for all."""
         if not self._known or 2 * len(queues) > self._looks:
             return None
+        self._few = len(queues) <= _MOST_OPEN
+        try:
+            if not self._find(queues):
+                return None
+        finally:
+            for queue in queues:
+                queue.close()
+        return [self._starts[number] for number in np.flatnonzero(self._marked).tolist()]
+
+    def _find(self, queues: Sequence[_Places]) -> bool:
+        """Mark what must be read; False where nothing can be said."""
         gaps: list[_Gap] = []
         for number, queue in enumerate(queues):
             first = self._look(queue, queue.low)
@@ -198,7 +218,7 @@ class _Search:
             begin = 0 if first is None else first
             end = max(begin, self._known - 1) if last is None else last
             if begin > end:
-                return None
+                return False
             self._add(gaps, number, low, high, begin, end)
         while gaps:
             gap = heapq.heappop(gaps)
@@ -212,14 +232,16 @@ class _Search:
                 self._add(gaps, gap.queue, gap.low, middle, gap.first, found)
                 self._add(gaps, gap.queue, middle, gap.high, found, gap.last)
             else:
-                return None  # offsets do not rise with places: nothing follows from them
-        return (self._starts[number] for number in np.flatnonzero(self._marked).tolist())
+                return False  # offsets do not rise with places: nothing follows from them
+        return True
 
     def _look(self, queue: _Places, offset: int) -> int | None:
         if not self._looks:
             return None
         self._looks -= 1
         found = queue.look(offset, self._tasks, self._starts)
+        if not self._few:
+            queue.close()
         if found is not None:
             self._marked[found] = True
         return found
