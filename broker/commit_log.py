@@ -71,7 +71,7 @@ class TopicSlot:
     def set_config(self, config: TopicConfig) -> None:
         """A new configuration of the same topic; offsets are kept."""
         self.config: TopicConfig = config
-        self.queues = max(config.read_queues, config.write_queues)
+        self.queues: int = max(config.read_queues, config.write_queues)
         self.writable: bool = bool(config.perm & 2)
 
 

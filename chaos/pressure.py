@@ -128,10 +128,14 @@ async def main(arguments: argparse.Namespace) -> None:
         await pressure.off()
 
 
-if __name__ == "__main__":
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("namesrv")
     parser.add_argument("topic")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--size", type=int, default=1024)
-    asyncio.run(main(parser.parse_args()))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(_arguments()))

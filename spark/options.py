@@ -15,7 +15,10 @@ from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
 ISOLATION = ("committed", "all")
-CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
+CORRUPT: dict[str, tuple[str, ...]] = {
+    "messages": ("fail", "skip", "include"),
+    "entries": ("fail", "include"),
+}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
 READ_FROM = ("leader",)
 OFFSET_TYPES = ("queue", "log")

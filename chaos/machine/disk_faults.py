@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dledger.chaos.machine.inode import BLOCK, SECTOR, Inode
 
 if TYPE_CHECKING:
+    import random
+
     from dledger.chaos.machine.world import World
 
 OPERATIONS = ("write", "fsync", "read", "open")
@@ -40,7 +42,7 @@ class DiskFaults:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.rng = world.stream(f"disk/{name}")
+        self.rng: random.Random = world.stream(f"disk/{name}")
         self.slowness: float = 1.0
         self.hung: bool = False
         self.forgetful: float = 0.0  # that something is not in memory, each time somebody looks

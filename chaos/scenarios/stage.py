@@ -15,7 +15,7 @@ from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.marks import NEVER, Marks
 from dledger.chaos.scenarios.plan import CLIENTS, Plan, draw_protocol
 from dledger.chaos.scenarios.probe import Probe
-from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.profiles import PROFILES, Profile
 from dledger.chaos.scenarios.register_host import RegisterHost, State
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
@@ -86,7 +86,7 @@ class Stage:
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
-        self.profile = PROFILES[plan.profile]
+        self.profile: Profile = PROFILES[plan.profile]
         settings = Settings(spread_chance=self.profile.spread_chance, strict_names=True)
         self.world: WatchedWorld = WatchedWorld(plan.seed, settings=settings, trace=trace)
         self.cluster: Cluster = Cluster()
