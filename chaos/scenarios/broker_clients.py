@@ -397,7 +397,7 @@ class PullReader(Consumer):
         self.lives += 1
         life = self.lives
         async with AsyncPullConsumer(self.group, NAMESRV_ADDR, client=self.options(), env=env) as consumer:
-            self.routes = consumer._core.routes
+            self.routes: Mapping[str, TopicRoute] = consumer._core.routes
             next_commit = next_assign = 0
             while True:
                 if self.now() >= next_assign:
@@ -540,7 +540,7 @@ class PushWorker(Consumer):
             client=self.options(),
             env=env,
         )
-        self.routes = consumer._core.routes
+        self.routes: Mapping[str, TopicRoute] = consumer._core.routes
         known = list(self._topics)
         for topic in known:
             consumer.subscribe(topic)
