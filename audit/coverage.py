@@ -12,6 +12,7 @@ from dledger.audit.findings import (
     KeyFileRow,
     QueueFilesRow,
     QueueRow,
+    QueueRunRow,
     ReplicaRow,
     Row,
     SegmentRow,
@@ -19,6 +20,7 @@ from dledger.audit.findings import (
     SnapshotRow,
     finding,
 )
+from dledger.audit.queue_runs import as_run, promised
 from dledger.formats.entry import chain_crc
 from dledger.formats.store_files import segment_name
 
@@ -33,7 +35,8 @@ class Holding:
 
     row: ReplicaRow
     segments: list[SegmentRow]
-    queues: list[QueueRow]
+    queues: list[QueueRunRow]
+    """By queue, then by segment; an engine may have made one of several that go on without a gap."""
     queue_files: list[QueueFilesRow]
     key_files: list[KeyFileRow]
     beginning: int = 0
@@ -94,6 +97,8 @@ def gather(rows: list[Row]) -> list[Holding]:
             case SegmentRow():
                 holdings[row.replica].segments.append(row)
             case QueueRow():
+                holdings[row.replica].queues.append(as_run(row))
+            case QueueRunRow():
                 holdings[row.replica].queues.append(row)
             case QueueFilesRow():
                 holdings[row.replica].queue_files.append(row)
@@ -175,8 +180,10 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
     size = max(holding.row.segment_size, 1)
     for number, (before, after) in enumerate(pairwise(holding.segments), 1):
         following = before.segment + size
+        if after.segment <= following or before.stop == "retired":
+            continue
         behind = [segment for segment in holding.segments[number:] if segment.entries]
-        if after.segment <= following or not behind or before.stop == "retired":
+        if not behind:
             continue
         ends = [segment.last_index for segment in holding.segments[:number] if segment.entries]
         first = max(ends) + 1 if ends else holding.beginning
@@ -298,20 +305,23 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
     name = holding.name
     ends = {(row.topic, row.queue_id): row for row in holding.queue_files}
     whole_from = _whole_from(holding)
-    last_of: dict[tuple[str, int], QueueRow] = {}
+    last_of: dict[tuple[str, int], QueueRunRow] = {}
     for row in holding.queues:
         key = (row.topic, row.queue_id)
         before = last_of.get(key)
-        contiguous = before is not None and whole_from[before.segment] == whole_from[row.segment]
+        contiguous = before is not None and whole_from[before.last_segment] == whole_from[row.segment]
         # Without a state file nothing tells which topics were deleted in later segments, and made again.
         again = row.first_offset == 0 and holding.row.applied < 0
-        if before is not None and contiguous and row.first_offset != before.last_offset + 1 and not again:
+        goes_on = before is not None and row.first_offset == before.last_offset + 1
+        if before is not None and contiguous and not goes_on and not again:
             text = f"{row.topic}/{row.queue_id}: queue offset {row.first_offset} after {before.last_offset}"
             yield finding("QUEUE_OFFSET", name, text, segment=row.segment)
         last_of[key] = row
         files = ends.get(key)
         if row.segment < holding.row.log_start:
             continue  # retention took the segment, and what was derived from it, after the scan
+        if goes_on and before is not None and before.last_segment >= holding.row.log_start:
+            continue  # said of the row that it goes on from
         if files is not None and files.end_offset > files.first_offset > row.first_offset:
             begins = f"files begin at offset {files.first_offset}, messages at {row.first_offset}"
             text = f"{row.topic}/{row.queue_id}: {begins}"
@@ -343,10 +353,10 @@ def _check_ends(holding: Holding) -> Iterator[Finding]:
 
 
 class QueueEnd(NamedTuple):
-    """How far a queue's files reach. `rows`: its messages; `end`: first offset that the files lack; `due`:
-    the last message whose unit the broker promised, -1 for none."""
+    """How far a queue's files reach. `rows`: its messages, by segment; `end`: first offset that the files
+    lack; `due`: the last message whose unit the broker promised, -1 for none."""
 
-    rows: list[QueueRow]
+    rows: list[QueueRunRow]
     end: int
     due: int
 
@@ -364,15 +374,13 @@ class QueueEnd(NamedTuple):
 def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
     """Of each queue that has messages in the log, by topic and queue id."""
     ends = {(row.topic, row.queue_id): row.end_offset for row in holding.queue_files}
-    rows: dict[tuple[str, int], list[QueueRow]] = {}
+    rows: dict[tuple[str, int], list[QueueRunRow]] = {}
     for row in holding.queues:
-        if row.segment >= holding.row.log_start:
+        if row.last_segment >= holding.row.log_start:
             rows.setdefault((row.topic, row.queue_id), []).append(row)
     last_index = {segment.segment: segment.last_index for segment in holding.segments}
     for key, mine in sorted(rows.items()):
-        due = max(
-            row.last_offset if last_index[row.segment] <= holding.row.applied else row.due for row in mine
-        )
+        due = max(promised(row, last_index[row.last_segment], holding.row.applied).due for row in mine)
         yield key, QueueEnd(mine, max(ends.get(key, 0), mine[0].first_offset), due)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dledger.audit.coverage import Holding, QueueEnd, queue_ends
-from dledger.audit.findings import Finding, QueueFilesRow, finding
+from dledger.audit.findings import Finding, QueueFilesRow, QueueRunRow, finding
 
 
 def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning: int) -> list[Finding]:
@@ -82,11 +82,19 @@ def _count(mine: QueueEnd, theirs: QueueFilesRow) -> int:
 
 def _had_time(holding: Holding, mine: QueueEnd, theirs: QueueFilesRow) -> bool:
     newest = _newest_segment(holding)
-    sealed = any(row.last_offset >= mine.lag_first for row in mine.rows if row.segment < newest)
+    sealed = any(_sealed_offset(row, newest) >= mine.lag_first for row in mine.rows)
     if holding.row.ours:
         return sealed and mine.end == mine.rows[0].first_offset
     held = theirs.end_offset <= mine.rows[-1].last_offset + 1
     return sealed or not _has_units(holding) or (held and theirs.last_position <= _dispatched(holding))
+
+
+def _sealed_offset(row: QueueRunRow, newest: int) -> int:
+    """Last message of a run in segments before the newest one, as far as the run tells: not where it was
+    scanned after the replica said what is committed."""
+    if row.last_segment < newest:
+        return row.last_offset
+    return row.before_last if row.last_segment == newest else -1
 
 
 def _newest_segment(holding: Holding) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import Finding, Severity, finding
 from dledger.audit.layout import StoreError
-from dledger.audit.replicas import Look, ReplicaSource, drill, look_at
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, drill, look_at
 from dledger.audit.report import Report
 from dledger.audit.scan import EntryRow
 
@@ -19,11 +19,13 @@ class Drilling:
     """A drill (`audit.compare.Drill`) through other sources than those that were scanned.
 
     They are looked at when the first entry is wanted: replicas whose digests agree need not be reached.
-    `read`: how an engine reads entries of these sources; by default in this process.
+    `read`: how an engine reads entries of these replicas; by default in this process.
     """
 
     def __init__(
-        self, sources: Sequence[ReplicaSource], read: Callable[[Ranges], Iterable[EntryRow]] | None = None
+        self,
+        sources: Sequence[ReplicaSource],
+        read: Callable[[Sequence[ReplicaView], Ranges], Iterable[EntryRow]] = drill,
     ) -> None:
         self._sources = sources
         self._read = read
@@ -41,7 +43,7 @@ class Drilling:
                 self._look, self._problem = Look(()), str(error)
         if not self._look.replicas:
             return ()
-        return self._read(ranges) if self._read else drill(self._look.replicas, ranges)
+        return self._read(self._look.replicas, ranges)
 
     def completed(self, report: Report) -> Report:
         """The report, with what could not be read in it.

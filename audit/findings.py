@@ -312,6 +312,24 @@ class QueueRow(NamedTuple):
     due: int = -1
 
 
+class QueueRunRow(NamedTuple):
+    """`QueueRow`s of segments one after another (some may hold nothing of the queue) whose offsets go on
+    without a gap, as one row: so the rows that an engine gathers do not grow with segments times queues.
+
+    `before_last`: last offset in segments before `last_segment`, -1 when there is none.
+    """
+
+    replica: str
+    segment: int
+    last_segment: int
+    topic: str
+    queue_id: int
+    first_offset: int
+    last_offset: int
+    before_last: int
+    due: int = -1
+
+
 class QueueFilesRow(NamedTuple):
     """What the ConsumeQueue files of one queue hold: offsets [first, end), and where the last one points."""
 
@@ -390,6 +408,7 @@ DataRow = (
     | ReplicaRow
     | SegmentRow
     | QueueRow
+    | QueueRunRow
     | QueueFilesRow
     | KeyFileRow
     | SnapshotRow
@@ -404,6 +423,7 @@ ROW_KINDS: dict[str, type[Row]] = {
     "segment": SegmentRow,
     "block": BlockRow,
     "queue": QueueRow,
+    "queue_run": QueueRunRow,
     "queue_files": QueueFilesRow,
     "key_file": KeyFileRow,
     "snapshot": SnapshotRow,
@@ -468,6 +488,8 @@ def _flat(row: DataRow) -> FlatRow:
             return base._replace(kind="replica", last_index=row.committed)
         case QueueRow():
             return base._replace(kind="queue", segment=row.segment)
+        case QueueRunRow():
+            return base._replace(kind="queue_run", segment=row.segment, code=f"{row.topic}/{row.queue_id}")
         case QueueFilesRow():
             return base._replace(kind="queue_files")
         case KeyFileRow():

@@ -73,7 +73,7 @@ class IndexCheck:
         self._units = units
         self._committed = committed
         self._last = min(committed, end - 1)
-        self.lacking = 0
+        self.lacking: int = 0
         """Committed entries that had no unit yet."""
         self.faults: list[Fault] = []
 

@@ -75,6 +75,9 @@ class KeptSource:
         look = self.store.look()
         return Look(tuple(KeptReplica(replica, self.keep) for replica in look.replicas), look.findings)
 
+    def claim(self) -> Look:
+        return self.store.claim()
+
 
 @dataclass(frozen=True)
 class KeptReplica:

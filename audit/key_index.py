@@ -206,7 +206,7 @@ class KeyCheck:
         self._sums: dict[str, list[int | str]] = {}
         self.whole = True
         """Whether every entry so far could be read: else a unit that points elsewhere may be right."""
-        self.lacking = 0
+        self.lacking: int = 0
         """Keys that had no unit yet."""
         self.faults: list[Fault] = []
 

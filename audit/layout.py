@@ -211,7 +211,7 @@ def renamed(replica: Replica, name: str) -> Replica:
     return replace(replica, name=name, problems=problems)
 
 
-def open_store(files: Files, path: str) -> list[Replica]:
+def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]:
     """The replicas of one store: usually one; several when nodes share the directory. Blocking.
 
     StoreError; UnreadableStore for a store whose files cannot be read.
@@ -223,11 +223,11 @@ def open_store(files: Files, path: str) -> list[Replica]:
             raise StoreError(f"{path}: no such directory")
         names = files.listdir(path)
         if DATA_DIR in names and INDEX_DIR in names:
-            return [_open_replica(files, _Place(path, path))]
+            return [_open_replica(files, _Place(path, path), listed)]
         parent, _, name = path.rpartition("/")
         if name.startswith(NODE_PREFIX) and INDEX_DIR in names:
             node = name.removeprefix(NODE_PREFIX)
-            return [_open_replica(files, _place(files, parent, path))]
+            return [_open_replica(files, _place(files, parent, path), listed)]
         nodes = [name for name in names if name.startswith(NODE_PREFIX) and files.is_dir(f"{path}/{name}")]
         if not nodes:
             below = _groups_below(files, path, names)
@@ -236,10 +236,15 @@ def open_store(files: Files, path: str) -> list[Replica]:
             )
         if len(nodes) == 1:
             node = nodes[0].removeprefix(NODE_PREFIX)
-            return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"))]
-        return [_open_replica(files, _Place(path, f"{path}/{name}")) for name in nodes]
+            return [_open_replica(files, _place(files, path, f"{path}/{nodes[0]}"), listed)]
+        return [_open_replica(files, _Place(path, f"{path}/{name}"), listed) for name in nodes]
     except OSError as error:
         raise UnreadableStore(path, node, error) from error
+
+
+def open_claims(files: Files, path: str) -> list[Replica]:
+    """The same, without what takes long in a large store: segments and what is told by them are left out."""
+    return open_store(files, path, listed=False)
 
 
 def _groups_below(files: Files, path: str, names: list[str]) -> str:
@@ -297,7 +302,7 @@ def _holds_entries(files: Files, directory: str) -> bool:
     )
 
 
-def _open_replica(files: Files, place: _Place) -> Replica:
+def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
     directory = place.directory
     name = directory.rpartition("/")[2].removeprefix(NODE_PREFIX)
     problems: list[Finding] = []
@@ -310,6 +315,20 @@ def _open_replica(files: Files, place: _Place) -> Replica:
             said = "is not there" if checkpoint_data is None else "is damaged"
         problems.append(finding("NO_COMMITTED_INDEX", name, f"the checkpoint file {said}"))
     identity = _read_identity(files, directory, name, problems)
+    if not listed:
+        return Replica(
+            name=name,
+            store=place.store,
+            directory=directory,
+            queue_root="",
+            identity=identity,
+            checkpoint=checkpoint,
+            segment_size=0,
+            segments=(),
+            index_end=0,
+            head_unit=False,
+            problems=(),
+        )
     data = place.data or f"{directory}/{DATA_DIR}"
     # Before the segments are listed: of a live log, they must hold whatever has a unit.
     index_end = _index_end(files, directory, name, problems)

@@ -17,7 +17,7 @@ from dledger.audit.replicas import (
     ReplicaView,
     SegmentReader,
     StoreSource,
-    claims_of,
+    claims_at,
     drill,
     look_at,
 )
@@ -80,10 +80,8 @@ async def audit_sources(
     are those of stopped or running nodes, not copies of different times (`audit.compare.Group`).
     """
     try:
+        claims = await env.workers.run(Lane.DISK, claims_at, sources)
         look = await env.workers.run(Lane.DISK, look_at, sources)
-        claims = claims_of(look)
-        if len(claims) > 1:  # all claims come before the first list of segments
-            look = await env.workers.run(Lane.DISK, look_at, sources)
     except StoreError as error:
         return failed(str(error))
     drilling = None if drill_sources is None else Drilling(drill_sources)

@@ -57,9 +57,9 @@ class QueueCheck:
         self._waiting: list[tuple[Array, Array, Array, Array]] = []
         """Number of the queue, queue offset, index, unit."""
         self._pending = 0
-        self.opaque = 0
+        self.opaque: int = 0
         """Entries that may have been messages of any queue: as many offsets may be left out."""
-        self.lacking = 0
+        self.lacking: int = 0
         """Messages that had no unit yet."""
         self.error: OSError | None = None
         """Why no files are looked at any more."""

@@ -69,7 +69,7 @@ class RecordCheck:
         self._committed = committed
         self._queues = queues
         self._deep = deep
-        self.names = QueueNames()
+        self.names: QueueNames = QueueNames()
         self._windows = 0
         self.faults: list[Fault] = []
 

@@ -48,7 +48,7 @@ class StateReplay:
 
     def __init__(self, state: ReplicatedState, key_of: KeyOf) -> None:
         self.state = state
-        self.at = -1
+        self.at: int = -1
         """Entry of the operation that was applied last, or could not be."""
         self._key_of = key_of
         self._next = np.empty(0, np.int64)

@@ -1,16 +1,16 @@
 """A replica as an engine sees it, wherever it is: a store directory, a live broker, rows that one shipped.
 
-An engine is given *sources*: small values that say where replicas are. `look_at` asks each of them once,
-before anything is scanned, and gets a `ReplicaView` of each replica: what it says of itself, the segments to
-scan, and the `SegmentReader` that scans them. All of these are picklable, hold nothing open, and work on any
-machine that reaches what they name, so an engine may hand them to other processes; a reader is small, as it
-goes with every task. All calls block.
+An engine is given *sources*: small values that say where replicas are. `claims_at` asks them what is
+committed, then `look_at` asks each of them once, before anything is scanned, and gets a `ReplicaView` of each
+replica: what it says of itself, the segments to scan, and the `SegmentReader` that scans them. All of these
+are picklable, hold nothing open, and work on any machine that reaches what they name, so an engine may hand
+them to other processes; a reader is small, as it goes with every task. All calls block.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from dledger.audit.layout import (
     SegmentTask,
     StoreError,
     UnreadableStore,
+    open_claims,
     open_store,
     renamed,
     segment_tasks,
@@ -91,6 +92,10 @@ class ReplicaSource(Protocol):
     def look(self) -> Look:
         """Its replicas now. StoreError when the place is wrong, so that nothing can be audited there."""
 
+    def claim(self) -> Look:
+        """The same, where only what the replicas say to be committed is of interest: segments may be left
+        out, as listing many takes long."""
+
 
 @dataclass(frozen=True)
 class StoreReader:
@@ -153,8 +158,14 @@ class StoreSource:
 
     def look(self) -> Look:
         """A store that cannot be read is a finding: the others can be looked at and compared."""
+        return self._look(open_store)
+
+    def claim(self) -> Look:
+        return self._look(open_claims)
+
+    def _look(self, opened: Callable[[Files, str], list[Replica]]) -> Look:
         try:
-            replicas = open_store(self.files, self.place)
+            replicas = opened(self.files, self.place)
         except UnreadableStore as error:
             return Look((), (finding("UNREADABLE", error.node, str(error)),))
         return Look(tuple(StoreReplica(each, self.files) for each in replicas))
@@ -165,10 +176,19 @@ def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) ->
 
     `first_of_name`: of replicas with one name only the first, for who wants any copy of it.
     """
-    for number, source in enumerate(sources):
-        if source in sources[:number]:
-            raise StoreError(f"{source.place} is given twice: give each replica once")
-    looks = [source.look() for source in sources]
+    _check_sources(sources)
+    return _named([source.look() for source in sources], first_of_name)
+
+
+def claims_at(sources: Sequence[ReplicaSource]) -> dict[str, int]:
+    """What each replica of these sources knows to be committed: to be asked before the first of them lists
+    its segments. StoreError as `look_at`."""
+    _check_sources(sources)
+    look = _named([source.claim() for source in sources])
+    return {replica.name: replica.row().committed for replica in look.replicas}
+
+
+def _named(looks: Sequence[Look], first_of_name: bool = False) -> Look:
     replicas = [replica for look in looks for replica in look.replicas]
     if first_of_name:
         replicas = list({replica.name: replica for replica in reversed(replicas)}.values())[::-1]
@@ -187,9 +207,10 @@ def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) ->
     )
 
 
-def claims_of(look: Look) -> dict[str, int]:
-    """What each replica knows to be committed."""
-    return {replica.name: replica.row().committed for replica in look.replicas}
+def _check_sources(sources: Sequence[ReplicaSource]) -> None:
+    for number, source in enumerate(sources):
+        if source in sources[:number]:
+            raise StoreError(f"{source.place} is given twice: give each replica once")
 
 
 def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) -> Iterator[EntryRow]:

@@ -135,6 +135,9 @@ class ShippedSource:
             problems.append(finding("UNREACHABLE", "", text))
         return Look(tuple(replicas), tuple(problems))
 
+    def claim(self) -> Look:
+        return self.look()
+
     def _size(self, replica: str, start: int) -> int:
         path = Place(self.group, replica, start).path(self.root)
         return self.files.size(path) if self.files.exists(path) else 0

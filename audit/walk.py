@@ -126,12 +126,12 @@ class SegmentWalker:
     ) -> None:
         self.start = start
         self.size = size
-        self.offset = offset
-        self.stop = Stop.RUNNING
+        self.offset: int = offset
+        self.stop: Stop = Stop.RUNNING
         self.faults: list[Fault] = []
         self.holes: list[tuple[int, int]] = []
         """Ranges of indexes lost to damage; the first is -1 when they begin the segment."""
-        self.bytes = 0
+        self.bytes: int = 0
         self.told: Callable[[int, int], Array] | None = None
         """Where entries lie, as an index says: from (first index, below this pos). Only a hint."""
         self._must_reach = must_reach

@@ -14,8 +14,8 @@ class Histogram:
     """Counts of latencies."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.longest_s = 0.0
+        self.count: int = 0
+        self.longest_s: float = 0.0
         self._counts = [0] * BUCKETS
 
     def record(self, latency_s: float) -> None:

@@ -127,38 +127,40 @@ class Broker:
     ) -> None:
         self.env = env
         self.settings = settings = LiveSettings(env, SETTINGS, config, source)
-        self.opened = asyncio.Event()
+        self.opened: asyncio.Event = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
-        self.committed = PendingResponses()
+        self.committed: PendingResponses = PendingResponses()
         """Answers that wait for the commit."""
-        self.applied = PendingResponses()
+        self.applied: PendingResponses = PendingResponses()
         """Answers that wait until the entry is applied here."""
-        self.store = MessageStore(env, config.store_root, config.store, tables)
+        self.store: MessageStore = MessageStore(env, config.store_root, config.store, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
-        self.node = make_node(env, node_config, self)
-        self.index = IndexService(env, config.store_root, self.store, self.node.log)
-        self.client = RemotingClient(
+        self.node: Node = make_node(env, node_config, self)
+        self.index: IndexService = IndexService(env, config.store_root, self.store, self.node.log)
+        self.client: RemotingClient = RemotingClient(
             env,
             limits=ClientLimits(),
             on_connection_lost=lambda address: self.registrar.lost(address),
             tls=config.client_tls.client_context(),
         )
-        self.gate = LeaderGate(self.node, settings)
-        self.forwarder = Forwarder(self.gate, self.client)
+        self.gate: LeaderGate = LeaderGate(self.node, settings)
+        self.forwarder: Forwarder = Forwarder(self.gate, self.client)
         self.gate.forward = self.forwarder.start
-        self.background = Background()
-        self.audit_jobs = AuditJobs(env, config.audit_bytes_per_s)
+        self.background: Background = Background()
+        self.audit_jobs: AuditJobs = AuditJobs(env, config.audit_bytes_per_s)
         ship = ShipSettings(
             config.digest_ship_path,
             config.dledger_group or config.broker_name,
             config.digest_ship_interval_ms,
             config.digest_rescan_hours,
         )
-        self.shipper = Shipper(env, ship, config.store_root, config.self_id, self.audit_jobs.pace)
-        self.clients = Clients()
+        self.shipper: Shipper = Shipper(env, ship, config.store_root, config.self_id, self.audit_jobs.pace)
+        self.clients: Clients = Clients()
         self._system_topics = system_topics(config)
         self._writer: CommitLogWriter | None = None
-        self.offsets = PendingOffsets(self.store, self.committed, self.gate, config.offset_flush_s)
+        self.offsets: PendingOffsets = PendingOffsets(
+            self.store, self.committed, self.gate, config.offset_flush_s
+        )
         self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
         self.pop_ledger = PopLedger(self.store, settings)
         self.timer_claims = TimerClaims(settings)
@@ -172,8 +174,8 @@ class Broker:
             self.registrar.data_version,
             lambda: settings.now.config_export_s,
         )
-        self.settings_requests = SettingsRequests(settings, env.log.child("settings"))
-        self.deletions = Deletions(self.store, self.clients)
+        self.settings_requests: SettingsRequests = SettingsRequests(settings, env.log.child("settings"))
+        self.deletions: Deletions = Deletions(self.store, self.clients)
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
@@ -221,12 +223,12 @@ class Broker:
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
         (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
-        self.delays = DelayService(context)
-        self.timers = TimerService(context)
-        self.revives = PopReviveService(context)
-        self.transactions = TransactionCheckService(context)
-        self.forgetting = DeletionService(context)
-        self.services = LeaderServices(
+        self.delays: DelayService = DelayService(context)
+        self.timers: TimerService = TimerService(context)
+        self.revives: PopReviveService = PopReviveService(context)
+        self.transactions: TransactionCheckService = TransactionCheckService(context)
+        self.forgetting: DeletionService = DeletionService(context)
+        self.services: LeaderServices = LeaderServices(
             (
                 self.registrar,
                 self.offsets,
@@ -247,7 +249,7 @@ class Broker:
         )
         """In this order at the beginning of a leadership, backwards at its end."""
         self.handlers = handler_table(self.processors, self.gate)
-        self.server = RemotingServer(
+        self.server: RemotingServer = RemotingServer(
             env,
             handlers=self.handlers,
             limits=config.server,
@@ -260,7 +262,7 @@ class Broker:
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
         self.store.on_deleted = self._deleted
-        self.sealed_before = 0
+        self.sealed_before: int = 0
         """Messages sealed in earlier leaderships."""
         settings.listen(self._settings_changed)
 

@@ -59,20 +59,20 @@ class TopicSlot:
 
     def __init__(self, config: TopicConfig, next_offsets: list[int], puts: Puts) -> None:
         raw = config.name.encode()
-        self.field = _TEXT_LENGTH[len(raw)] + raw
+        self.field: bytes = _TEXT_LENGTH[len(raw)] + raw
         """Topic length and topic, as in a record of version 1."""
-        self.is_retry = config.name.startswith(RETRY_PREFIX)
-        self.is_dead_letter = config.name.startswith(DLQ_PREFIX)
-        self.next = next_offsets
+        self.is_retry: bool = config.name.startswith(RETRY_PREFIX)
+        self.is_dead_letter: bool = config.name.startswith(DLQ_PREFIX)
+        self.next: list[int] = next_offsets
         """Next offset of each queue, with everything that is pending."""
-        self.puts = puts
+        self.puts: Puts = puts
         self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
         """A new configuration of the same topic; offsets are kept."""
-        self.config = config
-        self.queues = max(config.read_queues, config.write_queues)
-        self.writable = bool(config.perm & 2)
+        self.config: TopicConfig = config
+        self.queues: int = max(config.read_queues, config.write_queues)
+        self.writable: bool = bool(config.perm & 2)
 
 
 class Outgoing(NamedTuple):
@@ -133,19 +133,19 @@ class CommitLogWriter:
         self._store_host = store_host
         self._puts = puts
         self.slots: dict[str, TopicSlot] = {}
-        self.pending = Pending(state)
+        self.pending: Pending = Pending(state)
         """Tables with what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
         """Topics whose deletion is not applied yet -> index of its entry: what the state has of such a name
         is of the topic before."""
-        self.term = appender.term
-        self.messages = 0
+        self.term: int = appender.term
+        self.messages: int = 0
         """Messages sealed in this leadership."""
-        self.last_index = -1
+        self.last_index: int = -1
         """Of the newest entry with a message of this leadership, -1 before there is one."""
-        self.topics = len(state.topics) - sum(name in state.topics for name in system_topics)
+        self.topics: int = len(state.topics) - sum(name in state.topics for name in system_topics)
         """Topics, without those that every broker has."""
-        self.table_bytes = table_bytes
+        self.table_bytes: int = table_bytes
         """Bytes of the encoded topic table (`TopicTable.size`)."""
 
     @property

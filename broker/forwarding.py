@@ -70,7 +70,7 @@ class Forwarder:
         self._under_way: dict[int, _Forwarded] = {}
         self._serial = 0
         self._bytes = 0
-        self.forwarded = 0
+        self.forwarded: int = 0
         """Requests since start."""
 
     def __len__(self) -> int:

@@ -42,7 +42,7 @@ class LeaderGate:
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.refused = 0
+        self.refused: int = 0
         """Requests answered 14 since start."""
 
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:

@@ -199,7 +199,7 @@ class Measurement:
         self._load_lost = 0
         self._load_resent = 0
         self._load_twice = 0
-        self.lateness = Lateness()
+        self.lateness: Lateness = Lateness()
         self._gc_ms = 0.0
 
     @property

@@ -184,7 +184,7 @@ class Cluster:
         """(index, term) -> chain value, of every entry that ever was in a log."""
         self.committed: dict[int, Entry] = {}
         """Index -> entry, of all that some node took for committed."""
-        self.commit_index = -1
+        self.commit_index: int = -1
         self.announced: dict[str, int] = {}
         """Store -> highest term that it told anybody."""
         self.promised: dict[str, tuple[int, Entry]] = {}

@@ -37,8 +37,8 @@ class Pressure:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.acked = 0
-        self.failed = 0
+        self.acked: int = 0
+        self.failed: int = 0
         self._places: dict[MessageQueue, bytearray] = {}
         """1 at each queue offset that an acknowledgement named."""
 
@@ -128,10 +128,14 @@ async def main(arguments: argparse.Namespace) -> None:
         await pressure.off()
 
 
-if __name__ == "__main__":
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("namesrv")
     parser.add_argument("topic")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--size", type=int, default=1024)
-    asyncio.run(main(parser.parse_args()))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(_arguments()))

@@ -85,7 +85,7 @@ class Replacements:
         self._base_port = find_base_port(nodes=4)
         self._directory = directory
         self.done: list[Replacement] = []
-        self.lost = 0
+        self.lost: Any = 0
 
     def run(self) -> None:
         """All of them."""

@@ -63,8 +63,8 @@ class Load:
         self, namesrv: str, topic: str, *, window: int = 64, body_size: int = 1024, steady: bool = True
     ) -> None:
         self.history: list[Sent] = []
-        self.acked = 0
-        self.in_flight = 0
+        self.acked: int = 0
+        self.in_flight: int = 0
         self._steady_on = steady
         self._namesrv = namesrv
         self._topic = topic

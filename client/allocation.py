@@ -123,7 +123,7 @@ class AllocateMachineRoomNearby:
         self._strategy = strategy
         self._room_of_queue = room_of_queue
         self._room_of_client = room_of_client
-        self.name = f"MACHINE_ROOM_NEARBY-{name_of(strategy)}"
+        self.name: str = f"MACHINE_ROOM_NEARBY-{name_of(strategy)}"
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]

@@ -57,7 +57,7 @@ class Inbox:
 
     def __init__(self, core: ClientCore, group: str, options: ConsumerOptions) -> None:
         self.paused: dict[MessageQueue, None] = {}
-        self.arrived = asyncio.Event()
+        self.arrived: asyncio.Event = asyncio.Event()
         self._options = options
         self._giving_back = GivingBack(core, group, options)
         self._waiting: dict[AssignedQueue, deque[ReceivedMessage]] = {}

@@ -52,8 +52,10 @@ class AssignedQueue:
         self.process = process
         self.locked = locked
         """Nobody else may work on it."""
-        self.pulled_at_ms = self.consumed_at_ms = now_ms()
-        """Wall clock of the last pull that brought messages, and of the last that were done with."""
+        self.pulled_at_ms: int = now_ms()
+        """Wall clock of the last pull that brought messages."""
+        self.consumed_at_ms: int = self.pulled_at_ms
+        """Wall clock of the last messages that were done with."""
         self._now_ms = now_ms
         self._on_reset = on_reset
         self.subscription = subscription

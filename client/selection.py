@@ -60,8 +60,8 @@ class TopicTargets:
     __slots__ = ("_faults", "queues", "targets", "turn")
 
     def __init__(self, targets: list[Target], turn: int, faults: LatencyFaultTolerance | None) -> None:
-        self.targets = targets
-        self.turn = turn
+        self.targets: list[Target] = targets
+        self.turn: int = turn
         self.queues: tuple[MessageQueue, ...] = tuple(target.queue for target in targets)
         self._faults = faults
 

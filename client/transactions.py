@@ -116,11 +116,11 @@ class AsyncTransaction:
         self.message = message
         self.transaction_id = ""
         """Unique id of the message, from when it is sent."""
-        self.state = State.UNKNOWN
+        self.state: LocalTransactionState = State.UNKNOWN
         """As it was decided here."""
         self.result: SendResult | None = None
         """The half message is stored."""
-        self.given_away = False
+        self.given_away: bool = False
         """Its listener does not know: who asks is told what the listener says then."""
 
     @property

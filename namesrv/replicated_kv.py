@@ -121,7 +121,7 @@ class ReplicatedKv(KvTable):
         self._serial = 0
         self._changed = asyncio.Event()
         self._from_file: Table = {}
-        self.problem = "this NameServer has not read the key-value table yet"
+        self.problem: str = "this NameServer has not read the key-value table yet"
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
         """Set a value, or delete it (None). `done` is told when a majority has it, or why not."""

@@ -105,7 +105,7 @@ class Routes:
     """All tables. `revision` changes with every change that a reader can see."""
 
     def __init__(self) -> None:
-        self.revision = 0
+        self.revision: int = 0
         self.terms: dict[str, Term] = {}
         self._groups: dict[str, Group] = {}
         self._live: dict[str, LiveBroker] = {}  # by address

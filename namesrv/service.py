@@ -58,9 +58,9 @@ class NameServer:
     """One NameServer: its tables and its handlers. `main` runs it."""
 
     def __init__(self, env: Env, config: NamesrvConfig, source: SettingsSource | None = None) -> None:
-        self.settings = LiveSettings(env, SETTINGS, config, source)
-        self.routes = Routes()
-        self.kv = (
+        self.settings: LiveSettings[NamesrvConfig] = LiveSettings(env, SETTINGS, config, source)
+        self.routes: Routes = Routes()
+        self.kv: ReplicatedKv | KvTable = (
             ReplicatedKv(env, config.kv_path, config.kv) if config.kv.peers else KvTable(env, config.kv_path)
         )
         self._log = env.log.child("namesrv")

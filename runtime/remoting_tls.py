@@ -149,7 +149,7 @@ class ServerTls:
     def __init__(self, settings: TlsSettings, log: Log) -> None:
         """Read the files; ConfigError when one is missing or no good."""
         self._settings = settings
-        self.enforcing = settings.mode == "enforcing"
+        self.enforcing: bool = settings.mode == "enforcing"
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Told why a handshake failed: asyncio tells nobody."""
         paths = [path for path in (settings.certificate, settings.key, settings.authority) if path]

@@ -1,50 +1,99 @@
-"""`dledger.read`: the views of the data source as Arrow batches, in this process, without Spark and Java."""
+"""`dledger.read`: the views of the data source as Arrow batches, in this process, without Spark and Java.
+
+What it needs is imported when it is called: `from dledger import *` works without pyarrow.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+from dledger.spark.option_values import BadOption, did_you_mean
 
-from dledger.spark.all_views import view_of
-from dledger.spark.columns import arrow_schema
-from dledger.spark.options import parse
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Value = str | int | bool | Sequence[object] | dict[str, object]
 
+_ON_DEMAND = {
+    "value": ("includeValue", "true"),
+    "headers": ("includeHeaders", "true"),
+    "group": ("includeGroup", "true"),
+}
+"""Columns of `messages` that are there, or not, by an option."""
+
 
 def read(
-    path: str | Sequence[str] | None = None, *, servers: str | None = None, **options: Value
+    path: str | Sequence[str] | None = None,
+    *,
+    servers: str | None = None,
+    columns: Sequence[str] | None = None,
+    **options: Value,
 ) -> pa.RecordBatchReader:
     """Committed messages, or another view, of store directories or of the brokers behind NameServers.
 
     `path`: one or more `storePathRootDir`s or URLs, of running nodes too; or `servers`: `host:port`, several
-    with `,`. `options`: those of a batch of the source (docs/reference/spark-source.md) under their names,
-    as `view="queues"`, `subscribe="orders"`, `startingTimestamp=1700000000000`, `includeValue=False`; lists
-    and maps for those that take JSON. Rows of one queue come in their order.
+    with `,`. `columns`: only these, in this order; default all that the options ask for. `options`: those of
+    a batch of the source (docs/reference/spark-source.md) under their names, as `view="queues"`,
+    `subscribe="orders"`, `keys=["order-17"]`, `startingTimestamp=1700000000000`; lists and maps where those
+    take JSON. Rows of one queue come in their order.
 
     The reader is lazy: one task's batches are in memory at a time (some 64 MiB of log), and pandas
     (`read_pandas`), polars (`from_arrow`) and DuckDB take it as it is. Use it once.
 
-    spark.option_values.BadOption (a ValueError) for options, audit.layout.StoreError for a place that cannot
-    be read. While reading: spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
+    spark.option_values.BadOption (a ValueError) for options and columns, audit.layout.StoreError for a place
+    that cannot be read, ModuleNotFoundError that says what to install. While reading:
+    spark.messages.CorruptMessage for damage, unless `corruptRecords` says otherwise.
     """
+    try:
+        import pyarrow as pa
+
+        from dledger.spark.all_views import view_of
+        from dledger.spark.columns import arrow_schema
+        from dledger.spark.options import parse
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dledger"):
+            raise
+        text = f"dledger.read needs {error.name}: pip install 'dledger[arrow]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
+
     given = {name: _text(value) for name, value in options.items()}
     if path is not None:
         given["path"] = path if isinstance(path, str) else json.dumps(list(path))
     if servers is not None:
         given["servers"] = servers
-    view = view_of(parse(given, "batch"))
-    schema = arrow_schema(view.columns)
+    parsed = parse(given, "batch")
+    if columns is not None and parsed.view == "messages":
+        given.update(_asked_for(columns, parsed.given))
+        parsed = parse(given, "batch")
+    view = view_of(parsed)
+    whole = arrow_schema(view.columns)
+    wanted = whole.names if columns is None else list(columns)
+    for name in wanted:
+        if name not in whole.names:
+            raise BadOption(f"view {parsed.view} has no column {name!r}{did_you_mean(name, whole.names)}")
+    schema = pa.schema([whole.field(name) for name in wanted])
     parts = view.plan()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for part in parts:
             for batch in view.read(part):
-                yield batch if batch.schema.equals(schema) else batch.cast(schema)
+                some = batch.select(wanted)
+                yield some if some.schema.equals(schema) else some.cast(schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Options that columns stand for. BadOption where one of them is given as well."""
+    for column, (option, value) in _ON_DEMAND.items():
+        if option in given:
+            raise BadOption(f"columns and option {option} exclude each other: name the columns that you want")
+        if column in columns:
+            yield option, value
+        elif column == "value":
+            yield option, "false"
 
 
 def _text(value: Value) -> str:

@@ -1,6 +1,7 @@
 """The audit of `audit/` as a Spark job: the same scan in tasks, the same judgement on the driver.
 
-1. Scan: one task per replica and segment (`audit_source`); few rows come back.
+1. Scan: one task per replica and segment (`audit_source`). What it says of a queue in each segment is put
+   together by executors, so that few rows come back: a few of each segment and of each queue.
 2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
 3. Drill into those blocks: a task compares what all replicas hold of some of them, and only indexes whose
    copies differ or are damaged come back. So what is shuffled is the digests, whatever is damaged.
@@ -10,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,12 +23,14 @@ from pyspark.sql import functions as F
 from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.drilling import Drilling
-from dledger.audit.findings import FlatRow, unflatten
+from dledger.audit.findings import FlatRow, QueueRunRow, flatten, unflatten
 from dledger.audit.layout import StoreError
-from dledger.audit.replicas import ReplicaSource, StoreSource, claims_of, look_at
+from dledger.audit.queue_runs import merged
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StoreSource, claims_at, look_at
 from dledger.audit.report import Report, failed
 from dledger.audit.scan import EntryRow
 from dledger.runtime import Files
+from dledger.spark import columns
 from dledger.spark.audit_source import NAME, AuditSource, drill_options, scan_options
 
 if TYPE_CHECKING:
@@ -68,44 +72,43 @@ def audit_sources(
     `audit.local.audit_sources`.
     """
     try:
-        # The same words for a wrong path as without Spark; and all claims come before all scans.
-        claims = claims_of(look_at(sources))
+        # The same words for a wrong path as without Spark.
+        claims = claims_at(sources)
+        look = look_at(sources)
     except StoreError as error:
         return failed(str(error))
     spark.dataSource.register(AuditSource)
     try:
-        return _audit(spark, sources, drill_sources, claims, lag_warning, same_time, block_entries)
+        return _audit(spark, look, drill_sources, claims, lag_warning, same_time, block_entries)
     except (PySparkException, Py4JError) as error:
         return failed(f"Spark: {error}", "CANNOT_RUN")
 
 
 def _audit(
     spark: SparkSession,
-    sources: Sequence[ReplicaSource],
+    look: Look,
     drill_sources: Sequence[ReplicaSource] | None,
     claims: dict[str, int],
     lag_warning: int,
     same_time: bool,
     block_entries: int,
 ) -> Report:
-    scan = _read(spark, scan_options(sources, block_entries)).persist()
+    scan = _read(spark, scan_options(look, block_entries)).persist()
     try:
-        rows = [unflatten(FlatRow(*row)) for row in scan.where(F.col("kind") != "block").collect()]
+        gathered = scan.where(~F.col("kind").isin("block", "queue_run")).collect()
+        rows = [unflatten(FlatRow(*row)) for row in gathered]
+        rows += [unflatten(FlatRow(*row)) for row in whole_runs(scan).collect()]
         differing = [row[0] for row in differing_blocks(scan).collect()]
 
-        def drill(ranges: list[tuple[int, int]]) -> Iterator[EntryRow]:
-            if drill_sources is None:
-                options = drill_options(sources, ranges)
-            else:
-                options = drill_options(drill_sources, ranges, first_of_name=True)
-            for batch in _read(spark, options).toArrow().to_batches():
+        def drill(replicas: Iterable[ReplicaView], ranges: list[tuple[int, int]]) -> Iterator[EntryRow]:
+            for batch in _read(spark, drill_options(replicas, ranges)).toArrow().to_batches():
                 yield from map(EntryRow._make, zip(*map(pa.Array.to_pylist, batch.columns), strict=True))
 
         drilling = None if drill_sources is None else Drilling(drill_sources, drill)
         report = analyse(
             rows,
             differing,
-            drilling or drill,
+            drilling or partial(drill, look.replicas),
             block_entries=block_entries,
             lag_warning=lag_warning,
             same_time=same_time,
@@ -119,6 +122,19 @@ def _audit(
 
 def _read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return spark.read.format(NAME).options(**options).load()
+
+
+def whole_runs(scan: DataFrame) -> DataFrame:
+    """What is said of each queue, over all of the log: as many rows as there are queues, and gaps in them."""
+    runs = scan.where(F.col("kind") == "queue_run").repartition("replica", "code")
+    return runs.sortWithinPartitions("replica", "code", "segment").mapInArrow(_merged_runs, scan.schema)
+
+
+def _merged_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: rows by queue and segment, neighbours made one."""
+    rows = (FlatRow(*row.values()) for batch in batches for row in batch.to_pylist())
+    runs = (run for row in rows if isinstance(run := unflatten(row), QueueRunRow))
+    return columns.batches(columns.SCAN, map(flatten, merged(runs)))
 
 
 def differing_blocks(scan: DataFrame) -> DataFrame:

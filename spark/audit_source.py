@@ -6,7 +6,8 @@
                 which one is damaged.
 
 A task scans one segment, or several small ones; or it drills, and compares what all replicas hold of a few
-index ranges, so that entries are not shuffled. Replicas describe themselves when the read is planned.
+index ranges, so that entries are not shuffled. Replicas described themselves before: stores are listed once,
+by whoever makes the job, and what was seen travels in the options.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dledger.audit.digests import BLOCK_ENTRIES
-from dledger.audit.replicas import ReplicaSource, look_at, overlap
+from dledger.audit.replicas import Look, ReplicaView, overlap
 from dledger.spark import columns
 from dledger.spark.parts import (
     DrillPack,
@@ -51,21 +54,25 @@ DRILL = (
 """`audit.scan.EntryRow`."""
 
 
-def scan_options(sources: Sequence[ReplicaSource], block_entries: int = BLOCK_ENTRIES) -> dict[str, str]:
-    """Options of the view `scan`."""
-    return {"view": "scan", "sources": _packed(sources), "block": str(block_entries)}
+def scan_options(look: Look, block_entries: int = BLOCK_ENTRIES) -> dict[str, str]:
+    """Options of the view `scan`: of these replicas, and what was found when they were looked at."""
+    return {"view": "scan", "look": _packed(look), "block": str(block_entries)}
 
 
-def drill_options(
-    sources: Sequence[ReplicaSource], ranges: Ranges, *, first_of_name: bool = False
-) -> dict[str, str]:
-    """Options of the view `drill`. `ranges`: inclusive, ascending; `first_of_name`: see `look_at`."""
-    options = {"view": "drill", "sources": _packed(sources), "ranges": json.dumps(ranges)}
-    return {**options, "first": "true"} if first_of_name else options
+def drill_options(replicas: Iterable[ReplicaView], ranges: Ranges) -> dict[str, str]:
+    """Options of the view `drill`. `ranges`: inclusive, ascending."""
+    return {"view": "drill", "look": _packed(Look(tuple(replicas))), "ranges": json.dumps(ranges)}
 
 
-def _packed(sources: Sequence[ReplicaSource]) -> str:
-    return base64.b64encode(pickle.dumps(tuple(sources))).decode()
+def _packed(look: Look) -> str:
+    """As text. Segments are much alike: 100,000 of them are some 400 KB."""
+    return base64.b64encode(zlib.compress(pickle.dumps(look))).decode()
+
+
+def _unpacked(text: str) -> Look:
+    look = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    assert isinstance(look, Look)
+    return look
 
 
 class AuditSource(DataSource):
@@ -89,11 +96,13 @@ class AuditReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        look = look_at(
-            pickle.loads(base64.b64decode(self._options["sources"])),
-            first_of_name="first" in self._options,
-        )
-        segments = [(replica.reader, task) for replica in look.replicas for task in replica.tasks()]
+        look = _unpacked(self._options["look"])
+        segments = [
+            SegmentPart(reader, task, applied=applied)
+            for replica in look.replicas
+            for reader, applied in [(replica.reader, replica.row().applied)]
+            for task in replica.tasks()
+        ]
         if self._options["view"] == "drill":
             ranges = [(first, last) for first, last in json.loads(self._options["ranges"])]
             return [
@@ -101,16 +110,16 @@ class AuditReader(DataSourceReader):
                 for some in shares(ranges, DRILL_INDEXES)
                 if (
                     parts := tuple(
-                        SegmentPart(reader, task, tuple(wanted))
-                        for reader, task in segments
-                        if (wanted := overlap(task, some))
+                        replace(part, ranges=tuple(wanted))
+                        for part in segments
+                        if (wanted := overlap(part.task, some))
                     )
                 )
             ]
         scans: list[ScanPart] = [FoundPart(look.findings)]
         scans += [SidePart(replica) for replica in look.replicas]
-        scans += [SegmentPart(reader, task) for reader, task in segments]
-        limit = task_bytes(sum(task.size for _, task in segments))
+        scans += segments
+        limit = task_bytes(sum(part.size for part in segments))
         return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans, limit)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

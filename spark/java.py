@@ -152,8 +152,12 @@ def wrap(real: Path, cache: Path) -> Path:
     return home
 
 
-if __name__ == "__main__":
+def _main() -> None:
     try:
         print(find_java(os.environ, cache_dir(os.environ)).home)
     except NoJava as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main()

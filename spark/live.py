@@ -149,6 +149,9 @@ class GroupSource:
             untried += [place for place in members.values() if place not in seen]
         return Look(tuple(replicas.values()), tuple(_unreachable(members, replicas, failures)))
 
+    def claim(self) -> Look:
+        return self.look()
+
 
 def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[str, str]]:
     """A broker's replica, and the members of the group that it knows: node id -> address, or empty.

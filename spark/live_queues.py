@@ -187,6 +187,7 @@ class LiveQueues:
         selection = Selection(
             topics=replace(named, assign=None),
             tags=tags,
+            keys=options.keys,
             offsets=bounds,
             time_ms=Bounds(options.starting_ms or 0, high).meet(pushed.time_ms),
         )

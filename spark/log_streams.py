@@ -99,9 +99,10 @@ class DirectoryQueues:
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, QueuePart)
-        tags = frozenset(self.options.tags) if self.options.tags else None
+        tags = frozenset(self.options.tags) or None
         named = tuple(sorted({item.topic for item in part.ranges}))
-        selection = Selection(topics=replace(self.options.topics, named=named), tags=tags, group=part.group)
+        topics = replace(self.options.topics, named=named)
+        selection = Selection(topics, tags, self.options.keys, group=part.group)
         rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
         return read_queues(part, rows)
 
@@ -252,8 +253,8 @@ class DirectoryLog:
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, PiecePack)
-        tags = frozenset(self.options.tags) if self.options.tags else None
-        selection = Selection(topics=self.options.topics, tags=tags, group=part.group)
+        tags = frozenset(self.options.tags) or None
+        selection = Selection(self.options.topics, tags, self.options.keys, group=part.group)
         rows = MessageRows(selection, message_columns(self.options), self.options.corrupt_records, part.group)
         for piece in part.pieces:
             yield from rows.of_piece(piece, piece.task.committed)

@@ -124,9 +124,9 @@ class MessageRows:
         tags = properties.values(TAGS.encode())
         keys = properties.values(KEYS.encode())
         wanted = records.good[chosen]
-        matching = self.selection.of_tags(tags)
-        if matching is not None:
-            wanted &= matching
+        for matching in (self.selection.of_tags(tags), self.selection.of_keys(keys)):
+            if matching is not None:
+                wanted &= matching
         names = [name for name, _ in self.columns]
         plain = self._plain_bodies(records, chosen[wanted]) if "value" in names else {}
         wanted &= records.good[chosen]

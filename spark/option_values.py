@@ -11,6 +11,9 @@ EARLIEST = -2
 LATEST = -1
 """Stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka source."""
 
+KEY_SEPARATOR = " "
+"""Between the keys of one message (MessageConst.KEY_SEPARATOR)."""
+
 Queue = tuple[str, int]
 """Topic and queue id."""
 
@@ -90,6 +93,22 @@ def tags(name: str, value: str) -> tuple[str, ...]:
     if any(not tag or "|" in tag or tag == "*" for tag in found):
         raise BadOption(f"option {name}: {value!r} is no tag expression: write '*', 'A' or 'A || B'")
     return found
+
+
+def keys(name: str, value: str) -> frozenset[str]:
+    """Message keys: `A B` as RocketMQ writes several, or a JSON list. None of them holds a space."""
+    found: object = value.split()
+    if value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            raise BadOption(f"option {name}: not a JSON list: {error}") from error
+    if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
+        raise BadOption(f"option {name}: {value!r} is no list of texts")
+    wrong = [key for key in found if not key or KEY_SEPARATOR in key]
+    if wrong or not found:
+        raise BadOption(f"option {name}: {value!r} is not like 'A B': a key has no space, and there is one")
+    return frozenset(found)
 
 
 def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:

@@ -15,7 +15,10 @@ from dledger.spark.option_values import LATEST, BadOption, Queue, did_you_mean
 
 VIEWS = ("messages", "entries", "queues", "index", "scan", "state")
 ISOLATION = ("committed", "all")
-CORRUPT = {"messages": ("fail", "skip", "include"), "entries": ("fail", "include")}
+CORRUPT: dict[str, tuple[str, ...]] = {
+    "messages": ("fail", "skip", "include"),
+    "entries": ("fail", "include"),
+}
 """View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
 READ_FROM = ("leader",)
 OFFSET_TYPES = ("queue", "log")
@@ -58,6 +61,7 @@ OPTIONS = {
     "assign": Option('topics and queues: {"topic": [0, 1]}', _TOPICS),
     "includeSystemTopics": Option("true: system topics too, without naming them", _TOPICS),
     "tags": Option("only messages with one of these tags: 'A || B'", _MESSAGES),
+    "keys": Option("only messages with one of these keys: 'A B', or a JSON list", _MESSAGES),
     "startingOffsets": Option('earliest, latest (streams) or {"topic": {"0": 23, "1": -2}}', _MESSAGES),
     "endingOffsets": Option("latest (default) or JSON as above; exclusive", _MESSAGES, mode=_BATCH),
     "startingTimestamp": Option("stored at or after: ms since the epoch", _MESSAGES),
@@ -127,6 +131,8 @@ class Options:
     groups: tuple[str, ...] = ()
     topics: TopicChoice = ALL_TOPICS
     tags: tuple[str, ...] = ()
+    keys: frozenset[str] | None = None
+    """None: all, also messages without one."""
     starting: str | Mapping[Queue, int] = ""
     ending: str | Mapping[Queue, int] = "latest"
     starting_ms: int | None = None
@@ -169,6 +175,7 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
         groups=values.names(get("group", "")),
         topics=_topics(given),
         tags=values.tags("tags", get("tags", "*")),
+        keys=values.keys("keys", given["keys"]) if "keys" in given else None,
         starting=_starting(given, mode),
         ending=_ending(given),
         starting_ms=_time(given, "startingTimestamp"),

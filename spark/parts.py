@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from dledger.audit.findings import Finding, flatten
+from dledger.audit.findings import Finding, QueueRow, SegmentRow, flatten
+from dledger.audit.findings import Row as AuditRow
 from dledger.audit.layout import SegmentTask
+from dledger.audit.queue_runs import QueueRuns, as_run, promised
 from dledger.audit.replicas import ReplicaView, SegmentReader
 from dledger.audit.scan import EntryRow
 from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
@@ -40,13 +42,25 @@ class SegmentPart:
     reader: SegmentReader
     task: SegmentTask
     ranges: tuple[tuple[int, int], ...] = ()
+    applied: int = -1
+    """`ReplicaRow.applied` of its replica, for a scan."""
 
     @property
     def size(self) -> int:
         return self.task.size
 
-    def scan(self, block_entries: int) -> Iterator[Row]:
-        return (flatten(row) for row in self.reader.scan(self.task, block_entries))
+    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+        queues: list[QueueRow] = []
+        last_index = -1
+        for row in self.reader.scan(self.task, block_entries):
+            if isinstance(row, QueueRow):
+                queues.append(row)
+                continue
+            if isinstance(row, SegmentRow):
+                last_index = row.last_index
+            yield row
+        for queue in queues:
+            runs.add(promised(as_run(queue), last_index, self.applied))
 
     def drill(self) -> Iterator[EntryRow]:
         return self.reader.drill(self.task, self.ranges)
@@ -59,8 +73,8 @@ class SidePart:
     replica: ReplicaView
     size: int = 0
 
-    def scan(self, block_entries: int) -> Iterator[Row]:
-        return (flatten(row) for row in self.replica.side())
+    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+        return self.replica.side()
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ class FoundPart:
     findings: tuple[Finding, ...]
     size: int = 0
 
-    def scan(self, block_entries: int) -> Iterator[Row]:
-        return (flatten(found) for found in self.findings)
+    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+        return iter(self.findings)
 
 
 ScanPart = SegmentPart | SidePart | FoundPart
@@ -90,13 +104,19 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
-    """Parts that one task scans one after another: a task costs more than a small segment."""
+    """Parts that one task scans one after another: a task costs more than a small segment.
+
+    What is said of a queue in each of them becomes one row where it goes on without a gap.
+    """
 
     parts: tuple[ScanPart, ...]
     block_entries: int
 
     def rows(self) -> Iterator[Row]:
-        return (row for part in self.parts for row in part.scan(self.block_entries))
+        runs = QueueRuns()
+        for part in self.parts:
+            yield from map(flatten, part.scan(self.block_entries, runs))
+        yield from map(flatten, runs.rows())
 
 
 @dataclass(frozen=True)

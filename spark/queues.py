@@ -51,9 +51,9 @@ class QueueFiles:
                 "(offsetType=log, view=messages)"
             )
         self.replica = replica
-        self.files = files_for(replica.directory)
+        self.files: Files = files_for(replica.directory)
         self._log_start = replica.segments[0].start if replica.segments else 0
-        self.end = committed_end(replica)
+        self.end: int = committed_end(replica)
         """Log offset behind the last committed entry."""
 
     def queues(self) -> list[Queue]:

@@ -1,4 +1,4 @@
-"""Which messages are wanted: by topic, queue, offset, time and tags. Judged on whole columns."""
+"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Judged on whole columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.formats.record import SYSTEM_TOPIC
-from dledger.spark.option_values import Queue
+from dledger.spark.option_values import KEY_SEPARATOR, Queue
 from dledger.spark.options import ALL_TOPICS, TopicChoice
 from dledger.spark.records import Records
 from dledger.spark.runs import Bools
@@ -89,6 +89,8 @@ class Selection:
     topics: TopicChoice = ALL_TOPICS
     tags: frozenset[str] | None = None
     """None: all, also messages without a tag."""
+    keys: frozenset[str] | None = None
+    """None: all, also messages without a key."""
     offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
     """Of queues that are not in here all."""
     time_ms: Bounds = ANY
@@ -103,9 +105,22 @@ class Selection:
         """Whether entries of the broker's own (topics, groups, offsets) are wanted."""
         return wants_topic(self.topics, SYSTEM_TOPIC)
 
+    @property
+    def names_queues(self) -> bool:
+        """Whether only some topics or queues are wanted, and no entries of the broker's own."""
+        choice = self.topics
+        some = (choice.named, choice.pattern, choice.assign, self.only_topics) != (None,) * 4
+        return (some or self.partition != ANY) and not self.system_entries
+
+    def offsets_of(self, topic: str, queue_id: int) -> Bounds:
+        """Which offsets of a queue are wanted; an empty range for none."""
+        if not self.wants(topic) or not self.partition.low <= queue_id < self.partition.high:
+            return Bounds(0, 0)
+        return self._bounds(topic, queue_id).meet(self.offset)
+
     def mask(self, records: Records) -> Bools:
-        """Which records are wanted, but for their tags."""
-        topics = [self._wants(topic) for topic in records.topics]
+        """Which records are wanted, but for their tags and keys."""
+        topics = [self.wants(topic) for topic in records.topics]
         wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
         wanted &= records.good
         wanted &= _within(records.stored, self.time_ms)
@@ -122,7 +137,19 @@ class Selection:
         found = pc.is_in(tags, value_set=pa.array(sorted(self.tags), pa.string()))
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
-    def _wants(self, topic: str) -> bool:
+    def of_keys(self, keys: pa.StringArray) -> Bools | None:
+        """Which of these texts name a wanted key; None: all."""
+        if self.keys is None:
+            return None
+        several = pc.split_pattern(keys, KEY_SEPARATOR)
+        found = pc.is_in(several.flatten(), value_set=pa.array(sorted(self.keys), pa.string()))
+        wanted = np.zeros(len(keys), np.bool_)
+        owners = pc.list_parent_indices(several).to_numpy(zero_copy_only=False)
+        wanted[owners[found.to_numpy(zero_copy_only=False)]] = True
+        return wanted
+
+    def wants(self, topic: str) -> bool:
+        """Whether messages of a topic are wanted."""
         if self.only_topics is not None and topic not in self.only_topics:
             return False
         return wants_topic(self.topics, topic)

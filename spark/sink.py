@@ -77,7 +77,7 @@ class QueueWriter:
     """
 
     def __init__(self, producer: Sending, options: SinkOptions, turn: int) -> None:
-        self.sent = 0
+        self.sent: int = 0
         self._producer = producer
         self._options = options
         self._turn = turn

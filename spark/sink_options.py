@@ -38,7 +38,7 @@ SPARK_OWN = ("checkpointLocation", "queryName")
 
 TEXT = ("string",)
 NUMBER = ("tinyint", "smallint", "int", "bigint")
-COLUMNS = {
+COLUMNS: dict[str, tuple[str, ...]] = {
     "value": ("string", "binary"),
     "key": TEXT,
     "topic": TEXT,

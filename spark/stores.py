@@ -66,7 +66,7 @@ class IndexUnits:
 
     def __init__(self, files: Files, replica: Replica) -> None:
         self._units = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
-        self.end = replica.index_end
+        self.end: int = replica.index_end
         """First index without a unit."""
 
     def position(self, index: int) -> int | None:

@@ -18,8 +18,8 @@ from typing import Any
 _datasource: ModuleType | None
 try:
     import pyspark.sql.datasource as _datasource
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "pyspark":
+except ModuleNotFoundError as _error:
+    if (_error.name or "").partition(".")[0] != "pyspark":
         raise
     _datasource = None
 

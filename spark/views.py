@@ -38,6 +38,7 @@ from dledger.spark.stores import (
     pieces,
     target_bytes,
 )
+from dledger.spark.topic_segments import segments_of
 from dledger.spark.versions import InputPartition
 
 _INDEX_UNITS = 1 << 20
@@ -92,9 +93,8 @@ class MessagesView:
         for replica in replicas:
             highest = None if self.options.isolation == "all" else replica.committed
             found: Iterable[Piece] = pieces(replica, highest, ranges, target)
-            segments = segments_within(replica, self._times)
-            if segments is not None and not self.selection(replica.group).system_entries:
-                found = (piece for piece in found if piece.task.start in segments)
+            for segments in self._segments(replica):
+                found = _of_segments(found, segments)
             packs += [
                 PiecePack(pack, replica.group)
                 for pack in packed(found, self.options.min_partitions, self.options.partition_bytes)
@@ -108,6 +108,19 @@ class MessagesView:
             highest = NO_END if self.options.isolation == "all" else piece.task.committed
             yield from rows.of_piece(piece, highest)
 
+    def _segments(self, replica: Replica) -> Iterator[frozenset[int]]:
+        """Starts of the segments that may hold what is wanted, by time and by queue."""
+        selection = self.selection(replica.group)
+        if selection.system_entries:
+            return
+        within = segments_within(replica, self._times)
+        if within is not None:
+            yield within
+        # Where damage is to be shown, it is looked for everywhere.
+        holding = None if self.options.corrupt_records == "include" else segments_of(replica, selection)
+        if holding is not None:
+            yield holding
+
     @property
     def _times(self) -> Bounds:
         """Store times that options and filters allow, in ms."""
@@ -120,6 +133,7 @@ class MessagesView:
         return Selection(
             topics=options.topics,
             tags=pushed.only_tags(options.tags),
+            keys=options.keys,
             offsets=batch_bounds(options),
             time_ms=self._times,
             only_topics=pushed.topics,
@@ -127,6 +141,10 @@ class MessagesView:
             offset=pushed.offset,
             group=group,
         )
+
+
+def _of_segments(found: Iterable[Piece], segments: frozenset[int]) -> Iterator[Piece]:
+    return (piece for piece in found if piece.task.start in segments)
 
 
 @dataclass(frozen=True)

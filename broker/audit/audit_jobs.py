@@ -48,13 +48,14 @@ class Job:
     __slots__ = ("asked_at", "began_at", "code", "done", "error", "id", "key", "pages", "waiting", "work")
 
     def __init__(self, job_id: str, key: Hashable, work: Work, now: float) -> None:
-        self.id = job_id
-        self.key = key
-        self.work = work
-        self.asked_at = self.began_at = now
-        self.done = False
+        self.id: str = job_id
+        self.key: Hashable = key
+        self.work: Work = work
+        self.asked_at: float = now
+        self.began_at: float = now
+        self.done: bool = False
         self.pages: list[bytes] = []
-        self.error = ""
+        self.error: str = ""
         self.code: int = ResponseCode.SYSTEM_ERROR
         self.waiting: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
@@ -68,8 +69,8 @@ class AuditJobs:
     """All of one broker. `run` must be running."""
 
     def __init__(self, env: Env, bytes_per_s: int) -> None:
-        self.pace = Pace(bytes_per_s)
-        self.files = PacedFiles(env.files, self.pace)
+        self.pace: Pace = Pace(bytes_per_s)
+        self.files: PacedFiles = PacedFiles(env.files, self.pace)
         self._env = env
         self._log = env.log.child("audit")
         self._jobs: dict[str, Job] = {}  # oldest first

@@ -71,7 +71,7 @@ class Shipper:
     """Scans and writes in rounds. `pace`: of reading the store; rows read after its stop are not written."""
 
     def __init__(self, env: Env, settings: ShipSettings, store_root: str, node: str, pace: Pace) -> None:
-        self.stats = ShipStats()
+        self.stats: ShipStats = ShipStats()
         self._env = env
         self._settings = settings
         self._store_root = store_root

@@ -61,7 +61,7 @@ class AccessControl:
         self._origins = origins
         self._read: _Files = ()
         self._accounts = NOBODY
-        self.denied = 0
+        self.denied: int = 0
         """Requests since start."""
 
     def load(self) -> None:

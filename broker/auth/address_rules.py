@@ -40,7 +40,8 @@ class AddressRule:
     """One rule. ValueError for a text that is none."""
 
     def __init__(self, text: str) -> None:
-        self.text = text = text.strip()
+        self.text: str = text.strip()
+        text = self.text
         self._any = text in _ANY
         self._ranges: list[_Ranges] = []
         if not text or self._any:

@@ -57,7 +57,7 @@ class QueueLocks(LeaderService):
         self._heard: dict[LockKey, float] = {}
         """Loop time (s) at which the owner was last heard of; the oldest is the first."""
         context.deletions.listeners.append(self._forget)
-        self.expired = 0
+        self.expired: int = 0
         """Locks taken away since start."""
 
     @property

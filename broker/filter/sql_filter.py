@@ -58,7 +58,7 @@ class SqlFilters:
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
         self._known: OrderedDict[str, SqlFilter] = OrderedDict()
-        self.size = 0
+        self.size: int = 0
         """Operators of all of them."""
 
     def get(self, expression: str) -> SqlFilter:

@@ -168,9 +168,9 @@ class Resends(LeaderService):
         self._pace = Pace(COST_A_TURN)
         self._wanted = asyncio.Event()
         self._barrier: tuple[int, asyncio.Future[None]] | None = None
-        self.recognized = 0
+        self.recognized: int = 0
         """Sends that were answered with the result of an earlier one, since this broker started."""
-        self.looked = 0
+        self.looked: int = 0
         """Sends that were looked for."""
 
     # -- what the send processor asks -----------------------------------------------------------------

@@ -31,9 +31,9 @@ class FastFailure(LeaderService):
     def __init__(self, committed: PendingResponses, settings: LiveSettings[BrokerConfig]) -> None:
         self._committed = committed
         self._settings = settings
-        self.busy = False
+        self.busy: bool = False
         """Whether the log did not move when somebody last looked."""
-        self.refused = 0
+        self.refused: int = 0
         """Sends since start."""
 
     def begin(self, writer: CommitLogWriter) -> None:

@@ -51,7 +51,7 @@ class HeldPulls:
         self._retry = retry
         self._expired = expired
         self._by_queue: dict[tuple[str, int], list[Pull]] = {}
-        self.count = 0
+        self.count: int = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, pull: Pull) -> bool:

@@ -70,14 +70,18 @@ class PullProcessor(LeaderService):
         self._stats = context.stats
         self._rates = context.rates.reading
         self._members = context.members
-        self.held = HeldPulls(lambda: self._settings.now.max_held_pulls, self._woken, self._expired)
-        self.ahead = SubscriptionWait(context.clients, lambda call: call.connection.again(call.request))
+        self.held: HeldPulls = HeldPulls(
+            lambda: self._settings.now.max_held_pulls, self._woken, self._expired
+        )
+        self.ahead: SubscriptionWait = SubscriptionWait(
+            context.clients, lambda call: call.connection.again(call.request)
+        )
         context.offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
         """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
-        self.messages = 0
+        self.messages: int = 0
         """Messages given out since start."""
-        self.bytes = 0
+        self.bytes: int = 0
 
     @handles(
         RequestCode.PULL_MESSAGE,

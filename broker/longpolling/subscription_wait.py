@@ -40,7 +40,7 @@ class SubscriptionWait:
         self._retry = retry
         self._waiting: dict[str, dict[int, _Waiting]] = {}
         self._serial = 0
-        self.count = 0
+        self.count: int = 0
         """Pulls that wait now."""
         clients.on_subscribed = self._heard
 

@@ -77,8 +77,8 @@ class HeldPops:
         self._by_topic: dict[str, dict[Line, None]] = {}
         """Lines that messages of a topic wake: those of its own name, and of the retry topics of it."""
         self._of_group: dict[tuple[str, str], int] = {}
-        self.count = 0
-        self.looks = 0
+        self.count: int = 0
+        self.looks: int = 0
         """Queues that `serve` looked at in this turn of the loop: it counts them here."""
         self._timer: asyncio.TimerHandle | None = None
         self._woken: dict[Line, None] = {}

@@ -45,7 +45,7 @@ class PopLedger(LeaderService):
         self._store = store
         self._settings = settings
         self.writer: CommitLogWriter | None = None
-        self.ready = False
+        self.ready: bool = False
         """Everything that earlier leaders gave away is known."""
         self.on_room: Callable[[str, str], None] = lambda group, topic: None
         """A queue of this group and topic, which had too much in flight, has room again."""
@@ -57,7 +57,7 @@ class PopLedger(LeaderService):
         self._serial = 0
         self._in_flight: Counter[OrderKey] = Counter()
         self._of_group: Counter[str] = Counter()
-        self.messages = 0
+        self.messages: int = 0
         """Messages that are invisible."""
         self._orders: dict[OrderKey, int] = {}
         """Queues whose messages one consumer has in order -> how many."""

@@ -125,7 +125,7 @@ class PopProcessor(LeaderService):
         self._ledger = context.pops
         self._locked: set[OrderKey] = set()
         """Queues of groups that a pop reads from the device just now."""
-        self.held = HeldPops(
+        self.held: HeldPops = HeldPops(
             lambda: self._settings.now.max_pop_polling_size,
             lambda: self._settings.now.pop_polling_size,
             self._again,
@@ -133,7 +133,7 @@ class PopProcessor(LeaderService):
         )
         self._ledger.on_room = self.held.wake
         self._ledger.on_ready = self.held.wake_all
-        self.messages = 0
+        self.messages: int = 0
         """Messages given out since start."""
 
     def deleted(self, topic: str) -> None:

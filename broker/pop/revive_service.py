@@ -60,9 +60,9 @@ class PopReviveService(LeaderService):
         self._earlier = asyncio.Event()
         self._ledger.on_earlier = self._earlier.set
         self._writer: CommitLogWriter | None = None
-        self.revived = 0
+        self.revived: int = 0
         """Messages since start."""
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages that are gone: retention was faster."""
 
     def begin(self, writer: CommitLogWriter) -> None:

@@ -70,8 +70,8 @@ class RateLimits:
     """Of one broker."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
-        self.sending = _Way("send")
-        self.reading = _Way("pull")
+        self.sending: _Way = _Way("send")
+        self.reading: _Way = _Way("pull")
         self._told(settings.now)
         settings.listen(self._told)
 

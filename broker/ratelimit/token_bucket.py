@@ -16,7 +16,7 @@ class TokenBucket:
     __slots__ = ("_at", "_tokens", "rate")
 
     def __init__(self, rate: int, now: float) -> None:
-        self.rate = rate
+        self.rate: int = rate
         self._tokens = float(rate)
         self._at = now
 

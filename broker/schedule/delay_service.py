@@ -46,9 +46,9 @@ class DelayService(LeaderService):
         self._seen: dict[int, tuple[int, float]] = {}
         """Of levels whose head was stamped by a clock that was ahead: messages below this offset have been
         here since this time of the loop."""
-        self.delivered = 0
+        self.delivered: int = 0
         """Messages since start."""
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages that could not be delivered: what they waited for is gone."""
 
     def begin(self, writer: CommitLogWriter) -> None:

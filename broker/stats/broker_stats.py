@@ -53,9 +53,9 @@ class BrokerStats(LeaderService):
         self._cluster = cluster_name
         self._totals = totals
         self._day = self._today()
-        self.morning = (0, 0)
+        self.morning: tuple[int, int] = (0, 0)
         """`totals` when the day began, in UTC."""
-        self.yesterday_morning = (0, 0)
+        self.yesterday_morning: tuple[int, int] = (0, 0)
         self._writer: CommitLogWriter | None = None
         self._clear(0)
 
@@ -64,14 +64,17 @@ class BrokerStats(LeaderService):
 
     def _clear(self, now_ms: int) -> None:
         self._tick = 0
-        self.not_counted = 0
+        self.not_counted: int = 0
         """Keys that found no room."""
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
         self._puts: dict[str, Puts] = {}
         self._spare = StatsItem(now_ms)
         """Takes what finds no room."""
-        broker = [StatsItem(now_ms) for _ in range(4)]
-        self.puts_of_broker, self.gets_of_broker, self.found, self.missed = broker
+        self.puts_of_broker: StatsItem = StatsItem(now_ms)
+        self.gets_of_broker: StatsItem = StatsItem(now_ms)
+        self.found: StatsItem = StatsItem(now_ms)
+        self.missed: StatsItem = StatsItem(now_ms)
+        broker = (self.puts_of_broker, self.gets_of_broker, self.found, self.missed)
         names = (BROKER_PUT_NUMS, BROKER_GET_NUMS, BROKER_GET_FOUND, BROKER_GET_MISSED)
         for name, item in zip(names, broker, strict=True):
             self._items[name][self._cluster] = item

@@ -46,9 +46,9 @@ class StatsItem:
     __slots__ = ("_sampled", "_windows", "times", "used", "value")
 
     def __init__(self, now_ms: int) -> None:
-        self.value = 0
-        self.times = 0
-        self.used = 0
+        self.value: int = 0
+        self.times: int = 0
+        self.used: int = 0
         """Tick in which it grew last, as `sample` found."""
         self._sampled: list[tuple[int, int, int]] = [(now_ms, 0, 0)] * len(WINDOWS)
         """The newest sample of each window, kept or not."""
@@ -106,8 +106,8 @@ class Puts:
     __slots__ = ("batched", "messages", "size")
 
     def __init__(self) -> None:
-        self.messages = 0
-        self.size = 0
+        self.messages: int = 0
+        self.size: int = 0
         """Bytes of their records."""
-        self.batched = 0
+        self.batched: int = 0
         """Messages that came in a call that another one is counted for."""

@@ -54,7 +54,7 @@ class ConfigExport:
         self._written: dict[str, int] = {}
         """CRC of what each file holds, without its version."""
         self._told = False
-        self.exports = 0
+        self.exports: int = 0
         """Files written since start."""
 
     async def run(self) -> None:

@@ -46,19 +46,19 @@ class ConsumeQueue:
     )
 
     def __init__(self, topic: str, queue_id: int, bounds: QueueBounds) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.bounds = bounds
-        self.tail = bytearray()
-        self.tail_start = bounds.next
+        self.topic: str = topic
+        self.queue_id: int = queue_id
+        self.bounds: QueueBounds = bounds
+        self.tail: bytearray = bytearray()
+        self.tail_start: int = bounds.next
         """Queue offset of the first unit in `tail`; what is older is in files only."""
-        self.flushed = bounds.next
+        self.flushed: int = bounds.next
         """Units below are in files (page cache at least)."""
-        self.synced = bounds.next
+        self.synced: int = bounds.next
         """Units below are in files and fsynced."""
-        self.directory_made = False
+        self.directory_made: bool = False
         """Whether the directory is known to be there."""
-        self.names_synced = False
+        self.names_synced: bool = False
         """Whether the names of the files so far are known to be durable."""
 
     def append(self, position: int, size: int, tags_code: int) -> None:
@@ -97,7 +97,7 @@ class QueueTable:
     def __init__(self, state: ReplicatedState) -> None:
         self._state = state
         self.by_raw_topic: dict[bytes, dict[int, ConsumeQueue]] = {}
-        self.count = 0
+        self.count: int = 0
         for topic, queues in state.queues.items():
             for queue_id in queues:
                 self.create(topic.encode(), queue_id)

@@ -51,12 +51,12 @@ class Dispatcher:
         self._state = state
         self._queues = queues
         self._tag_codes: dict[bytes, int] = {}
-        self.applied_index = -1
-        self.applied_end = 0
+        self.applied_index: int = -1
+        self.applied_end: int = 0
         """Log offset behind the last applied entry: nothing at or above it is shown to anybody."""
-        self.messages = 0
+        self.messages: int = 0
         """Messages dispatched since start."""
-        self.malformed = 0
+        self.malformed: int = 0
         """Entries of kind MESSAGE that hold no message record: skipped everywhere (safety.md S13)."""
         self.system_ops: list[str] = []
         """Names of the operations applied in the last chunk."""

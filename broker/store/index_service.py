@@ -73,7 +73,7 @@ class IndexService:
         self._progress = f"{root}/{STATE_DIR}/{PROGRESS_FILE}"
         self._limits = store.limits
         self._files: list[KeyFile] = []
-        self.indexed = -1
+        self.indexed: int = -1
         """Log offset below which all keys are in the files; -1 before the first look at them."""
         self._saved: dict[str, object] = {}
         self._ready = asyncio.Event()

@@ -84,13 +84,13 @@ class MessageStore:
     ) -> None:
         self._env = env
         self._root = root
-        self.queue_root = f"{root}/consumequeue"
+        self.queue_root: str = f"{root}/consumequeue"
         self._state_dir = f"{root}/{STATE_DIR}"
-        self.limits = limits or StoreLimits()
-        self.tables = tuple(tables)
-        self.state = ReplicatedState(self.tables)
-        self.queues = QueueTable(self.state)
-        self.dispatcher = Dispatcher(self.state, self.queues)
+        self.limits: StoreLimits = limits or StoreLimits()
+        self.tables: tuple[Source, ...] = tuple(tables)
+        self.state: ReplicatedState = ReplicatedState(self.tables)
+        self.queues: QueueTable = QueueTable(self.state)
+        self.dispatcher: Dispatcher = Dispatcher(self.state, self.queues)
         self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
         """Called once a chunk with the queues that got messages."""
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
@@ -100,7 +100,7 @@ class MessageStore:
         self.leaving: dict[str, None] = {}
         """Topics whose files are still there: until they are gone, nothing is written for a new topic of that
         name."""
-        self.snapshot_index = -1
+        self.snapshot_index: int = -1
         self._log: LogReader | None = None
         self._opened = False
         self._messages_flushed = 0

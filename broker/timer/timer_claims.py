@@ -27,10 +27,10 @@ class TimerClaims(LeaderService):
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
-        self.claimed = 0
-        self.delivering = 0
+        self.claimed: int = 0
+        self.delivering: int = 0
         """What is due up to this time is under way; 0 when nothing is."""
-        self.waiting = 0
+        self.waiting: int = 0
         """About how many messages wait."""
 
     def begin(self, writer: CommitLogWriter) -> None:

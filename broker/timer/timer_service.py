@@ -98,13 +98,13 @@ class TimerService(LeaderService):
         """Taken from the wheel, to be delivered next."""
         self._recalled: dict[int, set[tuple[str, str]]] = {}
         """Of what is delivered now: due time -> real topic and unique key."""
-        self.delivered = 0
+        self.delivered: int = 0
         """Messages since start."""
-        self.recalled = 0
+        self.recalled: int = 0
         """Messages that did not come, as they were recalled."""
-        self.rolled = 0
+        self.rolled: int = 0
         """Messages and recalls that were put into the log again."""
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages that could not be delivered: they, or the topic that they waited for, are gone."""
 
     # -- leadership -----------------------------------------------------------------------------------

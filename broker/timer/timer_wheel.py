@@ -51,8 +51,8 @@ class Progress:
     """Rows of the table `timers`: whether a unit still waits."""
 
     def __init__(self, rows: Sequence[TimerProgress]) -> None:
-        self.rows = in_order(rows)
-        self.begin = self.rows[0].begin if self.rows else END[0]
+        self.rows: list[TimerProgress] = in_order(rows)
+        self.begin: int = self.rows[0].begin if self.rows else END[0]
         """Nothing before this offset waits."""
 
     def waits(self, due: int, offset: int) -> bool:

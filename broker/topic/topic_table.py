@@ -45,11 +45,11 @@ class TopicTable:
         self._pages = _Pages()
         self._overridden: set[str] = set()
         """Names of `system_topics` that are topics of its own."""
-        self.size_told = 0
+        self.size_told: int = 0
         """`size` when the pages were last complete; it encodes nothing."""
         self._preparing = asyncio.Lock()
         self._system_changes = 0
-        self.encoded = 0
+        self.encoded: int = 0
         """Topics encoded since start: while it stays, so does what `entries` gives."""
 
     @property

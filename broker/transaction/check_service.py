@@ -53,11 +53,11 @@ class TransactionCheckService(LeaderService):
         loop time."""
         self._work = 0
         self._bytes = 0
-        self.asked = 0
+        self.asked: int = 0
         """Requests to producers since start."""
-        self.discarded = 0
+        self.discarded: int = 0
         """Transactions that nobody ended."""
-        self.lost = 0
+        self.lost: int = 0
         """Half messages that are gone: retention was faster, or their topic was deleted."""
 
     @property

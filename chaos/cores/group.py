@@ -55,8 +55,8 @@ class CoreNode:
     def __init__(self, name: str, chance: Chance) -> None:
         self.name = name
         self.chance = chance
-        self.hard_state = HardState()
-        self.log = ListLog()
+        self.hard_state: HardState = HardState()
+        self.log: ListLog = ListLog()
         self.may_vote = True
         self.manual_disk = False
         self.elector: Elector | None = None
@@ -112,10 +112,12 @@ class CoreGroup:
         window_bytes: int = 600,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.founders = tuple(voters)
-        self.names = (*voters, *learners)
-        self.nodes = {name: CoreNode(name, chances(place)) for place, name in enumerate(self.names)}
-        self.now = 0.0
+        self.founders: tuple[str, ...] = tuple(voters)
+        self.names: tuple[str, ...] = (*voters, *learners)
+        self.nodes: dict[str, CoreNode] = {
+            name: CoreNode(name, chances(place)) for place, name in enumerate(self.names)
+        }
+        self.now: float = 0.0
         self.bag: list[Envelope] = []
         self.cuts: dict[tuple[str, str], bool] = {}
         """Directions in which messages are lost: True when the connection is known to be gone."""

@@ -25,9 +25,9 @@ class ListLog:
     """A log in memory. `LogView` of replication and `LogTip` of election."""
 
     def __init__(self) -> None:
-        self.first_index = 0
-        self.durable_index = -1
-        self.changes = 0
+        self.first_index: int = 0
+        self.durable_index: int = -1
+        self.changes: int = 0
         """How often entries came or went."""
         self._entries: list[Entry] = []
 

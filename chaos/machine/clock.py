@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, shown_ns: int, wall_skew_ms: int) -> None:
         self._rate_ppb = PPB
-        self.wall_skew_ms = wall_skew_ms
+        self.wall_skew_ms: int = wall_skew_ms
         self.set(0, shown_ns)
 
     @property
@@ -27,8 +27,8 @@ class Clock:
     def set(self, world_ns: int, shown_ns: int) -> None:
         """At a world time it shows this, and keeps its rate: a boot, by chance anything."""
         self._base, self._shown = world_ns, shown_ns
-        self.steady = self._rate_ppb == PPB
-        self.ahead = shown_ns - world_ns  # of the world's time, while it is steady
+        self.steady: bool = self._rate_ppb == PPB
+        self.ahead: int = shown_ns - world_ns  # of the world's time, while it is steady
 
     def drift(self, world_ns: int, rate: float) -> None:
         """Run at another rate from a world time on, without a jump. 0 stands still."""

@@ -39,7 +39,7 @@ class Directory:
     __slots__ = ("durable", "names", "number")
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number: int = number
         self.names: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
 
@@ -74,7 +74,7 @@ class Disk(DiskFaults):
         self._numbers = 0
         self._name_ops: list[NameOp] = []
         self._sequence = 0
-        self.root = Directory(self.next_number())
+        self.root: Directory = Directory(self.next_number())
 
     def next_number(self) -> int:
         """Of files, directories and open files."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dledger.chaos.machine.inode import BLOCK, SECTOR, Inode
 
 if TYPE_CHECKING:
+    import random
+
     from dledger.chaos.machine.world import World
 
 OPERATIONS = ("write", "fsync", "read", "open")
@@ -40,11 +42,11 @@ class DiskFaults:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.rng = world.stream(f"disk/{name}")
-        self.slowness = 1.0
-        self.hung = False
-        self.forgetful = 0.0  # that something is not in memory, each time somebody looks
-        self.troubled = False  # whether reads and writes have to ask
+        self.rng: random.Random = world.stream(f"disk/{name}")
+        self.slowness: float = 1.0
+        self.hung: bool = False
+        self.forgetful: float = 0.0  # that something is not in memory, each time somebody looks
+        self.troubled: bool = False  # whether reads and writes have to ask
         self._room: int | None = None
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []

@@ -85,7 +85,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.inside = False
-        self.installed = False
+        self.installed: bool = False
         self._thread = 0
         self._other: JobThread | None = None  # of a spread job
         # Where, name, the original, its replacement. Made at the first installation.

@@ -50,11 +50,11 @@ class Inode:
     )
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.content = bytearray()
-        self.durable = bytearray()
+        self.number: int = number
+        self.content: bytearray = bytearray()
+        self.durable: bytearray = bytearray()
         self.pending: deque[FileOp] = deque()
-        self.written = 0  # operations ever
+        self.written: int = 0  # operations ever
         self._dirty_end = 0  # zeros from here on
         self._blocks = 0  # so many from the start have room on the device
         self._further_blocks: set[int] = set()  # and these after a hole

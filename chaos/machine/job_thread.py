@@ -15,7 +15,7 @@ class JobThread:
     """Runs one function in slices. `go` is called outside of it, `park` inside."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self.done = False
+        self.done: bool = False
         self._function = function
         self._slice = threading.Semaphore(0)
         self._rest = threading.Semaphore(0)

@@ -36,14 +36,16 @@ class Link:
     )
 
     def __init__(self, settings: Settings, source: Node, target: Node) -> None:
-        self.source = source
-        self.target = target
-        self.usual_latency_ns = settings.loopback_ns if source is target else settings.latency_ns
-        self.latency_ns = self.usual_latency_ns
+        self.source: Node = source
+        self.target: Node = target
+        self.usual_latency_ns: tuple[int, int] = (
+            settings.loopback_ns if source is target else settings.latency_ns
+        )
+        self.latency_ns: tuple[int, int] = self.usual_latency_ns
         self._retransmit_ns = settings.retransmit_ns
-        self.blocked = False
-        self.silent = False  # lets handshakes pass only
-        self.impaired = False  # loss or bandwidth
+        self.blocked: bool = False
+        self.silent: bool = False  # lets handshakes pass only
+        self.impaired: bool = False  # loss or bandwidth
         self._loss = 0.0
         self._ns_per_byte = 0.0
         self._busy_until = 0

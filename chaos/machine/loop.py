@@ -35,6 +35,7 @@ from dledger.chaos.machine.transport import SimTransport
 if TYPE_CHECKING:
     from dledger.chaos.machine.node import Process
     from dledger.chaos.machine.tcp import Listener
+    from dledger.chaos.machine.world import World
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -47,17 +48,17 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one simulated process."""
 
     _in_turn = False  # BaseEventLoop.__init__ asks is_running()
-    get_debug = staticmethod(bool)  # False; every future asks, so not in Python
+    get_debug: Any = staticmethod(bool)  # False; every future asks, so not in Python
 
     def __init__(self, process: Process) -> None:
         super().__init__()
         self.set_debug(False)
         self.process = process
-        self.world = process.world
+        self.world: World = process.world
         self._closed = False
-        self.dead = False
+        self.dead: bool = False
         self._no_turns = False  # dead or stopped
-        self.callbacks = 0
+        self.callbacks: int = 0
         self._clock = process.node.clock
         self._now = self.world.now
         self._wake: int | None = None  # time of the next turn; an event of the world is there for it

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dledger.chaos.machine.link import Link
@@ -34,7 +35,7 @@ class Network(NetworkFaults):
         self.world = world
         self.links: dict[tuple[str, str], Link] = {}
         self._random = world.stream("network")
-        self.random = self._random.random
+        self.random: Callable[[], float] = self._random.random
         self._numbers = 0
         self._ports: dict[str, int] = {}
 

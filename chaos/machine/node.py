@@ -43,18 +43,18 @@ class Node:
         self.world = world
         self.name = name
         self.number = number
-        self.address = f"10.0.{number // 250}.{number % 250 + 1}"
+        self.address: str = f"10.0.{number // 250}.{number % 250 + 1}"
         settings = world.settings
         rng = world.stream(f"node/{name}")
         skew = rng.randint(-settings.wall_skew_ms, settings.wall_skew_ms)
-        self.clock = Clock(rng.randrange(settings.uptime_ns), skew)
-        self.disk = Disk(world, name)
-        self.powered = True
-        self.slowness = 1.0  # of its processor
+        self.clock: Clock = Clock(rng.randrange(settings.uptime_ns), skew)
+        self.disk: Disk = Disk(world, name)
+        self.powered: bool = True
+        self.slowness: float = 1.0  # of its processor
         self.process: Process | None = None
-        self.boots = 1
+        self.boots: int = 1
         self.processes = 0
-        self.boot_id = f"{rng.getrandbits(128):032x}"
+        self.boot_id: str = f"{rng.getrandbits(128):032x}"
         self.listeners: dict[int, Listener] = {}
         self.waiting: list[Flow] = []  # packets to this machine while it is off
         self._random = rng
@@ -74,14 +74,14 @@ class Process:
     """One incarnation of a program on a machine: a loop, an `Env`, open sockets and files."""
 
     def __init__(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
-        self.world = node.world
+        self.world: World = node.world
         self.node = node
-        self.name = node.name
+        self.name: str = node.name
         node.processes += 1
-        self.number = node.processes
-        self.pid = 1000 + node.number * 1000 + self.number
+        self.number: int = node.processes
+        self.pid: int = 1000 + node.number * 1000 + self.number
         self.exit: Exit | None = None
-        self.effects = 0
+        self.effects: int = 0
         self.crash_at: int | None = None
         self.crash_power: str | None = None  # mode of the power cut; None kills
         self.dies_below: str | None = None  # killed in its next write to a path that contains this
@@ -90,10 +90,10 @@ class Process:
         self.stopped = False
         self.endpoints: dict[int, Endpoint] = {}
         self.random: random.Random = self.world.stream(f"process/{node.name}/{self.number}")
-        self.loop = SimLoop(self)
-        self.workers = SimWorkers(self)
-        self.files = SimFiles(node.disk, self)
-        self.env = make_env(self)
+        self.loop: SimLoop = SimLoop(self)
+        self.workers: SimWorkers = SimWorkers(self)
+        self.files: SimFiles = SimFiles(node.disk, self)
+        self.env: Env = make_env(self)
         self.task: asyncio.Task[object] | None = None
         self._main = main
         self._may_raise = may_raise

@@ -27,7 +27,7 @@ class SimSocket:
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
-    proto = socket.IPPROTO_TCP
+    proto: int = socket.IPPROTO_TCP
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -37,11 +37,11 @@ class Flow:
     def __init__(self, network: Network, link: Link) -> None:
         self._network = network
         self._last = 0
-        self.link = link
+        self.link: Link = link
         self.queue: deque[tuple[int, Callable[[Any], None], Any]] = deque()
-        self.stalled = False
-        self.stranded = False  # for ever
-        self.closed = False
+        self.stalled: bool = False
+        self.stranded: bool = False  # for ever
+        self.closed: bool = False
 
     @property
     def target(self) -> Node:
@@ -118,20 +118,20 @@ class Endpoint:
     def __init__(self, network: Network, process: Process, local: Address, remote: Address, to: Node) -> None:
         self.network = network
         self.process = process
-        self.node = process.node
+        self.node: Node = process.node
         self.local = local
         self.remote = remote
-        self.number = network.next_number()
-        self.flow = Flow(network, network.link(process.node, to))
+        self.number: int = network.next_number()
+        self.flow: Flow = Flow(network, network.link(process.node, to))
         self.peer: Endpoint | None = None
         self.transport: SimTransport | None = None
-        self.space = network.world.settings.window
-        self.starved = False  # the program waits for space
-        self.taken = 0  # bytes that the peer read
-        self.eof = False
-        self.broken = False  # reset by the peer
-        self.closed = False  # by the program, or with it
-        self.gone = False  # the kernel knows nothing of it (any more)
+        self.space: int = network.world.settings.window
+        self.starved: bool = False  # the program waits for space
+        self.taken: int = 0  # bytes that the peer read
+        self.eof: bool = False
+        self.broken: bool = False  # reset by the peer
+        self.closed: bool = False  # by the program, or with it
+        self.gone: bool = False  # the kernel knows nothing of it (any more)
         self.watched = False  # by keepalive
         self.discards = False  # a linger time of 0: what is not delivered when it is closed never is
         self._error: OSError | None = None
@@ -339,7 +339,7 @@ class Listener:
         self._backlog = 100
         self._queue: list[Endpoint] = []
         self._handle: asyncio.Handle | None = None
-        self.closed = False
+        self.closed: bool = False
 
     def listen(self, backlog: int) -> None:
         """As `socket.listen`."""

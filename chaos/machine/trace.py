@@ -15,7 +15,7 @@ class Trace:
 
     def __init__(self, sink: Callable[[str], None] | None = None) -> None:
         self.lines: list[str] = []
-        self.count = 0
+        self.count: int = 0
         self._sink = sink if sink is not None else self.lines.append
         self._hash = hashlib.sha256()
 

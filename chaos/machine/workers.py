@@ -60,7 +60,7 @@ class Job:
         self.synced = False  # nothing but plain writes may follow in this job
         self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
         self.thread: JobThread | None = None  # when it is spread
-        self.touched = False  # it uses the disk, and waits for it
+        self.touched: bool = False  # it uses the disk, and waits for it
         self.result: Any = None
         self.error: Exception | None = None
 

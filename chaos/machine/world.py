@@ -72,11 +72,11 @@ class World(Faults):
             gc.collect()
             gc.freeze()
         self.seed = seed
-        self.settings = settings or Settings()
+        self.settings: Settings = settings or Settings()
         self.trace = trace
-        self.guard = guard or Guard()
-        self.now = 0
-        self.events = 0
+        self.guard: Guard = guard or Guard()
+        self.now: int = 0
+        self.events: int = 0
         self.cold_reads = 0
         """Reads that would have waited for a device, on an event loop: to be made by a worker."""
         self.current: Process | None = None
@@ -86,9 +86,11 @@ class World(Faults):
         self.faults: dict[str, int] = {}  # kind -> how many were injected
         self.recent_log: deque[str] = deque(maxlen=self.settings.recent_log_lines)
         self._heap: list[tuple[int, float, Callable[[Any], None], Any]] = []
-        self.tie = self.stream("schedule").random  # orders events of one instant; 53 bits never meet again
-        self.schedule_random = self.stream("turns").random
-        self.network = Network(self)
+        self.tie: Callable[[], float] = self.stream(
+            "schedule"
+        ).random  # orders events of one instant; 53 bits never meet again
+        self.schedule_random: Callable[[], float] = self.stream("turns").random
+        self.network: Network = Network(self)
         self._failure: tuple[str, BaseException | None] | None = None
         self._graveyard: list[tuple[Process, list[asyncio.Task[Any]]]] = []
         self._processes: list[Process] = []

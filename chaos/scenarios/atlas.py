@@ -39,7 +39,7 @@ class Atlas:
 
     def __init__(self, stage: Stage) -> None:
         self.damaged: dict[str, Damage] = {}
-        self.refused = 0
+        self.refused: int = 0
         self._stage = stage
 
     def allows(self, name: str, kind: str) -> bool:

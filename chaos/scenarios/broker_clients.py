@@ -88,8 +88,8 @@ class Program:
     """One client machine."""
 
     def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
-        self.name = stage.client_names[number]
-        self.redirect = number % 2 == 0
+        self.name: str = stage.client_names[number]
+        self.redirect: bool = number % 2 == 0
         """Of the other programs' requests some come to brokers that do not lead, and are forwarded."""
         self.lives = 0
         self._stage = stage
@@ -126,7 +126,7 @@ class Planned(Program):
         super().__init__(stage, number, history, topics)
         self._operations = operations
         self._next = 0
-        self.patience = PATIENCE[number % len(PATIENCE)]
+        self.patience: ProducerOptions = PATIENCE[number % len(PATIENCE)]
         self.last_sent = False
 
     @property
@@ -170,7 +170,7 @@ class Producer(Planned):
     """Sends messages: one by one, several at once, as batches."""
 
     _count = 0
-    sent_again = 0
+    sent_again: int = 0
     """How often `send_again` ended."""
 
     def __init__(
@@ -397,7 +397,7 @@ class PullReader(Consumer):
         self.lives += 1
         life = self.lives
         async with AsyncPullConsumer(self.group, NAMESRV_ADDR, client=self.options(), env=env) as consumer:
-            self.routes = consumer._core.routes
+            self.routes: Mapping[str, TopicRoute] = consumer._core.routes
             next_commit = next_assign = 0
             while True:
                 if self.now() >= next_assign:
@@ -540,7 +540,7 @@ class PushWorker(Consumer):
             client=self.options(),
             env=env,
         )
-        self.routes = consumer._core.routes
+        self.routes: Mapping[str, TopicRoute] = consumer._core.routes
         known = list(self._topics)
         for topic in known:
             consumer.subscribe(topic)

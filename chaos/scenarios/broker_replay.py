@@ -75,7 +75,7 @@ class BrokerReplay:
     """State after the entries up to `index`."""
 
     def __init__(self) -> None:
-        self.index = -1
+        self.index: int = -1
         self._tables: tuple[Oracle, ...] = (*oracles(), Notes())
         self.ends: dict[Queue, int] = {}
         """Next offset of each queue that ever had a message."""
@@ -86,7 +86,7 @@ class BrokerReplay:
         """Those of topics that are deleted, one list for each topic that had that name."""
         self._position = 0
         """Of the newest entry in the log."""
-        self.last_store_ms = 0
+        self.last_store_ms: int = 0
 
     def table(self, kind: type[Kept]) -> Kept:
         """The oracle of one table."""

@@ -100,7 +100,7 @@ class BrokerRun(Run):
 
     def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
         super().__init__(plan, trace)
-        self.broker_history = BrokerHistory()
+        self.broker_history: BrokerHistory = BrokerHistory()
         self._broker_verdict = BrokerVerdict()
         self._programs: list[Program] = []
         self._waits_for = (-1, -1, -1)

@@ -173,9 +173,9 @@ def check_prompt(name: str, broker: Broker) -> None:
 class BrokerStage(Stage):
     """Brokers on the machines of the group."""
 
-    clients = POP[-1] + 1
-    bystanders = (NAMESRV,)
-    may_raise = (NodeFailed, OSError)
+    clients: int = POP[-1] + 1
+    bystanders: tuple[str, ...] = (NAMESRV,)
+    may_raise: tuple[type[BaseException], ...] = (NodeFailed, OSError)
     broker_root = "/store"
     """Where a broker has its files."""
 
@@ -185,9 +185,9 @@ class BrokerStage(Stage):
         elif PROFILES[plan.profile].deletes:
             self.clients = BRIEF_CLIENT + 1
         super().__init__(plan, trace)
-        self.ledger = BrokerReplay()
+        self.ledger: BrokerReplay = BrokerReplay()
         """What everything that was committed so far makes."""
-        self.begun = 0
+        self.begun: int = 0
         """The latest position at which some broker's log began: what was before may not be read any more."""
         self.newer: dict[str, bool] = {}
         """Which brokers are of the newer program, in a run with upgrades."""

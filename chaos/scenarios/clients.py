@@ -31,8 +31,8 @@ class Client:
     """The program of one client machine."""
 
     def __init__(self, stage: Stage, number: int, history: History, operations: list[Operation]) -> None:
-        self.name = stage.client_names[number]
-        self.done = False
+        self.name: str = stage.client_names[number]
+        self.done: bool = False
         self._stage = stage
         self._history = history
         self._operations = operations

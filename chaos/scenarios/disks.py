@@ -201,7 +201,7 @@ class DurableMark:
     def __init__(self, store: StoreOnDisk, *, fsynced: bool = True) -> None:
         self._store = store
         self._fsynced = fsynced
-        self.index = -1
+        self.index: int = -1
 
     def holds(
         self, log: dict[int, Entry], first: int, index: int, rotten: dict[int, Entry] | None = None

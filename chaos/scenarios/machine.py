@@ -48,7 +48,7 @@ class Machine:
     def __init__(self, stage: Stage, name: str) -> None:
         self.stage = stage
         self.name = name
-        self.wipes = 0
+        self.wipes: int = 0
         self.lives = 0
         self.in_use = False
         """A spare machine is not, until its node is to be added."""
@@ -71,7 +71,7 @@ class Machine:
         """Segments that were damaged, maybe in their blank tails."""
         self.armed = False
         """A fault of its disk waits for its moment."""
-        self.node_dir = f"/store/dledger-{name}"
+        self.node_dir: str = f"/store/dledger-{name}"
         self.group: tuple[str, ...] = ()
         """The members that its settings name: those that there were when its store was empty."""
         self.probe: Probe | None = None
@@ -81,8 +81,8 @@ class Machine:
     def renew_reader(self) -> None:
         """The disk was wiped or replaced."""
         disk = self.stage.world.node(self.name).disk
-        self.disk_store = StoreOnDisk(disk, self.node_dir, self.stage.profile.segment)
-        self.durable = DurableMark(self.disk_store, fsynced=self.stage.profile.sync_flush)
+        self.disk_store: StoreOnDisk = StoreOnDisk(disk, self.node_dir, self.stage.profile.segment)
+        self.durable: DurableMark = DurableMark(self.disk_store, fsynced=self.stage.profile.sync_flush)
         self.base = ORIGIN
 
     def wipe(self) -> None:

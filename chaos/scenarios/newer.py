@@ -28,7 +28,7 @@ class Notes:
     """name -> the operation that made it."""
 
     part = "notes"
-    operations = ("note", "unnote")
+    operations: tuple[str, ...] = ("note", "unnote")
 
     def __init__(self) -> None:
         self.rows: dict[str, Mapping[str, Any]] = {}

@@ -44,8 +44,8 @@ class PopJudge:
         self._acked: dict[Once, int] = {}
         """Or gone by retention -> position in the log."""
         self._copied: dict[Once, None] = {}
-        self.revived = 0
-        self.acknowledged = 0
+        self.revived: int = 0
+        self.acknowledged: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
         """One entry. InvariantViolated."""

@@ -83,7 +83,7 @@ class RegisterHost:
     ) -> None:
         """`ballast`: bytes that a snapshot has besides, so that it travels in pieces. `dawdles`: the time (s)
         that it takes for what is awaited."""
-        self.state = State()
+        self.state: State = State()
         self._events = events
         self._ballast = ballast
         self._dawdles = dawdles

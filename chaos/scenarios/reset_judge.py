@@ -46,7 +46,7 @@ class ResetJudge:
         """The last `reset`: index of its entry, where another one of its batch follows, and what it is."""
         self._unheard: dict[tuple[str, str], dict[int, int]] = {}
         self._done: dict[tuple[str, str], list[dict[int, int]]] = {}
-        self.heard = 0
+        self.heard: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
         """One entry. InvariantViolated."""

@@ -42,7 +42,7 @@ class RotFaults(MemberFaults):
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
-        self.atlas = Atlas(stage)
+        self.atlas: Atlas = Atlas(stage)
 
     def rot_kinds(self) -> dict[str, Callable[[Fault], bool]]:
         """The kinds of this module."""

@@ -69,11 +69,11 @@ class Run:
 
     def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
         self.plan = plan
-        self.outcome = Outcome(plan.seed, plan.profile)
+        self.outcome: Outcome = Outcome(plan.seed, plan.profile)
         self._trace = trace
-        self.stage = self.make_stage()
-        self.injector = self.make_injector()
-        self.history = History()
+        self.stage: Stage = self.make_stage()
+        self.injector: Injector = self.make_injector()
+        self.history: History = History()
         self._clients: list[Client] = []
         self._verdict = Verdict()
 

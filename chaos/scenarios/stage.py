@@ -15,7 +15,7 @@ from dledger.chaos.scenarios.machine import Machine
 from dledger.chaos.scenarios.marks import NEVER, Marks
 from dledger.chaos.scenarios.plan import CLIENTS, Plan, draw_protocol
 from dledger.chaos.scenarios.probe import Probe
-from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.profiles import PROFILES, Profile
 from dledger.chaos.scenarios.register_host import RegisterHost, State
 from dledger.config import NodeConfig
 from dledger.errors import EXIT_STORE, NodeFailed
@@ -39,7 +39,7 @@ class WatchedWorld(World):
 
     on_log: Callable[[str], None] | None = None
     on_end: Callable[[Process, Exit], None] | None = None
-    disposed = False
+    disposed: bool = False
 
     def log(self, process: Process, level: str, text: str) -> None:
         super().log(process, level, text)
@@ -77,7 +77,7 @@ OPERATOR = "op"
 class Stage:
     """Machines by name; starts and restarts nodes; remembers what was seen."""
 
-    clients = CLIENTS
+    clients: int = CLIENTS
     """Machines of clients."""
     may_raise: tuple[type[BaseException], ...] = (NodeFailed,)
     """With what a program of the group may end, when its disk failed."""
@@ -86,16 +86,16 @@ class Stage:
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
-        self.profile = PROFILES[plan.profile]
+        self.profile: Profile = PROFILES[plan.profile]
         settings = Settings(spread_chance=self.profile.spread_chance, strict_names=True)
-        self.world = WatchedWorld(plan.seed, settings=settings, trace=trace)
-        self.cluster = Cluster()
-        self.index_units = self.profile.segment // 256
+        self.world: WatchedWorld = WatchedWorld(plan.seed, settings=settings, trace=trace)
+        self.cluster: Cluster = Cluster()
+        self.index_units: int = self.profile.segment // 256
         """In an index file: for segments of about as many entries."""
-        self.chronicle = Chronicle(self.cluster.committed, self.replay)
-        self.marks = Marks()
-        self.batches = Batches(self)
-        self.elections = 0
+        self.chronicle: Chronicle = Chronicle(self.cluster.committed, self.replay)
+        self.marks: Marks = Marks()
+        self.batches: Batches = Batches(self)
+        self.elections: int = 0
         self.at_install: Callable[[str], None] | None = None
         """What to do with the next node that begins to replace its log."""
         self.at_cut: Callable[[str], None] | None = None
@@ -107,12 +107,12 @@ class Stage:
         self.at_snapshot: Callable[[str], None] | None = None
         """What to do with the next node that begins to take a snapshot of its state."""
         self._then: dict[Process, Callable[[], None]] = {}
-        self.names = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
-        self.founders = self.names[: plan.nodes]
+        self.names: tuple[str, ...] = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
+        self.founders: tuple[str, ...] = self.names[: plan.nodes]
         self._seen = self.founders
-        self.client_names = tuple(f"c{number}" for number in range(self.clients))
-        self.peers = {name: f"{name}:{PORT}" for name in self.names}
-        self.machines = {name: Machine(self, name) for name in self.names}
+        self.client_names: tuple[str, ...] = tuple(f"c{number}" for number in range(self.clients))
+        self.peers: dict[str, str] = {name: f"{name}:{PORT}" for name in self.names}
+        self.machines: dict[str, Machine] = {name: Machine(self, name) for name in self.names}
         for name in self.founders:
             self.machines[name].in_use = True
         for name in (*self.client_names, *self.bystanders):

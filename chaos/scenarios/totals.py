@@ -20,15 +20,15 @@ class Totals:
     """Adds up outcomes; all figures are those of the outcomes, times in virtual seconds."""
 
     def __init__(self) -> None:
-        self.seeds = 0
-        self.resumed = 0
+        self.seeds: int = 0
+        self.resumed: int = 0
         """Of them, played by an earlier command."""
         self._played_s = 0.0
-        self.simulated_s = 0.0
-        self.slowest_recovery_s = 0.0
-        self.events = 0
-        self.entries = 0
-        self.elections = 0
+        self.simulated_s: float = 0.0
+        self.slowest_recovery_s: float = 0.0
+        self.events: int = 0
+        self.entries: int = 0
+        self.elections: int = 0
         self.profiles: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.history: dict[str, int] = {}

@@ -42,7 +42,9 @@ class TransactionJudge:
         self._by_position: dict[int, int] = {}
         self._batch: list[tuple[str, int]] = []
         """Messages that end a transaction, of the batch that is read now: how, and position of the half."""
-        self.ended = self.given_up = self.committed_when_asked = 0
+        self.ended: int = 0
+        self.given_up: int = 0
+        self.committed_when_asked: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
         """One entry. InvariantViolated."""

@@ -47,10 +47,10 @@ class CountingHost:
     """Saves its state in `<directory>/count` about every second, and when told to."""
 
     def __init__(self, env: Env, directory: str) -> None:
-        self.count = 0
-        self.digest = ""
-        self.applied = -1
-        self.opened = asyncio.Event()
+        self.count: int = 0
+        self.digest: str = ""
+        self.applied: int = -1
+        self.opened: asyncio.Event = asyncio.Event()
         """The log is open: role and term are known."""
         self._env = env
         self._directory = directory

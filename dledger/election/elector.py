@@ -104,13 +104,13 @@ class Elector:
         self._log = log
         self._rng = rng
         self._peers: tuple[str, ...] = ()
-        self.may_stand = True
+        self.may_stand: bool = True
         """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
         does not stand."""
-        self.health = 0
+        self.health: int = 0
         """`Health` flags of this node, told to the leader."""
         self.leader_id: str | None = None
-        self.commanded_term = -1
+        self.commanded_term: int = -1
         """The last term that began with a hand-over which an operator asked for, as far as is known here."""
         self._leader_heard = -1e9
         self._leader_gone = False
@@ -121,7 +121,7 @@ class Elector:
         self._votes: dict[str, VoteResult] = {}
         """Answers to the request for votes in this term; empty when this candidate sent none."""
         self._failed_rounds = 0
-        self.patience_s = 0.0
+        self.patience_s: float = 0.0
         self._round_ends = 0.0
         """Until when a pre-vote that nobody answers is not repeated."""
         self._save_s = 0.0
@@ -143,9 +143,9 @@ class Elector:
         """Begin with what the store holds, and the members as it knows them. (A shell that must answer before
         its store is open makes an elector of nothing, and opens it later.)"""
         self._voters: tuple[str, ...] = tuple(sorted(voters))
-        self.may_vote = may_vote
+        self.may_vote: bool = may_vote
         """False while the store is not to be trusted: neither votes nor stands (S3)."""
-        self.term = hard_state.term
+        self.term: int = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self._self_id in self._voters else State.LEARNER
         # With leases a restarted voter keeps the promise that its former life may have given to a leader.

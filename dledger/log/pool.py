@@ -41,8 +41,8 @@ class SegmentPool:
         self._ready: list[str] = []
         self._opened = False
         self._sequence = 0
-        self.warm_taken = 0
-        self.cold_taken = 0
+        self.warm_taken: int = 0
+        self.cold_taken: int = 0
 
     @property
     def ready(self) -> int:

@@ -60,8 +60,8 @@ class ReadableLog:
         """Highest store time of a record that this log was seen to end with (S15), -1 before there is one."""
         self.covered = False
         """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
-        self.faulty = FaultyEntries()
-        self.suspects = FaultyEntries()
+        self.faulty: FaultyEntries = FaultyEntries()
+        self.suspects: FaultyEntries = FaultyEntries()
         """Those of the faulty ones that a read could not believe: to be examined before anybody is asked."""
         self.on_damage: Callable[[], None] = lambda: None
         """Called when entries became faulty."""

@@ -76,11 +76,11 @@ class Scrubber:
         self._bytes_per_s = bytes_per_s
         self._pause_s = pause_s
         self._retuned = asyncio.Event()
-        self.passes = 0
-        self.checked_index = -1
+        self.passes: int = 0
+        self.checked_index: int = -1
         """Last entry that this pass has checked."""
-        self.checked_bytes = 0
-        self.found = 0
+        self.checked_bytes: int = 0
+        self.found: int = 0
         """Suspicious ranges met since start."""
 
     def retune(self, bytes_per_s: int, pause_s: float) -> None:

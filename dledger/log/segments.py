@@ -22,7 +22,7 @@ class Segments:
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, hot_segments: int) -> None:
         self._env = env
-        self.directory = f"{node_dir}/{DATA_DIR}"
+        self.directory: str = f"{node_dir}/{DATA_DIR}"
         self.size = segment_size
         self._hot = hot_segments
         self._starts: list[int] = []

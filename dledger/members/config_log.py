@@ -49,12 +49,12 @@ class ConfigLog:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self.identity = Identity(config.group, config.self_id, "", config.segment_size)
+        self.identity: Identity = Identity(config.group, config.self_id, "", config.segment_size)
         """Whose store this is; without an incarnation until it is open."""
         self._founders = Configuration()
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
-        self.unsure = FaultyEntries()
+        self.unsure: FaultyEntries = FaultyEntries()
         """Entries that cannot be read, and may be configurations (`dledger.members.search`)."""
 
     def open(

@@ -40,7 +40,7 @@ class MemberEffects:
         self._events = events
         self.leaving: dict[str, tuple[int, float, str]] = {}
         """Removed by this leadership and perhaps not told yet: index of the entry, since when, address."""
-        self.dials = Dials(self._config.self_id, self._peers.dial)
+        self.dials: Dials = Dials(self._config.self_id, self._peers.dial)
 
     # Who
 

@@ -16,9 +16,9 @@ class Applier:
     """`applied_index` follows the commit index, never beyond what is durable and whole here."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
-        self.applied_index = -1
+        self.applied_index: int = -1
         """Last entry that the host applied."""
-        self.busy = asyncio.Lock()
+        self.busy: asyncio.Lock = asyncio.Lock()
         """Held during each step; whoever replaces the host's state takes it."""
         self._log = context.log
         self._host = context.host

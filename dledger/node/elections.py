@@ -46,7 +46,7 @@ class Elections:
             config.lease_s,
         )
         # That of an empty learner, so that the node can be asked at any time: `Elector.open` follows.
-        self.elector = Elector(
+        self.elector: Elector = Elector(
             settings, config.self_id, (), HardState(), log, env.random, 0.0, may_vote=False
         )
         self._peers = peers

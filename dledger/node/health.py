@@ -76,7 +76,7 @@ class HealthWatch:
         self._trust = trust
         self._workers = workers
         self._metrics = metrics
-        self.patience_s = 0.0
+        self.patience_s: float = 0.0
         """For how much longer than the election time-outs this node waits for others: it lacks cores."""
         self._above_limit = False
         self._faulty_since = 0.0

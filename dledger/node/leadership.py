@@ -34,7 +34,7 @@ class Leadership:
     ) -> None:
         self.appender: Appender | None = None
         """Seals entries; not None only while this node serves."""
-        self.serving = False
+        self.serving: bool = False
         """This node leads, and its term is open and applied."""
         self._say = context.env.log.child(f"leader.{context.config.self_id}")
         self._config = context.config

@@ -19,16 +19,16 @@ class NodeMetrics:
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
-        self.flushes = 0
-        self.flushed_entries = 0
-        self.flushed_bytes = 0
-        self.flush_seconds = 0.0
-        self.flush_seconds_max = 0.0
-        self.loop_lag_max_s = 0.0
-        self.loop_lag_s = 0.0
-        self.core_wait_s = 0.0
+        self.flushes: int = 0
+        self.flushed_entries: int = 0
+        self.flushed_bytes: int = 0
+        self.flush_seconds: float = 0.0
+        self.flush_seconds_max: float = 0.0
+        self.loop_lag_max_s: float = 0.0
+        self.loop_lag_s: float = 0.0
+        self.core_wait_s: float = 0.0
         """How long the loop had to wait for a core lately, between two probes."""
-        self.loop_lag_max_waited_s = 0.0
+        self.loop_lag_max_waited_s: float = 0.0
         """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
 
     def flushed(self, stats: FlushStats) -> None:

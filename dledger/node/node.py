@@ -76,7 +76,7 @@ class Node:
         self._store = StoreFiles(env, config)
         first_question = env.random.getrandbits(QUESTION_BITS)
         # What all parts may use.
-        self.log = LogStore(
+        self.log: LogStore = LogStore(
             env,
             config.node_dir,
             segment_size=config.segment_size,
@@ -84,12 +84,14 @@ class Node:
             pool_segments=config.pool_segments,
             sync_flush=config.sync_flush,
         )
-        self.members = ConfigLog(config)
-        self.held = HeldMessages(lambda peer, message: self.inbox.handle(peer, message), self._released)
-        self.peers = Peers(env, config, self.fail, port=port, tls=tls)
-        self.elections = Elections(env, config, self.log, self.peers, self.held, self)
+        self.members: ConfigLog = ConfigLog(config)
+        self.held: HeldMessages = HeldMessages(
+            lambda peer, message: self.inbox.handle(peer, message), self._released
+        )
+        self.peers: Peers = Peers(env, config, self.fail, port=port, tls=tls)
+        self.elections: Elections = Elections(env, config, self.log, self.peers, self.held, self)
         self.elector = self.elections.elector
-        self.replicator = Replicator(env, config, self.log, self.peers, self.held, self)
+        self.replicator: Replicator = Replicator(env, config, self.log, self.peers, self.held, self)
         context = NodeContext(
             env=env,
             config=config,
@@ -104,18 +106,20 @@ class Node:
             replicator=self.replicator,
         )
         # The parts, each with those that it asks.
-        self.applier = Applier(context, self)
-        self.membership = MemberEffects(context, self)
-        self.joining = Joining(context, self._store, self.membership)
-        self.trust = Trust(context, self.membership, self.joining.wake)
-        self.snapshots = Snapshots(context, self.applier, self.trust, self)
-        self.leadership = Leadership(context, self.membership, self.applier, self)
-        self.reconfiguration = Reconfiguration(context, self.membership, self.leadership)
-        self.reads = ReadPoints(context, self.leadership, self.applier, first_question)
-        self.repairer = Repairer(context, self)
-        self.scrubber = Scrubber(self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s)
-        self.metrics = NodeMetrics(env.pauses)
-        self.health = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
+        self.applier: Applier = Applier(context, self)
+        self.membership: MemberEffects = MemberEffects(context, self)
+        self.joining: Joining = Joining(context, self._store, self.membership)
+        self.trust: Trust = Trust(context, self.membership, self.joining.wake)
+        self.snapshots: Snapshots = Snapshots(context, self.applier, self.trust, self)
+        self.leadership: Leadership = Leadership(context, self.membership, self.applier, self)
+        self.reconfiguration: Reconfiguration = Reconfiguration(context, self.membership, self.leadership)
+        self.reads: ReadPoints = ReadPoints(context, self.leadership, self.applier, first_question)
+        self.repairer: Repairer = Repairer(context, self)
+        self.scrubber: Scrubber = Scrubber(
+            self.log, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
+        )
+        self.metrics: NodeMetrics = NodeMetrics(env.pauses)
+        self.health: HealthWatch = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
         # Those who speak with all of them.
         parts = NodeParts(
@@ -134,7 +138,7 @@ class Node:
         )
         self._status = NodeStatus(context, parts)
         self._requests = ClientRequests(context, parts, self._status)
-        self.inbox = Inbox(context, parts, self._requests, self)
+        self.inbox: Inbox = Inbox(context, parts, self._requests, self)
 
     # What its host and its operators ask
 

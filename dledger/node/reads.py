@@ -94,9 +94,9 @@ class ReadPoints:
         self._number = first_number
         self._scheduled = False
         self._retry: asyncio.TimerHandle | None = None
-        self.rounds = 0
+        self.rounds: int = 0
         """Rounds of heartbeats sent for reads, for metrics."""
-        self.by_lease = 0
+        self.by_lease: int = 0
         """Reads that a lease answered."""
 
     # Asking

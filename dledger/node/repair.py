@@ -74,8 +74,8 @@ class Repairer:
         """Of each peer the newest."""
         self._asked = asyncio.Event()
         self._answers: dict[str, str] = {}
-        self.repaired_entries = 0
-        self.unfitting = 0
+        self.repaired_entries: int = 0
+        self.unfitting: int = 0
 
     # Asking
 

@@ -72,7 +72,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Protocol version that both sides speak; 0 until the hello was accepted."""
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
-        self.error = ""
+        self.error: str = ""
         """Why the connection ended, or is about to."""
         self.garbage = False
         """Whether it ended because something arrived that is not of the protocol."""
@@ -80,7 +80,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """What the dialling side must repeat before it is believed (see `dledger.peers.peers`)."""
         self.names: tuple[str, ...] = ()
         """Names in the other side's certificate; empty without TLS."""
-        self.lost = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """Done when the connection is gone."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the hello of the other side was accepted (dialled connections)."""
@@ -94,7 +94,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_made = on_made
-        self.max_frame = max_frame
+        self.max_frame: int = max_frame
         self._held = 0
         self._full = False
         self._parsing = False

@@ -65,7 +65,7 @@ class PeerPort:
         self._joined: set[str] = set()
         self._failed: set[str] = set()
         self._strangers: list[PeerConnection] = []
-        self.refusals = Refusals(env.log.child("port"))
+        self.refusals: Refusals = Refusals(env.log.child("port"))
         """What was refused before it was known for which group it was."""
 
     async def open(self) -> None:

@@ -23,7 +23,7 @@ class Outbox:
     """Frames of one connection that are sent in order, each cut into pieces if the other side knows them."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.bytes: int = 0
         """Bytes that wait."""
         self._frames: deque[memoryview] = deque()
         self._sent = 0

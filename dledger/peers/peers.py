@@ -126,9 +126,9 @@ class Peers:
         self._strayed: dict[str, str] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
-        self.too_new = 0
+        self.too_new: int = 0
         """Messages that were not sent, because the peer's version of the protocol does not know them."""
-        self.sources = Sources(env, config, self, tls=tls is not None)
+        self.sources: Sources = Sources(env, config, self, tls=tls is not None)
         self._refusals = Refusals(self._log)
         self.refusals: dict[str, str] = {}
         """What was said last against a connection to a peer, for the operator, until one stands."""

@@ -88,7 +88,7 @@ class Replicator:
         self._peers = peers
         self._held = held
         self._events = events
-        self.commit_index = -1
+        self.commit_index: int = -1
         """Up to here everything is known to be committed, of what this log holds."""
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None

@@ -59,7 +59,7 @@ class Sources:
         self._log = env.log.child("sources")
         self._config = config
         self._connections = connections
-        self.guarded = not tls and ANYBODY not in config.allowed_sources
+        self.guarded: bool = not tls and ANYBODY not in config.allowed_sources
         self._allowed = [ipaddress.ip_network(text) for text in config.allowed_sources if text != ANYBODY]
         self._found: dict[str, tuple[IpAddress, ...]] = {}
         """What the names of members stood for when they were looked up last."""

@@ -53,8 +53,8 @@ class FollowerReplication:
     def __init__(self, term: int, leader: str, log: LogView) -> None:
         self.term = term
         self.leader = leader
-        self.matched = -1
-        self.leader_commit = -1
+        self.matched: int = -1
+        self.leader_commit: int = -1
         self.trusted = True
         """False while this store lost entries that it had acknowledged: then it counts for nothing until it
         holds what the leader has committed (S9)."""

@@ -149,7 +149,7 @@ class LeaderReplication:
     ) -> None:
         """`offer`: the snapshot for peers behind this log, the one that it begins at if possible."""
         self.term = term
-        self.commit_index = commit_index
+        self.commit_index: int = commit_index
         self.opening_index = opening_index
         """The entry that opened the term: nothing commits by counting before it does."""
         self.progress: dict[str, Progress] = {}

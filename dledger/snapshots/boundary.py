@@ -47,8 +47,8 @@ class BoundarySnapshots:
         self._on_published = on_published
         self._waiting: deque[_Taken] = deque()
         self._wake = asyncio.Event()
-        self.taken = 0
-        self.skipped = 0
+        self.taken: int = 0
+        self.skipped: int = 0
 
     def reached(self, index: int, pos: int) -> None:
         """Entry `index` is applied, and the next one begins a segment at `pos`."""

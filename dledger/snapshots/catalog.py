@@ -47,16 +47,16 @@ class SnapshotCatalog:
 
     def __init__(self, env: Env, node_dir: str, keep: int) -> None:
         self._env = env
-        self.directory = f"{node_dir}/{SNAPSHOTS_DIR}"
+        self.directory: str = f"{node_dir}/{SNAPSHOTS_DIR}"
         self._begins_file = f"{node_dir}/{BEGINS_FILE}"
         self._keep = keep
         self._manifests: dict[int, Manifest] = {}
         self._lock = asyncio.Lock()
-        self.changing = asyncio.Lock()
+        self.changing: asyncio.Lock = asyncio.Lock()
         """Held while the beginning of the log moves: one at a time."""
         self.begins: int | None = None
         """Where the store says that its log begins; None when it never said."""
-        self.replacing = False
+        self.replacing: bool = False
         """It must begin there, whatever it holds: an install passed its point of no return."""
 
     @property

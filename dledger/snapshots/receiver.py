@@ -75,9 +75,9 @@ class InstallReceiver:
         self._waiting: deque[tuple[str, InstallSnapshot]] = deque(maxlen=MAX_WAITING)
         self._wake = asyncio.Event()
         self._deferred: list[tuple[str, Message]] = []
-        self.replacing = False
+        self.replacing: bool = False
         """The log is being replaced: pushes must be deferred."""
-        self.done = 0
+        self.done: int = 0
 
     # Start
 

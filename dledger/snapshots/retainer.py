@@ -38,9 +38,9 @@ class Retainer:
         self._any_hour = False
         self._asked_until = 0.0
         self._unfinished = False
-        self.used_ratio = 0.0
+        self.used_ratio: float = 0.0
         """Share of the file system in use at the last round."""
-        self.removals = 0
+        self.removals: int = 0
 
     def retune(self, settings: RetentionSettings) -> None:
         """Other settings, from now on."""

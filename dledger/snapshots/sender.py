@@ -34,8 +34,8 @@ class InstallSender:
         self._wake = asyncio.Event()
         self._loaded: tuple[Offer, bytes] | None = None
         self._complained: dict[str, str] = {}
-        self.started = 0
-        self.bytes = 0
+        self.started: int = 0
+        self.bytes: int = 0
 
     def offer(self) -> Offer | None:
         """The snapshot at the log's beginning, or the next one that is usable."""

@@ -31,11 +31,13 @@ class Snapshots:
         self._log = context.log
         self._host = context.host
         self._replicator = context.replicator
-        self.catalog = SnapshotCatalog(context.env, config.node_dir, config.retention.snapshots_kept)
-        self.boundary = BoundarySnapshots(context, self.catalog, self._published)
-        self.sender = InstallSender(context, self.catalog)
-        self.receiver = InstallReceiver(context, applier, trust, self.catalog, events)
-        self.retainer = Retainer(context, applier, self.catalog)
+        self.catalog: SnapshotCatalog = SnapshotCatalog(
+            context.env, config.node_dir, config.retention.snapshots_kept
+        )
+        self.boundary: BoundarySnapshots = BoundarySnapshots(context, self.catalog, self._published)
+        self.sender: InstallSender = InstallSender(context, self.catalog)
+        self.receiver: InstallReceiver = InstallReceiver(context, applier, trust, self.catalog, events)
+        self.retainer: Retainer = Retainer(context, applier, self.catalog)
         context.replicator.installs = self.sender
 
     # Start

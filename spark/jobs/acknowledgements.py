@@ -23,7 +23,7 @@ from dledger.spark.jobs.errors import JobError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-NAMES = {
+NAMES: dict[str, tuple[str, ...]] = {
     "id": ("id", "uniqueid", "msgid", "messageid", "message_id", "uniq_key"),
     "topic": ("topic",),
     "broker": ("brokername", "broker", "group"),

@@ -31,6 +31,7 @@ CHOICE = (
     *TOPIC_CHOICE,
     "group",
     "tags",
+    "keys",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",

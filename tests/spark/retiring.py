@@ -14,18 +14,18 @@ class Retiring:
 
     inner: ReplicaSource
     doomed: tuple[str, ...]
-    looked: str
 
     @property
     def place(self) -> str:
         return self.inner.place
 
     def look(self) -> Look:
-        """The driver looks once for mistakes in the arguments, and once more to plan."""
+        """Stores are listed once, by who makes the job."""
         look = self.inner.look()
-        mark = Path(self.looked)
-        if mark.exists():
-            for path in self.doomed:
-                Path(path).unlink(missing_ok=True)
-        mark.touch()
+        for path in self.doomed:
+            Path(path).unlink(missing_ok=True)
         return look
+
+    def claim(self) -> Look:
+        """What it knows to be committed."""
+        return self.inner.claim()

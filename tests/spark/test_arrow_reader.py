@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,46 @@ def test_the_programs_of_the_page_run(program: Program, log: Log, tmp_path: Path
     done = run_without(["pyspark"], code.replace("/var/lib/dledger", str(store)))
     assert done.stderr == ""
     assert "orders" in done.stdout or "messages" in done.stdout or "partition" in done.stdout
+
+
+def test_messages_are_chosen_by_key(tmp_path: Path) -> None:
+    log = Log()
+    log.open_term(1)
+    texts = [["a"], ["b", "a"], [], ["ab"], ["c"], ["b"]]
+    log.batch(
+        [
+            {"topic": "orders", "body": b"", "properties": f"KEYS\1{' '.join(keys)}\2" if keys else ""}
+            for keys in texts
+        ]
+    )
+    (store, *_) = write_group(log, tmp_path)
+
+    def offsets(**options: Any) -> list[int]:
+        return dledger.read(str(store), **options).read_all()["offset"].to_pylist()
+
+    assert offsets(keys="a c") == [0, 1, 4]
+    assert offsets(keys=["b"]) == [1, 5]
+    assert offsets(keys="nobody") == []
+    for wrong in ("", [], ["a b"], [1], '["a"'):
+        with pytest.raises(BadOption, match="keys"):
+            dledger.read(str(store), keys=wrong)
+
+
+def test_columns_are_those_asked_for_in_their_order(log: Log, tmp_path: Path) -> None:
+    (store, *_) = write_group(log, tmp_path)
+    frame = dledger.read(str(store), columns=["offset", "headers", "topic"])
+    assert frame.schema.names == ["offset", "headers", "topic"]
+    assert frame.read_all().num_rows == sum(map(len, log.queues.values()))
+    assert dledger.read(str(store), columns=["value"]).read_next_batch().num_columns == 1
+    assert dledger.read(str(store), view="queues", columns=["topic"]).schema.names == ["topic"]
+    with pytest.raises(BadOption, match=r"'offsets'.*'offset'"):
+        dledger.read(str(store), columns=["offsets"])
+    with pytest.raises(BadOption, match="_corrupt"):
+        dledger.read(str(store), columns=["_corrupt"])
+    with pytest.raises(BadOption, match="includeValue"):
+        dledger.read(str(store), columns=["value"], includeValue=False)
+
+
+def test_without_pyarrow_it_says_what_to_install() -> None:
+    done = run_without(["pyarrow"], "from dledger import *\nread('/nowhere')")
+    assert "dledger.read needs pyarrow: pip install 'dledger[arrow]'" in done.stderr.splitlines()[-1]

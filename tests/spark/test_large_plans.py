@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow")
 
 from dledger.audit.layout import Replica, Segment
 from dledger.formats.store_files import Checkpoint
+from dledger.runtime.files import OsFiles
 from dledger.spark.option_values import BadOption
 from dledger.spark.options import parse
 from dledger.spark.parts import MOST_TASKS, PACK_BYTES, task_bytes
@@ -50,6 +51,24 @@ def test_segments_are_grouped(huge: Replica, partition_bytes: int | None, tasks:
     packs = packed(pieces(huge, huge.committed, None, target), None, partition_bytes)
     assert len(packs) == tasks
     assert sum(map(len, packs)) == SEGMENTS
+
+
+def test_an_audit_of_it_is_planned_without_another_look(
+    huge: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    from dledger.audit import replicas
+    from dledger.spark.audit_source import AuditReader, drill_options, scan_options
+
+    view = replicas.StoreReplica(huge, OsFiles())
+    monkeypatch.setattr(replicas, "open_store", None)  # whoever plans lists nothing
+    options = scan_options(replicas.Look((view,)))
+    assert sum(map(len, options.values())) < 2_000_000
+    packs = AuditReader(options).partitions()
+    assert len(packs) <= MOST_TASKS + 1
+    assert sum(len(pack.parts) for pack in packs) == SEGMENTS + 2  # and what belongs to no segment
+    (drilled,) = AuditReader(drill_options([view], [(5 * ENTRIES, 5 * ENTRIES + 9)])).partitions()
+    assert [part.task.start for part in drilled.parts] == [5 * SIZE]
 
 
 def test_small_logs_are_shared_as_before() -> None:

@@ -128,11 +128,14 @@ def test_a_wrong_path_is_told_without_a_job(spark: Any, tmp_path: Path) -> None:
     assert "no such directory" in report.findings[0].detail
 
 
-def test_what_is_shuffled_is_digests_whatever_is_damaged(spark: Any, tmp_path: Path) -> None:
+def test_what_is_shuffled_is_digests_and_a_row_of_each_queue_whatever_is_damaged(
+    spark: Any, tmp_path: Path
+) -> None:
     stores, log = write_big_group(tmp_path / "stores", 30_000_000, segment_size=1 << 20, body=300)
     _, clean, report = audits(spark, stores, 1)
     assert report.findings == []
-    assert 0 < clean < 64 * 3 * (log.last // BLOCK_ENTRIES + 1)
+    blocks = log.last // BLOCK_ENTRIES + 1  # a task holds all segments of a replica
+    assert 0 < clean < 64 * 3 * (blocks + len(log.queues))
     for count in (1, 30):
         damaged = damaged_copy(stores[0], tmp_path / f"damaged{count}" / "n0", count)
         _, shuffled, report = audits(spark, [damaged, *stores[1:]], 1)

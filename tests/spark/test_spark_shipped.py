@@ -95,13 +95,12 @@ def test_segments_that_retention_removes_meanwhile_are_no_damage(
     gone = tuple(path for paths in doomed.values() for path in paths)
     with live_group(stores) as group:
         if live:
-            sources: list[Any] = [Retiring(source(group), gone, str(tmp_path / "looked"))]
+            sources: list[Any] = [Retiring(source(group), gone)]
         else:
             sources = [
                 Retiring(
                     StoreSource(str(store), OsFiles()),
                     doomed.get(number, ()),
-                    str(tmp_path / f"looked{number}"),
                 )
                 for number, store in enumerate(stores)
             ]

@@ -10,7 +10,7 @@ class Delays:
     """level -> queue offset of the first message that waits."""
 
     part = "delays"
-    operations = ("delay",)
+    operations: tuple[str, ...] = ("delay",)
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}

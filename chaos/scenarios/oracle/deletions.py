@@ -10,7 +10,7 @@ class Deletions:
     """name -> log offset."""
 
     part = "deletions"
-    operations = ("topic_delete", "topic_delete_over", "group_delete")
+    operations: tuple[str, ...] = ("topic_delete", "topic_delete_over", "group_delete")
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}

@@ -10,7 +10,7 @@ class Groups:
     """name -> the operation that made it what it is."""
 
     part = "groups"
-    operations = ("group",)
+    operations: tuple[str, ...] = ("group",)
 
     def __init__(self) -> None:
         self.rows: dict[str, Mapping[str, Any]] = {}

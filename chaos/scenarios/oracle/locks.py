@@ -10,7 +10,7 @@ class Locks:
     """(group, topic, queue id) -> client id of the owner."""
 
     part = "locks"
-    operations = ("lock", "locks", "unlocks")
+    operations: tuple[str, ...] = ("lock", "locks", "unlocks")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, int], str] = {}

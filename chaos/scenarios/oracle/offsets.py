@@ -10,7 +10,7 @@ class Offsets:
     """group -> (topic, queue id) -> where it goes on."""
 
     part = "offsets"
-    operations = ("offsets", "reset")
+    operations: tuple[str, ...] = ("offsets", "reset")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[tuple[str, int], int]] = {}

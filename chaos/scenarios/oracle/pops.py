@@ -14,7 +14,7 @@ class Pops:
     """(group, topic, queue, start, time) -> the operation, with the offsets that are left."""
 
     part = "pops"
-    operations = ("pop", "pop_done")
+    operations: tuple[str, ...] = ("pop", "pop_done")
 
     def __init__(self) -> None:
         self.rows: dict[Key, Row] = {}
@@ -47,7 +47,7 @@ class PopOrders:
     """(group, topic, queue) -> the latest operation."""
 
     part = "pop_orders"
-    operations = ("pop_order", "pop_order_end")
+    operations: tuple[str, ...] = ("pop_order", "pop_order_end")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, int], Row] = {}
@@ -74,7 +74,7 @@ class Versions:
     """State versions that were noted."""
 
     part = "versions"
-    operations = ("version",)
+    operations: tuple[str, ...] = ("version",)
 
     def __init__(self) -> None:
         self.rows: dict[int, None] = {}
@@ -96,7 +96,7 @@ class RequestModes:
     """(topic, group) -> the latest operation."""
 
     part = "request_modes"
-    operations = ("request_mode",)
+    operations: tuple[str, ...] = ("request_mode",)
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Row] = {}

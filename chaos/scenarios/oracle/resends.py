@@ -10,7 +10,7 @@ class Resends:
     """Unique id -> the latest operation."""
 
     part = "resends"
-    operations = ("resend", "resend_over")
+    operations: tuple[str, ...] = ("resend", "resend_over")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}

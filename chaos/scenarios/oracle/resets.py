@@ -10,7 +10,7 @@ class Resets:
     """(group, topic) -> queue id -> new offset."""
 
     part = "resets"
-    operations = ("offset_reset", "reset_over", "reset_heard")
+    operations: tuple[str, ...] = ("offset_reset", "reset_over", "reset_heard")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], dict[int, int]] = {}

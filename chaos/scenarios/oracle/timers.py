@@ -10,7 +10,7 @@ class Timers:
     """Offset of the first message of a row -> (time in ms, queue offset) behind the last one delivered."""
 
     part = "timers"
-    operations = ("timer", "timer_end")
+    operations: tuple[str, ...] = ("timer", "timer_end")
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[int, int]] = {}

@@ -10,11 +10,11 @@ class Topics:
     """name -> the operation that made it what it is."""
 
     part = "topics"
-    operations = ("topic",)
+    operations: tuple[str, ...] = ("topic",)
 
     def __init__(self) -> None:
         self.rows: dict[str, Mapping[str, Any]] = {}
-        self.version = 0
+        self.version: int = 0
 
     def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
         self.version += self.rows.get(op["name"]) != op

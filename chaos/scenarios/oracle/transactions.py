@@ -10,7 +10,7 @@ class Transactions:
     """Queue offset of the half message -> the latest operation."""
 
     part = "transactions"
-    operations = ("transaction", "transaction_end")
+    operations: tuple[str, ...] = ("transaction", "transaction_end")
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, Any]] = {}

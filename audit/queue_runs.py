@@ -1,0 +1,81 @@
+"""What is said of a queue in segment after segment, as one row where nothing is between. Pure.
+
+Merging may be done in any order and place (by a task for its segments, then for all of a queue): the result
+is the same, and `audit.coverage` finds the same in it as in the rows of single segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dledger.audit.findings import QueueRow, QueueRunRow
+
+
+def as_run(row: QueueRow) -> QueueRunRow:
+    """The row of one segment."""
+    return QueueRunRow(
+        replica=row.replica,
+        segment=row.segment,
+        last_segment=row.segment,
+        topic=row.topic,
+        queue_id=row.queue_id,
+        first_offset=row.first_offset,
+        last_offset=row.last_offset,
+        before_last=-1,
+        due=row.due,
+    )
+
+
+def promised(run: QueueRunRow, last_index: int, applied: int) -> QueueRunRow:
+    """With all that the broker promised, as `applied` (`ReplicaRow`) says it: of rows that were made earlier,
+    their own `due` may be less. `last_index`: of the last entry of the run's last segment."""
+    return run._replace(due=run.last_offset) if last_index <= applied else run
+
+
+def merged(runs: Iterable[QueueRunRow]) -> Iterator[QueueRunRow]:
+    """Neighbours as one. Those of one queue must come together, by segment."""
+    open_run: QueueRunRow | None = None
+    for run in runs:
+        if open_run is None:
+            open_run = run
+        elif _goes_on(open_run, run):
+            open_run = open_run._replace(
+                last_segment=run.last_segment,
+                last_offset=run.last_offset,
+                before_last=max(open_run.last_offset, run.before_last),
+                due=max(open_run.due, run.due),
+            )
+        else:
+            yield open_run
+            open_run = run
+    if open_run is not None:
+        yield open_run
+
+
+def _goes_on(run: QueueRunRow, following: QueueRunRow) -> bool:
+    same = (run.replica, run.topic, run.queue_id) == (
+        following.replica,
+        following.topic,
+        following.queue_id,
+    )
+    return same and run.last_segment < following.segment and run.last_offset + 1 == following.first_offset
+
+
+class QueueRuns:
+    """Runs of several segments of any replicas, gathered one after another: one of each queue is open.
+
+    Segments of one replica must come in the order of its log.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str, int], list[QueueRunRow]] = {}
+
+    def add(self, run: QueueRunRow) -> None:
+        """The next one of its queue."""
+        mine = self._runs.setdefault((run.replica, run.topic, run.queue_id), [])
+        mine[-1:] = merged([*mine[-1:], run])
+
+    def rows(self) -> Iterator[QueueRunRow]:
+        """By replica and queue, each by segment."""
+        for key in sorted(self._runs):
+            yield from self._runs[key]
