@@ -65,8 +65,8 @@ async def main(
             tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
             tasks.start("settings", broker.settings_requests.run())
-            if broker.access is not None:
-                tasks.start("accounts", broker.access.run())
+            if broker.accounts is not None:
+                tasks.start("accounts", broker.accounts.run())
             if on_ready is not None:
                 on_ready(broker)
             await stop.wait()

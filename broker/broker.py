@@ -15,7 +15,10 @@ from dledger.broker.admin.tables_processor import TablesProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
-from dledger.broker.auth.access_control import AccessControl
+from dledger.broker.auth.access_control import Access, AccessControl, read_accounts
+from dledger.broker.auth.auth_processor import AuthProcessor
+from dledger.broker.auth.init_users import InitUsers
+from dledger.broker.auth.user_access import UserAccess
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
@@ -96,6 +99,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
+    AuthProcessor,
     StatsProcessor,
     QueryProcessor,
     ReplicationProcessor,
@@ -181,12 +185,27 @@ class Broker:
         self.rates = RateLimits(settings)
         self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
-        self.access: AccessControl | None = None
+        self.access: Access | None = None
         """Who may make which request; None: everybody may."""
+        self.accounts: AccessControl | None = None
+        """The same, where it is by accounts in a file."""
+        file = config.acl_file or join(dirname(source.path) if source else "", "plain_acl.yml")
         if config.acl_enable:
-            file = config.acl_file or join(dirname(source.path) if source else "", "plain_acl.yml")
-            self.access = AccessControl(env, file, origins)
-            self.access.load()
+            self.access = self.accounts = AccessControl(env, file, origins)
+            self.accounts.load()
+        users: UserAccess | None = None
+        if config.authentication_enabled:
+            self.access = users = UserAccess(
+                self.store,
+                origins,
+                config.cluster_name,
+                config.authorization_enabled,
+                config.authentication_whitelist,
+                config.authorization_whitelist,
+            )
+        migrated = None
+        if config.migrate_auth:
+            _, migrated = read_accounts(env.files, file, "migrateAuthFromV1Enabled")
         context = BrokerContext(
             env=env,
             settings=settings,
@@ -214,6 +233,7 @@ class Broker:
             audit_jobs=self.audit_jobs,
             members=self.members,
             origins=origins,
+            by_super_user=(lambda request: True) if users is None else users.is_super,
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
@@ -243,6 +263,7 @@ class Broker:
                 self.revives,
                 self.transactions,
                 self.forgetting,
+                InitUsers(config, migrated, env.log.child("auth")),
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""

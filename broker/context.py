@@ -28,6 +28,7 @@ from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting.client import RemotingClient
+from dledger.remoting.commands import Request
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
@@ -79,6 +80,8 @@ class BrokerContext:
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
     origins: Origins
     """Where forwarded requests come from."""
+    by_super_user: Callable[[Request], bool]
+    """Whether a request, which was let in, is a super user's; anybody is one where nobody has to sign in."""
     settings_requests: SettingsRequests
     """Changes of settings, one after the other."""
     figures: Callable[[], dict[str, str]]

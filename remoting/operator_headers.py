@@ -82,3 +82,36 @@ class CorrectionOffsetHeader(Header):
     compareGroup: str
     topic: str
     filterGroups: str | None = None
+
+
+class UserHeader(Header):
+    """3001 to 3004 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER, AUTH_GET_USER."""
+
+    username: str = ""
+
+
+class ListUsersHeader(Header):
+    """3005 AUTH_LIST_USER. `filter`: what a name has in it."""
+
+    filter: str | None = None
+
+
+class SubjectHeader(Header):
+    """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` and a name."""
+
+    subject: str = ""
+
+
+class DeleteAclHeader(Header):
+    """3008 AUTH_DELETE_ACL; without a resource all of the subject's."""
+
+    subject: str = ""
+    policyType: str | None = None
+    resource: str | None = None
+
+
+class ListAclsHeader(Header):
+    """3010 AUTH_LIST_ACL. Filters: what a subject, or a resource, has in it."""
+
+    subjectFilter: str | None = None
+    resourceFilter: str | None = None

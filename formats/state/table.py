@@ -61,6 +61,8 @@ class Row(msgspec.Struct, frozen=True):
 
     operation: ClassVar[str]
     """Name of the operation that puts it; also what it is called in views."""
+    secret: ClassVar[frozenset[str]] = frozenset()
+    """Fields that views leave out."""
 
     def op(self) -> dict[str, Any]:
         """The operation that creates or replaces this row; so it stands in snapshots, too."""
@@ -135,8 +137,8 @@ class Table(Protocol):
         """Inverse of `TableCopy.own_pieces`."""
 
     def forget(self, kind: str, name: str) -> None:
-        """The topic or the group (`kind`) of this name is deleted: nothing of it stays. Of kind "config" a
-        group's configuration goes, and nothing else."""
+        """The topic, the group or the user (`kind`) of this name is deleted: nothing of it stays. Of kind
+        "config" a group's configuration goes, and nothing else."""
 
     def copy(self) -> TableCopy:
         """Quick, and nothing of it is sorted."""
@@ -157,7 +159,8 @@ class Declared(Generic[K, R]):
     `remove`: name of the operation that removes a row; its fields are those of the key. `more`: further
     operations. `versioned`: the number of changes is part of the state (DataVersion.counter). `topic_field`,
     `queue_field`: fields that have columns of their own in views, where a row has them. `of`: fields whose
-    topic or group a row is a part of, kind (`Table.forget`) -> field of the key: it goes when that goes.
+    topic, group or user a row is a part of, kind (`Table.forget`) -> field of the key: it goes when that
+    goes.
     """
 
     name: str
@@ -279,10 +282,10 @@ class DeclaredTable(Generic[K, R]):
     def rows_of_view(self) -> Iterator[StateRow]:
         """See `Table`. The name of a row is the first field of its key."""
         declared = self.declaration
-        kind = declared.row.operation
+        kind, hidden = declared.row.operation, {"op", *declared.row.secret}
         for _, row in sorted(self.rows.items()):
             topic, queue = getattr(row, declared.topic_field, None), getattr(row, declared.queue_field, None)
-            data = {name: value for name, value in row.op().items() if name != "op"}
+            data = {name: value for name, value in row.op().items() if name not in hidden}
             yield StateRow(kind, str(getattr(row, declared.key[0])), topic, queue, None, data)
 
     def _row(self, op: Op) -> R:
