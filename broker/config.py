@@ -27,6 +27,7 @@ from dledger.formats.message_ids import is_ipv4, pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
 from dledger.formats.state import User
 from dledger.log.retention import RetentionSettings
+from dledger.remoting.exposure import open_address
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.remoting_tls import TlsSettings
@@ -507,6 +508,13 @@ class BrokerConfig:
     def client_addr(self) -> str:
         """Where clients reach this broker."""
         return join_address(self.broker_ip, self.listen_port)
+
+    @property
+    def open_address(self) -> str:
+        """Where anybody who reaches this broker may read, send and administer; empty where nobody may."""
+        if self.acl_enable or self.authentication_enabled:
+            return ""
+        return open_address(self.bind_address, self.listen_port, self.client_tls)
 
     @property
     def store_host(self) -> bytes:

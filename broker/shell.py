@@ -94,6 +94,12 @@ def shell(argv: list[str] | None = None) -> int:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:
         env.log.warning(warning)
+    if config.open_address:
+        env.log.warning(
+            "whoever reaches this broker may read, send, delete and change settings: there are no accounts "
+            "(aclEnable, authenticationEnabled). Keep it on a private network, or bindAddress=127.0.0.1",
+            address=config.open_address,
+        )
     if config.lacks_store_ip:
         found = ipv4_address(config.broker_ip)
         if not found:
