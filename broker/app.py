@@ -58,6 +58,7 @@ async def main(
             tasks.start("ship", broker.shipper.run())
             tasks.start("remoting", broker.server.run())
             tasks.start("client", broker.client.run())
+            tasks.start("name-servers", broker.name_servers.run())
             tasks.start("registration", broker.registrar.keep_informed())
             tasks.start("store", broker.store.run())
             tasks.start("index", broker.index.run())

@@ -47,6 +47,7 @@ from dledger.broker.pop.pop_processor import PopProcessor
 from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
 from dledger.broker.ratelimit.rate_limits import RateLimits
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
@@ -167,7 +168,8 @@ class Broker:
         self.pop_ledger = PopLedger(self.store, settings)
         self.timer_claims = TimerClaims(settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.name_servers = NameServers(env, settings)
+        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client, self.name_servers)
         self.exports = ConfigExport(
             env,
             config.store_root,
@@ -218,6 +220,7 @@ class Broker:
             deletions=self.deletions,
             clients=self.clients,
             client=self.client,
+            name_servers=self.name_servers,
             offsets=self.offsets,
             pops=self.pop_ledger,
             timers=self.timer_claims,

@@ -27,6 +27,7 @@ from dledger.formats.message_ids import is_ipv4, pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
 from dledger.formats.state import User
 from dledger.log.retention import RetentionSettings
+from dledger.remoting.address_server import DOMAIN, SUBGROUP, url_of
 from dledger.remoting.exposure import open_address
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
@@ -160,6 +161,16 @@ def _place(text: str) -> str:
     return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
 
 
+def _address_server(text: str) -> str:
+    url_of(text)
+    return text
+
+
+def _subgroup(text: str) -> str:
+    url_of(DOMAIN, text)
+    return text
+
+
 def _host(text: str) -> str:
     return check_host(text.removeprefix("[").removesuffix("]"))
 
@@ -203,6 +214,24 @@ class BrokerConfig:
         tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, hot=True, important=True)
     ] = ()
     """NameServers to register with: `host:port;host:port`."""
+    namesrv_by_dns: Annotated[bool, Setting("fetchNameSrvAddrByDnsLookup", hot=True)] = False
+    """Whether a name in `namesrvAddr` means every IP address that the resolver has for it; asked every
+    `updateNameServerAddrPeriod`."""
+    namesrv_dns_interval_s: Annotated[
+        float, Setting("updateNameServerAddrPeriod", 100, 86_400_000, "ms", hot=True)
+    ] = 120.0
+    """Time between two such questions."""
+    namesrv_by_address_server: Annotated[bool, Setting("fetchNamesrvAddrByAddressServer", hot=True)] = False
+    """Whether an address server tells where the NameServers are, if `namesrvAddr` is empty:
+    `GET http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
+    address_server: Annotated[str, Setting("rmqAddressServerDomain", parse=_address_server)] = DOMAIN
+    """Its domain, `domain:port`, or a URL."""
+    address_server_group: Annotated[str, Setting("rmqAddressServerSubGroup", parse=_subgroup)] = SUBGROUP
+    """Name of the list of addresses there."""
+    address_server_interval_s: Annotated[
+        float, Setting("fetchNamesrvAddrInterval", 100, 86_400_000, "ms", hot=True)
+    ] = 10.0
+    """Time between two questions. What is known stays where there is no answer."""
     store_root: StoreRoot = "store"
     """Directory of the store."""
     dledger_enabled: Annotated[bool, Setting("enableDLegerCommitLog")] = True
@@ -508,6 +537,13 @@ class BrokerConfig:
     def client_addr(self) -> str:
         """Where clients reach this broker."""
         return join_address(self.broker_ip, self.listen_port)
+
+    @property
+    def address_server_url(self) -> str:
+        """What is to be asked for the NameServers; empty where nothing is."""
+        if self.namesrv_addr or not self.namesrv_by_address_server:
+            return ""
+        return url_of(self.address_server, self.address_server_group)
 
     @property
     def open_address(self) -> str:

@@ -18,6 +18,7 @@ from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.ratelimit.rate_limits import RateLimits
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
@@ -57,6 +58,7 @@ class BrokerContext:
     clients: Clients
     client: RemotingClient
     """Connections of our own, to other members and to NameServers."""
+    name_servers: NameServers
     offsets: PendingOffsets
     pops: PopLedger
     """What was popped and is not acknowledged."""
