@@ -252,6 +252,9 @@ class BrokerConfig:
     `autoCreateTopicEnable` lets it."""
     trace_topic: Annotated[str, Setting("msgTraceTopicName", parse=name)] = "RMQ_SYS_TRACE_TOPIC"
     """Its name."""
+    zone: Annotated[str, Setting("rocketmq.zone", parse=_name_or_none)] = ""
+    """Zone of the group, for clients that use brokers of their own zone alone (`rocketmq.zone.mode` of Java
+    clients); equal on all its members."""
     http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
     """Port of `/health` and `/metrics`; 0: off."""
     http_address: Annotated[str, Setting("httpAddress", parse=_host_or_none)] = ""

@@ -191,6 +191,7 @@ class Registrar(LeaderService):
             heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
             bodyCrc32=crc,
             wholeTable=True,
+            zoneName=config.zone or None,
         )
         try:
             response = await self._client.invoke(
