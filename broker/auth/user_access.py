@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 
-from dledger.broker.auth.actions import TOPIC, done_by
+from dledger.broker.auth.actions import TOPIC, done_by, resource_named
 from dledger.broker.auth.plain_acl import PUB
-from dledger.broker.auth.policies import Action, Policies
+from dledger.broker.auth.policies import Policies
 from dledger.broker.auth.required import RULES
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
 from dledger.broker.store.message_store import MessageStore
-from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.state import ACLS, USERS, ReplicatedState, User
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
@@ -32,6 +31,8 @@ MAX_TEXT = 200
 """Characters of a name in the text of a refusal."""
 _BEAT = "acl-heartbeat"
 _UNKNOWN = object()
+_SENDS = {int(code): rule.topic for code, rule in RULES.items() if rule.plain_topic and rule.perm == PUB}
+"""Codes of sends -> the header field with the topic."""
 _Decision = tuple[str, str, int, str]
 """User, resource, actions, address."""
 
@@ -39,10 +40,12 @@ _Decision = tuple[str, str, int, str]
 class _Who:
     """A user, ready to be checked."""
 
-    __slots__ = ("key", "policies", "user")
+    __slots__ = ("key", "policies", "sends", "user")
 
     def __init__(self, user: User, policies: Policies) -> None:
         self.user = user
+        self.sends: set[str | None] = set()
+        """Topics that it may send to, from wherever: the shortest way for the most frequent request."""
         self.key = SigningKey(user.password.encode())
         self.policies = policies
 
@@ -57,11 +60,21 @@ class _View:
         self.acls = state[ACLS]
         self.versions = self.users.version, self.acls.version
         self.decided: dict[_Decision, bool | None] = {}
+        self._kept = 0
         self._known: dict[str, _Who] = {}
 
     def current(self, state: ReplicatedState) -> bool:
         users, acls = self.versions
         return self.state is state and self.users.version == users and self.acls.version == acls
+
+    def keep(self) -> None:
+        """One more decision is to be kept."""
+        if self._kept >= MAX_DECISIONS:
+            self._kept = 0
+            self.decided.clear()
+            for who in self._known.values():
+                who.sends.clear()
+        self._kept += 1
 
     def who(self, name: str) -> _Who | None:
         found = self._known.get(name)
@@ -137,21 +150,19 @@ class UserAccess:
         fields.pop(FORWARDED_FOR, None)
         if not compare_digest(who.key.signature(fields, request.body), signed):
             raise _denied("check signature failed.")
-        if user.superuser or not self._authorize or request.code in self._unjudged:
+        if user.superuser or not self._authorize:
             return
-        self._permit(view, who, connection, request, fields)
+        sent = _SENDS.get(request.code)
+        if sent is not None and fields.get(sent) in who.sends:
+            return
+        if request.code not in self._unjudged:
+            self._permit(view, who, connection, request, fields)
 
     def _permit(
         self, view: _View, who: _Who, connection: Connection, request: Request, fields: Mapping[str, str]
     ) -> None:
         host = self._host(connection, request) if who.policies.by_address else ""
         code = request.code
-        rule = RULES.get(code)
-        if rule is not None and rule.plain_topic and rule.perm == PUB:  # a send: not through the iterator
-            topic = fields.get(rule.topic, "")
-            if topic and not topic.startswith(RETRY_PREFIX):
-                self._decide(view, who, TOPIC + topic, Action.PUB, host, connection, request)
-                return
         beat = None
         if code == RequestCode.HEART_BEAT:  # large, and the same again and again
             beat = view.serial, who.user.name, host, blake2b(request.body, digest_size=16).digest()
@@ -164,6 +175,11 @@ class UserAccess:
             self._decide(view, who, resource, actions, host, connection, request)
         if beat is not None:
             connection.attributes[_BEAT] = beat
+        elif code in _SENDS and not host:
+            topic = fields.get(_SENDS[code])
+            if topic is not None and TOPIC + topic == resource_named(topic):
+                view.keep()
+                who.sends.add(topic)
 
     def _decide(
         self,
@@ -182,8 +198,7 @@ class UserAccess:
             return
         if allowed is _UNKNOWN:
             allowed = who.policies.decide(resource, actions, host)
-            if len(decided) >= MAX_DECISIONS:
-                decided.clear()
+            view.keep()
             decided[key] = allowed
             if allowed:
                 return
