@@ -274,7 +274,9 @@ class ClientCore:
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused."""
-        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic, True))
+        zone = self.options.zone
+        header = GetRouteHeader(topic, True, "true", zone) if zone else GetRouteHeader(topic, True)
+        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise TopicNotFound(
                 f"no broker serves the topic {topic!r}: create it with create_topic(), or start the brokers",

@@ -72,6 +72,9 @@ class ClientOptions:
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """Account whose key requests are signed with, where brokers have access control; by default that in
     ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
+    zone: str = ""
+    """Use brokers of this zone alone (`rocketmq.zone` with `rocketmq.zone.mode`), and groups that have no
+    master."""
     address_server: str = ""
     """Who tells where the NameServers are, for clients that are given none: a domain, `domain:port`, or a
     URL (rocketmq.namesrv.domain). Asked when the client opens, and every 120 s."""

@@ -341,6 +341,29 @@ def test_what_cannot_be_meant_is_refused_and_changes_nothing(tmp_path: Path) -> 
     run(test)
 
 
+def test_users_entries_and_answers_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "dledger.broker.auth.auth_processor"
+
+    async def test() -> None:
+        world = await opened(tmp_path)
+        monkeypatch.setattr(f"{module}.MAX_USERS", 5)
+        reply = await create(world, "sixth")
+        assert (reply.code, reply.remark) == (1, "the limit of 5 users is reached")
+        assert (await create(world, "consumer")).code == 0, "it is there"
+        monkeypatch.setattr(f"{module}.MAX_ACL_ENTRIES", 7)
+        subject, more = {"subject": "User:nobody"}, acl("nobody", [("*", "All", "Deny")])
+        reply = await ask(world, RequestCode.AUTH_CREATE_ACL, subject, more)
+        assert reply.code == 1 and "7 of all" in (reply.remark or "")
+        again = acl("consumer", [("Topic:orders", "Sub", "Deny")])
+        assert (await ask(world, RequestCode.AUTH_UPDATE_ACL, {"subject": "User:consumer"}, again)).code == 0
+        monkeypatch.setattr(f"{module}.MAX_ANSWER", 100)
+        for code in (RequestCode.AUTH_LIST_USER, RequestCode.AUTH_LIST_ACL):
+            reply = await ask(world, code, {})
+            assert (reply.code, reply.remark) == (1, "a list of more than 100 bytes: ask with a filter")
+
+    run(test)
+
+
 def test_what_is_done_already_is_done(tmp_path: Path) -> None:
     """mqadmin tells every broker of a cluster, and each tells the leader."""
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import cast
 
 import pytest
+from namesrv_kit import nameserver
 
+from dledger import AsyncProducer, ClientOptions
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
 from dledger.remoting.bodies import TopicRoute, decode_body
@@ -140,5 +142,20 @@ def test_brokers_are_told_order_configurations_unless_switched_off(told: bool) -
         body = world.register("b", {0: "10.0.0.1:1"}).body
         assert (b'{"T":"b:4"}' in body) is told
         assert b'"orderTopicConf":"b:4"' in world.route()
+
+    run(test)
+
+
+def test_our_client_asks_for_its_zone() -> None:
+    async def test() -> None:
+        async with nameserver() as world:
+            body = encode_registration(Registration({"T": TopicConfig("T", 2, 2, 6)}, DataVersion(1, 1, 1)))
+            for name, zone in (("east", "east"), ("west", "west")):
+                header = RegisterBrokerHeader(name, f"{name}:1", "c", "", 0, zoneName=zone)
+                assert (await world.call(RequestCode.REGISTER_BROKER, header, body)).code == 0
+            for zone, names in (("", {"east", "west"}), ("West", {"west"})):
+                options = ClientOptions(zone=zone)
+                async with AsyncProducer("PG", world.address, client=options) as producer:
+                    assert {queue.broker_name for queue in await producer.queues("T")} == names
 
     run(test)
