@@ -25,7 +25,7 @@ from dledger.runtime.env import Env
 BRIEF_GROUP, BRIEF_NAMES, BRIEF_QUEUES, BRIEF_SENDS, BRIEF_CYCLES = "brief-readers", 2, 2, 6, 30
 BRIEF_PAUSE_S = (0.05, 1.5)
 BRIEF_LOOKS = 25
-USER_CHANGES = 3
+USER_CHANGES = 2
 """Of users and policies, after each topic."""
 T = TypeVar("T")
 
