@@ -140,7 +140,7 @@ USERS_OPS = [
             ),
             st.integers(0, 4),
         ),
-        max_size=30,
+        max_size=14,
     )
 )
 def test_what_is_pending_is_what_will_be(steps: list[tuple[Op, int]]) -> None:
