@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 
-from dledger.broker.auth.actions import TOPIC, done_by, resource_named
+from dledger.broker.auth.actions import TOPIC, done_by
 from dledger.broker.auth.plain_acl import PUB
 from dledger.broker.auth.policies import Policies
 from dledger.broker.auth.required import RULES
@@ -177,7 +177,7 @@ class UserAccess:
             connection.attributes[_BEAT] = beat
         elif code in _SENDS and not host:
             topic = fields.get(_SENDS[code])
-            if topic is not None and TOPIC + topic == resource_named(topic):
+            if topic is not None:
                 view.keep()
                 who.sends.add(topic)
 

@@ -380,6 +380,20 @@ def test_what_is_done_already_is_done(tmp_path: Path) -> None:
     run(test)
 
 
+def test_what_is_done_but_not_committed_is_not_answered(tmp_path: Path) -> None:
+    """Of two equal requests neither is, before the entry is applied."""
+
+    async def test() -> None:
+        world = await opened(tmp_path)
+        header, body = {"username": "twice"}, b'{"password":"x"}'
+        signed = Credentials("root", "root-secret").sign(header, body)
+        asked = [world.ask(RequestCode.AUTH_CREATE_USER, signed, body) for _ in range(2)]
+        assert not any(one.done for one in asked)
+        assert [(await one).code for one in asked] == [0, 0]
+
+    run(test)
+
+
 def test_nothing_is_written_before_all_voters_know_it(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(str(tmp_path / "store"))
@@ -528,6 +542,12 @@ def test_a_leader_creates_its_first_user_once_and_waits_for_the_voters(
             while not users:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert users == {"root": ROOT}
+        root, body = {"username": "root"}, b'{"password":"changed"}'
+        assert (await ask(world, RequestCode.AUTH_UPDATE_USER, root, body)).code == 0
+        world.node.follow(None)
+        world.node.lead()  # what was changed since stays
+        await asyncio.sleep(0.02)
+        assert users["root"].password == "changed"
         task.cancel()
 
     run(test)
