@@ -22,6 +22,7 @@ from typing import cast
 
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.ports import Node
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_table import TopicTable
@@ -103,7 +104,9 @@ async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
     state = _filled(count)
     client = RemotingClient(env, limits=ClientLimits(), on_connection_lost=lambda address: None)
     table = TopicTable(lambda: state, system_topics(config))
-    registrar = Registrar(env, LiveSettings(env, SETTINGS, config), cast(Node, _Serving()), table, client)
+    settings = LiveSettings(env, SETTINGS, config)
+    servers = NameServers(env, settings)
+    registrar = Registrar(env, settings, cast(Node, _Serving()), table, client, servers)
     gc.collect()
     gc.freeze()
     turns = _Turns()

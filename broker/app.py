@@ -58,6 +58,7 @@ async def main(
             tasks.start("ship", broker.shipper.run())
             tasks.start("remoting", broker.server.run())
             tasks.start("client", broker.client.run())
+            tasks.start("name-servers", broker.name_servers.run())
             tasks.start("registration", broker.registrar.keep_informed())
             tasks.start("store", broker.store.run())
             tasks.start("index", broker.index.run())
@@ -65,8 +66,8 @@ async def main(
             tasks.start("services", broker.services.run())
             tasks.start("client-sweep", broker.run_client_sweep())
             tasks.start("settings", broker.settings_requests.run())
-            if broker.access is not None:
-                tasks.start("accounts", broker.access.run())
+            if broker.accounts is not None:
+                tasks.start("accounts", broker.accounts.run())
             if on_ready is not None:
                 on_ready(broker)
             await stop.wait()

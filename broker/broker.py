@@ -15,7 +15,10 @@ from dledger.broker.admin.tables_processor import TablesProcessor
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.audit.shipping import Shipper, ShipSettings
-from dledger.broker.auth.access_control import AccessControl
+from dledger.broker.auth.access_control import Access, AccessControl, read_accounts
+from dledger.broker.auth.auth_processor import AuthProcessor
+from dledger.broker.auth.init_users import InitUsers
+from dledger.broker.auth.user_access import UserAccess
 from dledger.broker.background import Background
 from dledger.broker.client.client_processor import ClientProcessor
 from dledger.broker.client.clients import Clients
@@ -44,6 +47,7 @@ from dledger.broker.pop.pop_processor import PopProcessor
 from dledger.broker.pop.revive_service import PopReviveService
 from dledger.broker.ports import Node
 from dledger.broker.ratelimit.rate_limits import RateLimits
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Processor, body_limits, handler_table
 from dledger.broker.schedule.delay_service import DelayService
@@ -96,6 +100,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     AssignmentProcessor,
     TopicProcessor,
     AdminProcessor,
+    AuthProcessor,
     StatsProcessor,
     QueryProcessor,
     ReplicationProcessor,
@@ -165,7 +170,8 @@ class Broker:
         self.pop_ledger = PopLedger(self.store, settings)
         self.timer_claims = TimerClaims(settings)
         self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client)
+        self.name_servers = NameServers(env, settings)
+        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client, self.name_servers)
         self.exports = ConfigExport(
             env,
             config.store_root,
@@ -183,12 +189,27 @@ class Broker:
         self.rates = RateLimits(settings)
         self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
-        self.access: AccessControl | None = None
+        self.access: Access | None = None
         """Who may make which request; None: everybody may."""
+        self.accounts: AccessControl | None = None
+        """The same, where it is by accounts in a file."""
+        file = config.acl_file or join(dirname(source.path) if source else "", "plain_acl.yml")
         if config.acl_enable:
-            file = config.acl_file or join(dirname(source.path) if source else "", "plain_acl.yml")
-            self.access = AccessControl(env, file, origins)
-            self.access.load()
+            self.access = self.accounts = AccessControl(env, file, origins)
+            self.accounts.load()
+        users: UserAccess | None = None
+        if config.authentication_enabled:
+            self.access = users = UserAccess(
+                self.store,
+                origins,
+                config.cluster_name,
+                config.authorization_enabled,
+                config.authentication_whitelist,
+                config.authorization_whitelist,
+            )
+        migrated = None
+        if config.migrate_auth:
+            _, migrated = read_accounts(env.files, file, "migrateAuthFromV1Enabled")
         context = BrokerContext(
             env=env,
             settings=settings,
@@ -201,6 +222,7 @@ class Broker:
             deletions=self.deletions,
             clients=self.clients,
             client=self.client,
+            name_servers=self.name_servers,
             offsets=self.offsets,
             pops=self.pop_ledger,
             timers=self.timer_claims,
@@ -216,6 +238,7 @@ class Broker:
             audit_jobs=self.audit_jobs,
             members=self.members,
             origins=origins,
+            by_super_user=(lambda request: True) if users is None else users.is_super,
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
@@ -245,6 +268,7 @@ class Broker:
                 self.revives,
                 self.transactions,
                 self.forgetting,
+                InitUsers(config, migrated, env.log.child("auth")),
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""

@@ -10,13 +10,25 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated
 
+from dledger.broker.auth.auth_settings import (
+    AUTH_CLASSES,
+    format_codes,
+    format_init_user,
+    format_inner_user,
+    parse_codes,
+    parse_init_user,
+    parse_inner_user,
+)
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
 from dledger.broker.store.message_store import StoreLimits
 from dledger.config import MAX_RATE, BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
 from dledger.formats.addresses import check_host, join_address, split_address
 from dledger.formats.message_ids import is_ipv4, pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
+from dledger.formats.state import User
 from dledger.log.retention import RetentionSettings
+from dledger.remoting.address_server import DOMAIN, SUBGROUP, url_of
+from dledger.remoting.exposure import open_address
 from dledger.remoting.limits import ServerLimits
 from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.remoting_tls import TlsSettings
@@ -60,19 +72,24 @@ IGNORED = MappingProxyType(
         "flushConsumerOffsetHistoryInterval": "consumer offsets are in the replicated log",
         "sendMessageThreadPoolNums": "one event loop takes all messages",
         "queryMessageThreadPoolNums": "one event loop takes all requests",
+        **dict.fromkeys(
+            (
+                *("userCacheMaxNum", "userCacheExpiredSecond", "userCacheRefreshSecond"),
+                *("aclCacheMaxNum", "aclCacheExpiredSecond", "aclCacheRefreshSecond"),
+                *("statefulAuthenticationCacheMaxNum", "statefulAuthenticationCacheExpiredSecond"),
+                *("statefulAuthorizationCacheMaxNum", "statefulAuthorizationCacheExpiredSecond"),
+            ),
+            "users and policies are in memory, and what was decided is forgotten when they change",
+        ),
         "storePathCommitLog": "everything lies below storePathRootDir",
     }
 )
 """Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
 _OFF = ("false", "")
-_NO_ACL = (
-    "this broker has access control by accounts in a file (aclEnable, aclFile), not by users and policies"
-)
+_OWN_PROVIDER = "users and policies are in the replicated log here, and each request is checked: leave it out"
 PROTECTIVE = MappingProxyType(
     {
-        "authenticationEnabled": Protective(_OFF, _NO_ACL),
-        "authorizationEnabled": Protective(_OFF, _NO_ACL),
-        "migrateAuthFromV1Enabled": Protective(_OFF, _NO_ACL),
+        **{name: Protective((*values, ""), _OWN_PROVIDER) for name, values in AUTH_CLASSES.items()},
         "brokerPermission": Protective(
             ("6", ""), "a broker takes reads and writes. Take permissions from topics (updateTopic -p)"
         ),
@@ -144,6 +161,16 @@ def _place(text: str) -> str:
     return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
 
 
+def _address_server(text: str) -> str:
+    url_of(text)
+    return text
+
+
+def _subgroup(text: str) -> str:
+    url_of(DOMAIN, text)
+    return text
+
+
 def _host(text: str) -> str:
     return check_host(text.removeprefix("[").removesuffix("]"))
 
@@ -187,6 +214,24 @@ class BrokerConfig:
         tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, hot=True, important=True)
     ] = ()
     """NameServers to register with: `host:port;host:port`."""
+    namesrv_by_dns: Annotated[bool, Setting("fetchNameSrvAddrByDnsLookup", hot=True)] = False
+    """Whether a name in `namesrvAddr` means every IP address that the resolver has for it; asked every
+    `updateNameServerAddrPeriod`."""
+    namesrv_dns_interval_s: Annotated[
+        float, Setting("updateNameServerAddrPeriod", 100, 86_400_000, "ms", hot=True)
+    ] = 120.0
+    """Time between two such questions."""
+    namesrv_by_address_server: Annotated[bool, Setting("fetchNamesrvAddrByAddressServer", hot=True)] = False
+    """Whether an address server tells where the NameServers are, if `namesrvAddr` is empty:
+    `GET http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
+    address_server: Annotated[str, Setting("rmqAddressServerDomain", parse=_address_server)] = DOMAIN
+    """Its domain, `domain:port`, or a URL."""
+    address_server_group: Annotated[str, Setting("rmqAddressServerSubGroup", parse=_subgroup)] = SUBGROUP
+    """Name of the list of addresses there."""
+    address_server_interval_s: Annotated[
+        float, Setting("fetchNamesrvAddrInterval", 100, 86_400_000, "ms", hot=True)
+    ] = 10.0
+    """Time between two questions. What is known stays where there is no answer."""
     store_root: StoreRoot = "store"
     """Directory of the store."""
     dledger_enabled: Annotated[bool, Setting("enableDLegerCommitLog")] = True
@@ -207,6 +252,9 @@ class BrokerConfig:
     `autoCreateTopicEnable` lets it."""
     trace_topic: Annotated[str, Setting("msgTraceTopicName", parse=name)] = "RMQ_SYS_TRACE_TOPIC"
     """Its name."""
+    zone: Annotated[str, Setting("rocketmq.zone", parse=_name_or_none)] = ""
+    """Zone of the group, for clients that use brokers of their own zone alone (`rocketmq.zone.mode` of Java
+    clients); equal on all its members."""
     http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
     """Port of `/health` and `/metrics`; 0: off."""
     http_address: Annotated[str, Setting("httpAddress", parse=_host_or_none)] = ""
@@ -221,6 +269,40 @@ class BrokerConfig:
     acl_file: Annotated[str, Setting("aclFile")] = ""
     """File of accounts, in the form of RocketMQ's plain_acl.yml, read again when it changes; files in a
     directory `acl` beside it count as well. Empty: `plain_acl.yml` beside the configuration file."""
+
+    authentication_enabled: Annotated[bool, Setting("authenticationEnabled", important=True)] = False
+    """Whether requests must be signed by a user of the replicated log (ACL 2.0). Not together with
+    `aclEnable`."""
+    authorization_enabled: Annotated[bool, Setting("authorizationEnabled", important=True)] = False
+    """Whether users may do only what their policies say; else whoever signs may do everything."""
+    init_user: Annotated[
+        User | None,
+        Setting("initAuthenticationUser", parse=parse_init_user, format=format_init_user, secret=True),
+    ] = None
+    """A super user that the leader creates where there is none of the name:
+    `{"username":"admin","password":"..."}`."""
+    inner_user: Annotated[
+        User | None,
+        Setting(
+            "innerClientAuthenticationCredentials",
+            parse=parse_inner_user,
+            format=format_inner_user,
+            secret=True,
+        ),
+    ] = None
+    """Another: `{"accessKey":"inner","secretKey":"..."}`. Brokers of a group need no user among
+    themselves."""
+    authentication_whitelist: Annotated[
+        tuple[int, ...], Setting("authenticationWhitelist", parse=parse_codes, format=format_codes)
+    ] = ()
+    """Request codes that need no signature: `105,106`. What policies judge needs one, unless it is in both
+    lists."""
+    authorization_whitelist: Annotated[
+        tuple[int, ...], Setting("authorizationWhitelist", parse=parse_codes, format=format_codes)
+    ] = ()
+    """Request codes that every user may ask for."""
+    migrate_auth: Annotated[bool, Setting("migrateAuthFromV1Enabled")] = False
+    """Whether the leader makes users and policies of the accounts of `aclFile` that are no users yet."""
 
     # Topics and groups.
 
@@ -439,6 +521,15 @@ class BrokerConfig:
             raise ConfigError("enableDLegerCommitLog: must be true: this broker has no other commit log")
         if not self.peers:
             raise ConfigError("dLegerPeers: missing; for a single node: n0-127.0.0.1:40911")
+        if self.acl_enable and self.authentication_enabled:
+            raise ConfigError(
+                "authenticationEnabled: users and policies (ACL 2.0) take the place of accounts in a file "
+                "(aclEnable): choose one. migrateAuthFromV1Enabled makes users of accounts"
+            )
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError(
+                "authorizationEnabled: needs authenticationEnabled: who does not sign may be anybody"
+            )
         if len(self.broker_name) > MAX_TOPIC_V1 or len(self.cluster_name) > MAX_TOPIC_V1:
             raise ConfigError(
                 f"brokerName and brokerClusterName name topics: at most {MAX_TOPIC_V1} characters"
@@ -449,6 +540,20 @@ class BrokerConfig:
     def client_addr(self) -> str:
         """Where clients reach this broker."""
         return join_address(self.broker_ip, self.listen_port)
+
+    @property
+    def address_server_url(self) -> str:
+        """What is to be asked for the NameServers; empty where nothing is."""
+        if self.namesrv_addr or not self.namesrv_by_address_server:
+            return ""
+        return url_of(self.address_server, self.address_server_group)
+
+    @property
+    def open_address(self) -> str:
+        """Where anybody who reaches this broker may read, send and administer; empty where nobody may."""
+        if self.acl_enable or self.authentication_enabled:
+            return ""
+        return open_address(self.bind_address, self.listen_port, self.client_tls)
 
     @property
     def store_host(self) -> bytes:

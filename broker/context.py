@@ -18,6 +18,7 @@ from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
 from dledger.broker.ratelimit.rate_limits import RateLimits
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.store.index_service import IndexService
@@ -28,6 +29,7 @@ from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting.client import RemotingClient
+from dledger.remoting.commands import Request
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
@@ -56,6 +58,7 @@ class BrokerContext:
     clients: Clients
     client: RemotingClient
     """Connections of our own, to other members and to NameServers."""
+    name_servers: NameServers
     offsets: PendingOffsets
     pops: PopLedger
     """What was popped and is not acknowledged."""
@@ -79,6 +82,8 @@ class BrokerContext:
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
     origins: Origins
     """Where forwarded requests come from."""
+    by_super_user: Callable[[Request], bool]
+    """Whether a request, which was let in, is a super user's; anybody is one where nobody has to sign in."""
     settings_requests: SettingsRequests
     """Changes of settings, one after the other."""
     figures: Callable[[], dict[str, str]]

@@ -20,6 +20,7 @@ from dledger.broker.broker import Broker
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.errors import NodeFailed
 from dledger.node.node import Node
+from dledger.remoting.address_server import load_http
 from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
     EXIT_FAILED,
@@ -50,6 +51,8 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
             check_installed(config.digest_ship_path)
         except ConfigError as error:
             return complain(str(error), EXIT_BAD_CONFIG)
+    if config.address_server_url:
+        load_http()  # it comes with the server
     if config.http_port:
         importlib.import_module("dledger.broker.http.server")  # aiohttp takes long to load: not on the loop
 
@@ -94,6 +97,12 @@ def shell(argv: list[str] | None = None) -> int:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:
         env.log.warning(warning)
+    if config.open_address:
+        env.log.warning(
+            "whoever reaches this broker may read, send, delete and change settings: there are no accounts "
+            "(aclEnable, authenticationEnabled). Keep it on a private network, or bindAddress=127.0.0.1",
+            address=config.open_address,
+        )
     if config.lacks_store_ip:
         found = ipv4_address(config.broker_ip)
         if not found:

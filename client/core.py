@@ -20,6 +20,13 @@ from dledger.client.groups import LEADER_HINT, BrokerGroup
 from dledger.client.options import ClientOptions, namesrv_addresses
 from dledger.client.routes import parse_route
 from dledger.client.strangers import what_answers
+from dledger.remoting.address_server import (
+    CLIENT_INTERVAL_S,
+    NoAddresses,
+    fetch_addresses,
+    load_http,
+    url_of,
+)
 from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -100,8 +107,17 @@ class ClientCore:
         """The consumer groups that heartbeats tell of."""
         self.unanswered: int = 0
         """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
-        self._namesrv = namesrv_addresses(namesrv)
-        self._current = env.random.randrange(len(self._namesrv))
+        self._namesrv = namesrv_addresses(namesrv, options)
+        self._address_server = "" if self._namesrv else url_of(options.address_server)
+        if self._address_server:
+            try:
+                load_http()
+            except NoAddresses as failure:
+                raise ClientError(f"ClientOptions: address_server: {failure}") from None
+        self.cluster_id: tuple[str, ...] = self._namesrv or (self._address_server,)
+        """Equal for clients that were told the same way where the NameServers are."""
+        self._current = env.random.randrange(len(self._namesrv)) if self._namesrv else 0
+        self._asking = asyncio.Lock()
         self._namesrv_found = False
         self._strangers: dict[str, str | None] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -122,6 +138,8 @@ class ClientCore:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self.spawn(self.remoting.run(), "connections")
+        if self._address_server:
+            self.spawn(self._poll_addresses(), "poll address server")
         self.spawn(self._poll_routes(), "poll routes")
         self.spawn(self._refresh_wanted(), "refresh routes")
         self.spawn(self._heartbeats(), "heartbeats")
@@ -185,9 +203,11 @@ class ClientCore:
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
         """An answer from the current NameServer, or from the next one that answers."""
         self.check_open()
+        if not self._namesrv:
+            await self._first_addresses()
         failures: dict[str, RemotingError] = {}
         for _ in self._namesrv:
-            address = self._namesrv[self._current]
+            address = self._namesrv[self._current % len(self._namesrv)]
             try:
                 answer = await self.remoting.invoke(
                     address, code, header, timeout_s=self.options.namesrv_timeout_s
@@ -203,6 +223,37 @@ class ClientCore:
                 failures[address] = ConnectionLost(f"{address}: no NameServer")
             self._current = (self._current + 1) % len(self._namesrv)
         raise NoNameServer(await self._no_namesrv(failures))
+
+    async def _first_addresses(self) -> None:
+        """Ask the address server now; NoNameServer when it does not say. Those who wait ask once."""
+        async with self._asking:
+            if self._namesrv:
+                return
+            try:
+                self._take_addresses(await fetch_addresses(self._address_server))
+            except NoAddresses as failure:
+                raise NoNameServer(
+                    f"the address server {self._address_server} does not tell the NameServers: {failure}"
+                ) from None
+
+    async def _poll_addresses(self) -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(CLIENT_INTERVAL_S)
+            try:
+                self._take_addresses(await fetch_addresses(self._address_server))
+                said = ""
+            except NoAddresses as failure:
+                if str(failure) != said:
+                    said = str(failure)
+                    known = ";".join(self._namesrv)
+                    self.log.warning("address server: the NameServers known stay", why=failure, known=known)
+
+    def _take_addresses(self, addresses: tuple[str, ...]) -> None:
+        if addresses != self._namesrv:
+            self.log.info("NameServers", now=";".join(addresses), before=";".join(self._namesrv))
+            self._namesrv = addresses
+            self._current = self.env.random.randrange(len(addresses))
 
     async def _no_namesrv(self, failures: dict[str, RemotingError]) -> str:
         """Why none answered; what else lives at the addresses, as far as that can be told."""
@@ -223,7 +274,9 @@ class ClientCore:
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused."""
-        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic, True))
+        zone = self.options.zone
+        header = GetRouteHeader(topic, True, "true", zone) if zone else GetRouteHeader(topic, True)
+        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise TopicNotFound(
                 f"no broker serves the topic {topic!r}: create it with create_topic(), or start the brokers",

@@ -52,7 +52,6 @@ class GroupConsumer(AsyncClient):
     ) -> None:
         common = options_of(ClientOptions, client, "client")
         self.group: str = with_namespace(group, common.namespace)
-        self._namesrv = tuple(namesrv)
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
         core = ClientCore(
             env,
@@ -103,7 +102,7 @@ class GroupConsumer(AsyncClient):
             self._share,
             self._subscription_data,
             {
-                "PROP_NAMESERVER_ADDR": ";".join(self._namesrv),
+                "PROP_NAMESERVER_ADDR": ";".join(self._core.namesrv),
                 "PROP_CONSUME_TYPE": self.consume_type,
                 "PROP_CONSUMEORDERLY": "true" if locks is not None else "false",
                 "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),

@@ -136,7 +136,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        addresses = namesrv_addresses(namesrv)
+        addresses = namesrv_addresses(namesrv, client)
         check_group(group)
         where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
         super().__init__(group, addresses, MessageModel.CLUSTERING, where, options, client, env)

@@ -21,7 +21,7 @@ class OpenConsumers:
 
     def take(self, core: ClientCore, group: str) -> Name:
         """Note a consumer; ClientError when there is one with its name already."""
-        name = (FORKS.count, tuple(sorted(core.namesrv)), core.client_id, group)
+        name = (FORKS.count, tuple(sorted(core.cluster_id)), core.client_id, group)
         if self._open.setdefault(name, core) is not core:
             raise ClientError(
                 f"a consumer of the group {group!r} with the instance_name {core.options.instance_name!r} "

@@ -16,6 +16,7 @@ from dledger.client.namespaces import SEPARATOR
 from dledger.client.process_queue import FlowLimits
 from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
+from dledger.remoting.address_server import url_of
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.signing import Credentials
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
@@ -71,6 +72,12 @@ class ClientOptions:
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """Account whose key requests are signed with, where brokers have access control; by default that in
     ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
+    zone: str = ""
+    """Use brokers of this zone alone (`rocketmq.zone` with `rocketmq.zone.mode`), and groups that have no
+    master."""
+    address_server: str = ""
+    """Who tells where the NameServers are, for clients that are given none: a domain, `domain:port`, or a
+    URL (rocketmq.namesrv.domain). Asked when the client opens, and every 120 s."""
     tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
     """TLS for all connections, to brokers and NameServers; by default where ROCKETMQ_TLS=true asks for it,
     with the authorities in ROCKETMQ_TLS_CA."""
@@ -80,6 +87,11 @@ class ClientOptions:
     def __post_init__(self) -> None:
         _check_numbers(self)
         check_topic(self.trace_topic)
+        if self.address_server:
+            try:
+                url_of(self.address_server)
+            except ValueError as error:
+                raise ClientError(f"ClientOptions: address_server={error}") from None
         if self.namespace:
             check_topic(self.namespace)
             if SEPARATOR in self.namespace:
@@ -291,9 +303,13 @@ class ConsumerOptions:
         return None if orderly else MAX_RECONSUME_TIMES
 
 
-def namesrv_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def namesrv_addresses(
+    given: str | Sequence[str] | None, client: ClientOptions | None = None
+) -> tuple[str, ...]:
     """Addresses from "host:port;host:port" or a sequence of them, from NAMESRV_ADDR where None is given;
-    ClientError when there is none."""
+    none where these options name an address server; else ClientError when there is none."""
+    if not given and client is not None and client.address_server:
+        return ()
     said = namesrv_addr() if given is None else given
     try:
         addresses = split_addresses(said if isinstance(said, str) else ";".join(said))

@@ -63,7 +63,7 @@ class AsyncPushConsumer(GroupConsumer):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        namesrv = namesrv_addresses(namesrv)
+        namesrv = namesrv_addresses(namesrv, client)
         model, from_where = check_consumer(
             group, listener, batch_listener, model, from_where, from_timestamp_ms
         )

@@ -53,7 +53,7 @@ class Producer(Hosted[AsyncProducer]):
         super().__init__(f"producer {group}")
         self.group = group
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
-        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv, client)
         self._client = options_of(ClientOptions, client, "client")
         self._numbers = count(1)
         self._handed = self._arrived = 0

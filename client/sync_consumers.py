@@ -61,7 +61,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         super().__init__(f"consumer {group}")
         self.group = group
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
-        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
         common = options_of(ClientOptions, client, "client")
         self._subscribed: dict[str, str] = {}
         if topic is not None:
@@ -150,7 +150,7 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
         super().__init__(f"consumer {group}")
         self.group = group
         self.options: PullOptions = options_of(PullOptions, options, "options")
-        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv)
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv, client)
         self._client = options_of(ClientOptions, client, "client")
 
     def _make(self) -> AsyncPullConsumer:
@@ -261,7 +261,7 @@ class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
         super().__init__(f"consumer {group}")
         self.group = group
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
-        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
         common = options_of(ClientOptions, client, "client")
         self._subscribed: dict[str, str] = {}
         if topic is not None:
@@ -382,7 +382,7 @@ class PopConsumer(Hosted[AsyncPopConsumer]):
         self.group = group
         self.topic = topic
         self.options: PopOptions = options_of(PopOptions, options, "options")
-        addresses = None if namesrv is None else namesrv_addresses(namesrv)
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
         common = options_of(ClientOptions, client, "client")
 
         def make() -> AsyncPopConsumer:

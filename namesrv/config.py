@@ -20,7 +20,6 @@ IGNORED = MappingProxyType(
         "configStorePath": "changes are kept in the file that -c names",
         "productEnvName": "RocketMQ does not use it either",
         "clusterTest": "there are no test clusters",
-        "returnOrderTopicConfigToBroker": "brokers get it always",
         "serverWorkerThreads": _NO_POOL,
         "serverCallbackExecutorThreads": _NO_POOL,
         "serverSelectorThreads": _NO_POOL,
@@ -50,6 +49,8 @@ class NamesrvConfig:
     order_messages: Annotated[bool, Setting("orderMessageEnable", hot=True)] = True
     """Adds the order configuration of a topic (KV namespace ORDER_TOPIC_CONFIG) to its route. RocketMQ's
     default is false; an entry is only there if somebody wants it."""
+    return_orders: Annotated[bool, Setting("returnOrderTopicConfigToBroker", hot=True)] = True
+    """Tells brokers that register the order configurations of all topics."""
     scan_interval_ms: Annotated[int, Setting("scanNotActiveBrokerInterval", 1, 3_600_000, "ms", hot=True)] = (
         5000
     )

@@ -80,6 +80,7 @@ class Group:
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     enable_acting_master: bool = False
+    zone: str | None = None
     topics: dict[str, QueueData] = field(default_factory=dict)
 
 
@@ -124,6 +125,7 @@ class Routes:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         enable_acting_master: bool = False,
         whole_table: bool = False,
+        zone: str | None = None,
     ) -> Registered:
         """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed.
         `whole_table`: topics that are not named are the group's no more. (Apache's brokers tell changes
@@ -144,8 +146,9 @@ class Routes:
         if group is None:
             group = self._groups[identity.name] = Group(identity.cluster)
             self.revision += 1
-        if (group.cluster, group.enable_acting_master) != (identity.cluster, enable_acting_master):
-            group.cluster, group.enable_acting_master = identity.cluster, enable_acting_master
+        told = identity.cluster, enable_acting_master, zone
+        if (group.cluster, group.enable_acting_master, group.zone) != told:
+            group.cluster, group.enable_acting_master, group.zone = told
             self.revision += 1
         previous = group.addresses.get(identity.id)
         if previous != identity.address:
@@ -371,7 +374,7 @@ class Routes:
 
     def _broker_data(self, name: str) -> BrokerData:
         group = self._groups[name]
-        return BrokerData(group.cluster, name, dict(group.addresses), group.enable_acting_master)
+        return BrokerData(group.cluster, name, dict(group.addresses), group.enable_acting_master, group.zone)
 
     def cluster_info(self) -> ClusterInfo:
         """All groups and clusters."""

@@ -11,7 +11,7 @@ from dledger.namesrv.replicated_kv import ReplicatedKv
 from dledger.namesrv.routes import DEFAULT_TIMEOUT_S, BrokerIdentity, Routes
 from dledger.remoting.bodies import BrokerMemberGroupBody, TopicList, TopicRoute, decode_body
 from dledger.remoting.bodies import KvTable as KvBody
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.codes import VERSION_STRICT_JSON, RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
@@ -65,7 +65,7 @@ class NameServer:
         )
         self._log = env.log.child("namesrv")
         self.settings_requests = SettingsRequests(self.settings, self._log)
-        self._encoded: dict[str, bytes] = {}
+        self._encoded: dict[tuple[str, bool], bytes] = {}
         self._encoded_revision = 0
         self._known: dict[str, KnownTopics] = {}
         """By broker name, the newest one last."""
@@ -133,6 +133,7 @@ class NameServer:
             timeout_s=timeout_ms / 1000 if timeout_ms else DEFAULT_TIMEOUT_S,
             enable_acting_master=header.enableActingMaster,
             whole_table=header.wholeTable,
+            zone=header.zoneName or None,
         )
         self._remember(header.brokerName, known)
         if self.routes.revision != revision:
@@ -149,7 +150,7 @@ class NameServer:
         ext = {}
         if result.master_address is not None:
             ext = {"masterAddr": result.master_address, "haServerAddr": result.ha_address or ""}
-        orders = self.kv.namespace(ORDER_TOPICS)
+        orders = self.kv.namespace(ORDER_TOPICS) if self.settings.now.return_orders else None
         body = KvBody(dict(orders)).encode() if orders else b""
         connection.respond(request, ResponseCode.SUCCESS, ext=ext, body=body)
 
@@ -212,28 +213,31 @@ class NameServer:
     # --- questions ------------------------------------------------------------------------------------
 
     def _route(self, connection: Connection, request: Request) -> None:
-        topic = request.header(GetRouteHeader).topic
-        body = self._encoded_route(topic)
+        header = request.header(GetRouteHeader)
+        strict = header.acceptStandardJsonOnly or request.version >= VERSION_STRICT_JSON
+        zone = header.zoneName or "" if (header.zoneMode or "").lower() == "true" else ""
+        body = self._encoded_route(header.topic, strict, zone.strip())
         if body is None:
-            remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
+            remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
             connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         else:
             connection.respond(request, ResponseCode.SUCCESS, body=body)
 
-    def _encoded_route(self, topic: str) -> bytes | None:
-        """Strict JSON, which clients of every version read."""
+    def _encoded_route(self, topic: str, strict: bool, zone: str) -> bytes | None:
+        """`strict`: JSON as every parser reads it; clients before 4.9.4 get fastjson's, as some read no
+        other."""
         order = self.kv.get(ORDER_TOPICS, topic) if self.settings.now.order_messages else None
-        if order is not None:
-            route = self.routes.route(topic, order)
-            return None if route is None else route.encode()
+        kept = order is None and not zone
         if self._encoded_revision != self.routes.revision:
             self._encoded.clear()
             self._encoded_revision = self.routes.revision
-        body = self._encoded.get(topic)
-        if body is None and (route := self.routes.route(topic)) is not None:
-            body = route.encode()
-            if len(self._encoded) < MAX_CACHED_ROUTES:
-                self._encoded[topic] = body
+        body = self._encoded.get((topic, strict)) if kept else None
+        if body is None and (route := self.routes.route(topic, order)) is not None:
+            if zone:
+                route = route.in_zone(zone)
+            body = route.encode() if strict else route.encode_relaxed()
+            if kept and len(self._encoded) < MAX_CACHED_ROUTES:
+                self._encoded[topic, strict] = body
         return body
 
     def _cluster_info(self, connection: Connection, request: Request) -> None:

@@ -9,6 +9,7 @@ import os
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.service import NameServer, main
 from dledger.remoting import shell
+from dledger.remoting.exposure import open_address
 from dledger.remoting.shell import EXIT_BAD_CONFIG, Arguments, announce, complain
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
@@ -39,6 +40,13 @@ def run(argv: list[str] | None = None) -> int:
         shell.set_up_logging(config.log_dir, "namesrv.log")
         for warning in warnings:
             env.log.warning(warning)
+        if address := open_address(config.bind_address, config.listen_port, config.tls):
+            env.log.warning(
+                "whoever reaches this NameServer may register brokers and change routes: it has no accounts. "
+                "Keep it on a private network, ask for certificates (tls.server.need.client.auth), or "
+                "bindAddress=127.0.0.1",
+                address=address,
+            )
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
 

@@ -6,10 +6,11 @@
 * `frames`           bytes <-> commands in both serializations; pure
 * `headers`          the typed header of each request
 * `fastjson`         JSON as fastjson writes it: unquoted and object keys
-* `bodies`           typed bodies: heartbeat, route, cluster, topic lists
+* `bodies`           typed bodies: heartbeat, route, cluster, topic lists; `auth_bodies` users and policies
 * `registration`     what a broker tells a NameServer: topic configs with a data version
 * `messages`         the body of a batch of messages
 * `server`, `connection`, `client`, `link`  the two ends of a socket; `limits` names every bound of theirs
+* `address_server`   where the NameServers are; `exposure` whether anybody may connect
 * `settings_requests`  requests that show and change the settings of a server
 * `shell`            outer shell of the commands: arguments, logging, signals
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dledger.formats.message_ids import java_hash
 from dledger.remoting.errors import BadBody
-from dledger.remoting.fastjson import dumps, dumps_object_map, loads, without_nulls
+from dledger.remoting.fastjson import dumps, dumps_object_map, dumps_relaxed, loads, without_nulls
 
 T = TypeVar("T")
 
@@ -100,6 +100,32 @@ class TopicRoute(Body):
     brokerDatas: list[BrokerData]
     filterServerTable: dict[str, list[str]] = {}
     orderTopicConf: str | None = None
+
+    def encode_relaxed(self) -> bytes:
+        """As clients before 4.9.4 get it: ids of brokers are keys without quotes."""
+        return dumps_relaxed(self)
+
+    def in_zone(self, zone: str) -> TopicRoute:
+        """What a client of this zone is to use (ZoneRouteRPCHook): groups of the zone, and those without a
+        master, whose slaves are read wherever they are."""
+        kept = [
+            data
+            for data in self.brokerDatas
+            if data.master is None or (data.zoneName or "").lower() == zone.lower()
+        ]
+        names = {data.brokerName for data in kept}
+        gone = {
+            address
+            for data in self.brokerDatas
+            if data.brokerName not in names
+            for address in data.brokerAddrs.values()
+        }
+        return TopicRoute(
+            [data for data in self.queueDatas if data.brokerName in names],
+            kept,
+            {address: found for address, found in self.filterServerTable.items() if address not in gone},
+            self.orderTopicConf,
+        )
 
 
 class ClusterInfo(Body):

@@ -81,6 +81,24 @@ def dumps(value: object) -> bytes:
     return _ENCODER.encode(without_nulls(msgspec.to_builtins(value, str_keys=True)))
 
 
+def dumps_relaxed(value: object) -> bytes:
+    """The same as fastjson writes it where nobody asks for strict JSON: keys that are numbers are not
+    quoted, as `{"brokerAddrs":{0:"10.0.0.1:10911"}}`."""
+    return _relaxed(without_nulls(msgspec.to_builtins(value)))
+
+
+def _relaxed(value: Any) -> bytes:
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (isinstance(key, str), key))
+        items = (
+            b"%b:%b" % (_ENCODER.encode(key), _relaxed(value[key])) for key in keys
+        )  # a number: its digits
+        return b"{" + b",".join(items) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(_relaxed, value)) + b"]"
+    return _ENCODER.encode(value)
+
+
 def dumps_plain(value: object) -> bytes:
     """The same of a value without None and with texts as keys, several times as fast."""
     return _ENCODER.encode(value)

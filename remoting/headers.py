@@ -68,6 +68,9 @@ from dledger.remoting.response_headers import (
     WipeWritePermResponseHeader as WipeWritePermResponseHeader,
 )
 
+ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
+"""Header fields: where a broker or a client is, and whether the client uses brokers of its zone alone."""
+
 
 class NoHeader(Header):
     """A request whose header has no fields of its own."""
@@ -384,10 +387,12 @@ class GetAllTopicConfigHeader(Header):
 
 
 class GetRouteHeader(Header):
-    """105 GET_ROUTEINFO_BY_TOPIC."""
+    """105 GET_ROUTEINFO_BY_TOPIC. A client in zone mode uses brokers of its zone alone."""
 
     topic: str
     acceptStandardJsonOnly: bool = False
+    zoneMode: str | None = msgspec.field(default=None, name=ZONE_MODE)
+    zoneName: str | None = msgspec.field(default=None, name=ZONE_NAME)
 
 
 class DeleteTopicInNamesrvHeader(Header):
@@ -441,6 +446,7 @@ class RegisterBrokerHeader(Header):
     compressed: bool = False
     bodyCrc32: I32 = 0
     wholeTable: bool = False
+    zoneName: str | None = msgspec.field(default=None, name=ZONE_NAME)
 
 
 class BrokerIdentityHeader(Header):

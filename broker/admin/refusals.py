@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dledger.remoting.codes import RequestCode
 
 _ACL = (
-    "accounts are in the file plain_acl.yml of each broker, which reads it again when it changes: no request"
-    " shows or changes them"
+    "accounts of ACL 1.0 are in the file plain_acl.yml of each broker, which reads it again when it changes:"
+    " no request shows or changes them. Users and policies of ACL 2.0 are changed by createUser and createAcl"
 )
 _COLD = (
     "this broker does not slow down groups that read cold data: such reads are done by workers and hold up"
@@ -64,15 +64,5 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.SWITCH_TIMER_ENGINE: (
         "there is one way in which delayed messages wait, in the replicated log: no engine to choose"
     ),
-    RequestCode.AUTH_CREATE_USER: _ACL,
-    RequestCode.AUTH_UPDATE_USER: _ACL,
-    RequestCode.AUTH_DELETE_USER: _ACL,
-    RequestCode.AUTH_GET_USER: _ACL,
-    RequestCode.AUTH_LIST_USER: _ACL,
-    RequestCode.AUTH_CREATE_ACL: _ACL,
-    RequestCode.AUTH_UPDATE_ACL: _ACL,
-    RequestCode.AUTH_DELETE_ACL: _ACL,
-    RequestCode.AUTH_GET_ACL: _ACL,
-    RequestCode.AUTH_LIST_ACL: _ACL,
 }
 """Code -> why."""

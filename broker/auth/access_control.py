@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 from posixpath import dirname, join
+from typing import Protocol
 
 from dledger.broker.auth.address_rules import Segments, segments_of
 from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, Account, Accounts, AclError, parse_accounts
@@ -43,6 +44,16 @@ _BEAT = "acl-heartbeat"
 _Files = tuple[tuple[str, bytes], ...]
 
 
+class Access(Protocol):
+    """Says which requests may be made."""
+
+    denied: int
+    """Requests since start."""
+
+    def check(self, connection: Connection, request: Request) -> None:
+        """RemotingError 16 unless the request may be made."""
+
+
 class AccessDenied(RemotingError):
     """A request that may not be made. Code 16, as RocketMQ 5 answers. RocketMQ 4.9 answers 1, which leaves it
     open whether the request was executed."""
@@ -66,13 +77,7 @@ class AccessControl:
 
     def load(self) -> None:
         """Read the files at the start. ConfigError when there is none, or one cannot be used."""
-        try:
-            self._read = _read(self._env.files, self._path)
-            if not self._read:
-                raise AclError(f"{self._path}: there is no such file")
-            self._accounts = parse_accounts(self._read)
-        except (OSError, AclError) as error:
-            raise ConfigError(f"aclEnable: {error}") from error
+        self._read, self._accounts = read_accounts(self._env.files, self._path, "aclEnable")
 
     async def run(self) -> None:
         """Follow changes of the files, until cancelled."""
@@ -164,6 +169,18 @@ def _name(resource: str) -> str:
     if resource.startswith(RETRY_PREFIX):
         return f"group:{resource.removeprefix(RETRY_PREFIX)[:MAX_TEXT]}"
     return f"topic:{resource[:MAX_TEXT]}"
+
+
+def read_accounts(files: Files, path: str, setting: str) -> tuple[_Files, Accounts]:
+    """The files of accounts, and what they say. ConfigError, about a setting, where there is none, or one
+    cannot be used."""
+    try:
+        read = _read(files, path)
+        if not read:
+            raise AclError(f"{path}: there is no such file")
+        return read, parse_accounts(read)
+    except (OSError, AclError) as error:
+        raise ConfigError(f"{setting}: {error}") from error
 
 
 def _read(files: Files, path: str) -> _Files:

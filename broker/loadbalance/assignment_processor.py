@@ -39,7 +39,7 @@ class AssignmentProcessor:
         self._clients = context.clients
         self._background = context.background
         self._committed = context.committed
-        self._routes = QueueRoutes(context.settings, context.client)
+        self._routes = QueueRoutes(context.settings, context.name_servers, context.client)
 
     @handles(
         RequestCode.QUERY_ASSIGNMENT,

@@ -7,6 +7,7 @@ import asyncio
 from collections import OrderedDict
 
 from dledger.broker.config import BrokerConfig
+from dledger.broker.registration.name_servers import NameServers
 from dledger.remoting.bodies import PERM_READ, MessageQueue, TopicRoute, decode_body
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -25,14 +26,17 @@ ASK_S = 1.0
 class QueueRoutes:
     """Routes that consumers asked for."""
 
-    def __init__(self, settings: LiveSettings[BrokerConfig], client: RemotingClient) -> None:
+    def __init__(
+        self, settings: LiveSettings[BrokerConfig], name_servers: NameServers, client: RemotingClient
+    ) -> None:
         self._settings = settings
+        self._name_servers = name_servers
         self._client = client
         self._known: OrderedDict[str, tuple[float, tuple[MessageQueue, ...]]] = OrderedDict()
 
     def fresh(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """The queues of the other groups, if they were asked for a moment ago, or there is nobody to ask."""
-        if not self._settings.now.namesrv_addr:
+        if not self._name_servers.addresses:
             return ()
         known = self._known.get(topic)
         if known is None or asyncio.get_running_loop().time() - known[0] > FRESH_S:
@@ -43,7 +47,7 @@ class QueueRoutes:
         """The queues of the other groups; RemotingError when no NameServer says anything and nothing is
         known from before."""
         problem = RemotingError(ResponseCode.SYSTEM_ERROR, "no NameServer is configured")
-        for addr in self._settings.now.namesrv_addr:
+        for addr in self._name_servers.addresses:
             try:
                 answer = await self._client.invoke(
                     addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic), timeout_s=ASK_S

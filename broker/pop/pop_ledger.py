@@ -114,8 +114,13 @@ class PopLedger(LeaderService):
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
         """A topic or a group is about to be deleted, and nothing of it is in flight any more."""
-        for key in writer.pending.keys_of(POPS, kind, name):
-            self.done(key, len(writer.pending[POPS].rows[key].offsets), gone=True)
+        rows, due = writer.pending[POPS].rows, self._due_s
+        gone: Counter[OrderKey] = Counter()
+        for key in writer.pending.keys_of(POPS, kind, name):  # there may be 50,000
+            if due.pop(key, None) is not None:  # else it is not taken in yet, and will not be
+                gone[key[:3]] += len(rows[key].offsets)
+        for (group, topic, queue), count in gone.items():
+            self._count((group, topic, queue, 0, 0), -count)
         for order in writer.pending.keys_of(POP_ORDERS, kind, name):
             self.order_ended(order)
 

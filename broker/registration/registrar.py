@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.services import LeaderService
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.formats.addresses import join_address
@@ -46,9 +47,11 @@ class Registrar(LeaderService):
         node: Node,
         table: TopicTable,
         client: RemotingClient,
+        name_servers: NameServers,
     ) -> None:
         self._env = env
         self._settings = settings
+        self._name_servers = name_servers
         self._node = node
         self._table = table
         self._client = client
@@ -72,8 +75,8 @@ class Registrar(LeaderService):
         self._told_id: dict[str, int] = {}
         """Broker id that each NameServer last took."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self._follow(settings.now)
-        settings.listen(self._follow)
+        self._follow()
+        name_servers.listen(self._follow)
 
     def changed(self) -> None:
         """Role, leader or topics changed: tell all, soon."""
@@ -118,16 +121,17 @@ class Registrar(LeaderService):
     def _start(self, group: asyncio.TaskGroup, addr: str) -> None:
         self._tasks[addr] = group.create_task(self._keep_registered(addr), name=f"register-{addr}")
 
-    def _follow(self, config: BrokerConfig) -> None:
+    def _follow(self) -> None:
         """Register with the NameServers of now; one that is none any more is told that this broker left."""
-        for addr in config.namesrv_addr:
+        addresses = self._name_servers.addresses
+        for addr in addresses:
             if addr not in self._wakes:
                 self._wakes[addr] = asyncio.Event()
                 self._told[addr] = -1
                 self.registered[addr] = False
                 if self._group is not None:
                     self._start(self._group, addr)
-        for addr in [addr for addr in self._wakes if addr not in config.namesrv_addr]:
+        for addr in [addr for addr in self._wakes if addr not in addresses]:
             del self._wakes[addr], self._told[addr], self.registered[addr]
             self.failures.pop(addr, None)
             if self._group is not None:
@@ -187,6 +191,7 @@ class Registrar(LeaderService):
             heartbeatTimeoutMillis=HEARTBEAT_TIMEOUT_MS,
             bodyCrc32=crc,
             wholeTable=True,
+            zoneName=config.zone or None,
         )
         try:
             response = await self._client.invoke(

@@ -14,6 +14,7 @@ from dledger.chaos.scenarios.broker_replay import SCHEDULE
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME
 from dledger.chaos.scenarios.deletion_history import BRIEF, BriefSend, Life
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.user_changes import change_a_user
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.message import Message, MessageQueue
 from dledger.client.offsets import QueueOffsets
@@ -24,11 +25,13 @@ from dledger.runtime.env import Env
 BRIEF_GROUP, BRIEF_NAMES, BRIEF_QUEUES, BRIEF_SENDS, BRIEF_CYCLES = "brief-readers", 2, 2, 6, 30
 BRIEF_PAUSE_S = (0.05, 1.5)
 BRIEF_LOOKS = 25
+USER_CHANGES = 2
+"""Of users and policies, after each topic."""
 T = TypeVar("T")
 
 
 class BriefTopics(Program):
-    """Makes topics, uses them, deletes them, and makes them again."""
+    """Makes topics, uses them, deletes them, and makes them again; users and their policies as well."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -37,6 +40,8 @@ class BriefTopics(Program):
                 if self._stage.measured:
                     return
                 await self._cycle(producer, f"{BRIEF}{self.lives}-{env.random.randrange(BRIEF_NAMES)}", env)
+                for _ in range(USER_CHANGES):
+                    await change_a_user(producer._core, self._history.users, self.lives, env)
                 await asyncio.sleep(env.random.uniform(*BRIEF_PAUSE_S))
 
     async def _cycle(self, producer: AsyncProducer, topic: str, env: Env) -> None:

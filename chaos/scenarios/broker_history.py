@@ -11,6 +11,7 @@ from dledger.chaos.scenarios.pop_history import PopHistory
 from dledger.chaos.scenarios.reset_judge import Reset
 from dledger.chaos.scenarios.timer_history import TimerHistory
 from dledger.chaos.scenarios.transaction_history import TransactionHistory
+from dledger.chaos.scenarios.user_history import UserHistory
 
 
 @dataclass
@@ -117,6 +118,7 @@ class BrokerHistory:
     positions: list[Position] = field(default_factory=list)
     changes: list[TopicChange] = field(default_factory=list)
     deletions: DeletionHistory = field(default_factory=DeletionHistory)
+    users: UserHistory = field(default_factory=UserHistory)
     resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
     transactions: TransactionHistory = field(default_factory=TransactionHistory)

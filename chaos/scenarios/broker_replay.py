@@ -179,10 +179,12 @@ class BrokerReplay:
         )
 
     def _forget(self, op: dict[str, Any]) -> None:
-        """A deletion: of its topic or group nothing is left, and a topic of that name begins anew."""
-        if op["op"] not in ("topic_delete", "group_delete"):
+        """A deletion: of its topic, group or user nothing is left, and a topic of that name begins anew."""
+        if op["op"] not in ("topic_delete", "group_delete", "user_delete"):
             return
-        kind = "topic" if op["op"] == "topic_delete" else "config" if op["keep_offsets"] else "group"
+        kind = op["op"].removesuffix("_delete")
+        if op["op"] == "group_delete" and op["keep_offsets"]:
+            kind = "config"
         for table in self._tables:
             table.forget(kind, op["name"])
         if kind != "topic":

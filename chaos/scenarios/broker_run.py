@@ -62,6 +62,7 @@ from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S
 from dledger.chaos.scenarios.timer_judge import judge_timers, waiting
 from dledger.chaos.scenarios.transaction_history import TRANSACTIONS_LIMIT_S
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
+from dledger.chaos.scenarios.user_history import judge_users
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
 from dledger.formats.index_file import UNIT, KeyUnit, key_hash, unit_offset
@@ -350,6 +351,9 @@ class BrokerRun(Run):
             transactions.apply(header, record)
         again, _ = judge_deletions(history.deletions, replay)
         stage.cluster.count("a topic that is made again has nothing of the one before", again)
+        judge_users(history.users, replay)
+        again = history.users.deleted_with_policies
+        stage.cluster.count("a user that is made again has no policy of the one before", again)
         messages = _lasting(replay.messages)
         judge_sends(history.sends, messages, verdict, stage.begun)
         judge_times(messages)

@@ -5,12 +5,28 @@
   `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
   `transactions` half messages that wait for their end; `deletions` what was deleted;
-  `timers` how far timer messages are delivered; `resends` ids of repeated sends that are stored
+  `timers` how far timer messages are delivered; `resends` ids of repeated sends that are stored;
+  `auth` users and their policies
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
 """
 
+from dledger.formats.state.auth import (
+    ACL_DELETE,
+    ACLS,
+    MAX_PASSWORD,
+    MAX_RESOURCE,
+    MAX_SOURCE,
+    MAX_SOURCES,
+    USER_DELETE,
+    USERS,
+    AclEntry,
+    AclKey,
+    ActionName,
+    PolicyType,
+    User,
+)
 from dledger.formats.state.delays import DELAYS, MAX_LEVELS, DelayProgress
 from dledger.formats.state.deletions import (
     DELETIONS,
@@ -93,6 +109,8 @@ from dledger.formats.state.transactions import MAX_WAIT_MS, TRANSACTION, TRANSAC
 from dledger.formats.state.versions import VERSIONS, VersionNote
 
 __all__ = [
+    "ACLS",
+    "ACL_DELETE",
     "DELAYS",
     "DELETIONS",
     "GROUPS",
@@ -105,10 +123,14 @@ __all__ = [
     "MAX_LOCK_BATCH",
     "MAX_NAME",
     "MAX_OFFSET",
+    "MAX_PASSWORD",
     "MAX_POP_MESSAGES",
     "MAX_QUEUES",
     "MAX_RESENDS",
     "MAX_RESET_QUEUES",
+    "MAX_RESOURCE",
+    "MAX_SOURCE",
+    "MAX_SOURCES",
     "MAX_TIMER_ROWS",
     "MAX_WAIT_MS",
     "PIECE",
@@ -130,7 +152,12 @@ __all__ = [
     "TRANSACTION",
     "TRANSACTIONS",
     "UNLOCK_BATCH",
+    "USERS",
+    "USER_DELETE",
     "VERSIONS",
+    "AclEntry",
+    "AclKey",
+    "ActionName",
     "CheckpointKey",
     "Declared",
     "DeclaredTable",
@@ -143,6 +170,7 @@ __all__ = [
     "OrderKey",
     "Pending",
     "Perm",
+    "PolicyType",
     "PopCheckpoint",
     "PopOrder",
     "QueueBounds",
@@ -159,6 +187,7 @@ __all__ = [
     "TopicDeletion",
     "Transaction",
     "UnknownOperation",
+    "User",
     "VersionNote",
     "batch_op",
     "done_op",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dledger.formats.state.auth import USER_DELETE
 from dledger.formats.state.table import Declared, DeclaredTable, Malformed, Name, Offset, Op, Row
 
 if TYPE_CHECKING:
@@ -51,11 +52,14 @@ def group_deletion(name: str, *, keep_offsets: bool = False) -> dict[str, Any]:
 
 
 def forgotten_by(op: Op) -> tuple[str, str] | None:
-    """What all tables forget by an operation that was applied: ("topic", "group" or "config", its name)."""
+    """What all tables forget by an operation that was applied: its kind ("topic", "group", "config", "user")
+    and its name."""
     if op["op"] == TOPIC_DELETE:
         return "topic", op["name"]
     if op["op"] == GROUP_DELETE:
         return ("config" if op.get("keep_offsets") else "group"), op["name"]
+    if op["op"] == USER_DELETE:
+        return "user", op["name"]
     return None
 
 

@@ -8,7 +8,7 @@ applied meanwhile falls out of the layer. Nothing here is kept when leadership e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -33,7 +33,8 @@ class Pending:
         """A declared table, to be read."""
         table = self._tables.get(declared.name)
         if table is None:
-            layer: Layer[K, R] = Layer(self._state[declared].rows)
+            below = self._state[declared]
+            layer: Layer[K, R] = Layer(below.rows, below.count_of)
             table = self._tables[declared.name] = DeclaredTable(declared, layer)
         return table
 
@@ -58,17 +59,21 @@ class Pending:
         """Keys of the rows that are a part of this topic or group."""
         layer = cast("Layer[K, R]", self[declared].rows)
         place = declared.key.index(declared.of[kind])
-        keys = dict.fromkeys(self._state[declared].keys_of(kind, name))
-        keys.update(dict.fromkeys(key for key in layer.changed if named(key, place) == name))
-        return [key for key in keys if key in layer]
+        keys = self._state[declared].keys_of(kind, name)
+        if layer.forgets:
+            keys = [key for key in keys if key in layer]
+        changed = layer.changed
+        if not changed:
+            return keys
+        found = [key for key in keys if key not in changed]
+        return found + [key for key in changed if key in layer and named(key, place) == name]
 
     def _forget(self, index: int, kind: str, name: str) -> None:
         for source in self._state.sources:
             if isinstance(source, Declared) and kind in source.of:
-                table = self[source]
-                cast("Layer[Any, Any]", table.rows).index = index
-                for key in self.keys_of(source, kind, name):
-                    table.discard(key)
+                layer = cast("Layer[Any, Any]", self[source].rows)
+                layer.index = index
+                layer.forget(kind, source.key.index(source.of[kind]), name)
 
     def applied(self, index: int) -> None:
         """The state holds everything up to this entry."""
@@ -79,8 +84,12 @@ class Pending:
 class Layer(MutableMapping[K, R]):
     """Rows above those of a table: what differs, until it is applied there."""
 
-    def __init__(self, below: MutableMapping[K, R]) -> None:
+    def __init__(self, below: MutableMapping[K, R], count_of: Callable[[str, str], int]) -> None:
+        """`count_of`: how many rows below are a part of a topic or group (kind, name)."""
         self._below = below
+        self._count_of = count_of
+        self._forgotten: list[tuple[int, str, int, str]] = []
+        """(index of the entry, kind, place of the name in a key, name): what is below of it is gone."""
         self._changed: dict[K, object] = {}
         self._latest: dict[K, int] = {}
         """Index of the entry that changed a key last."""
@@ -90,16 +99,35 @@ class Layer(MutableMapping[K, R]):
 
     def settle(self, index: int) -> None:
         """Forget changes by entries up to this one: they are below."""
+        if self._forgotten:
+            self._forgotten = [one for one in self._forgotten if one[0] > index]
         order = self._order
         while order and order[0][0] <= index:
             at, key = order.popleft()
             if self._latest.get(key) == at:
                 del self._latest[key], self._changed[key]
 
+    def forget(self, kind: str, place: int, name: str) -> None:
+        """The topic or group is deleted: its rows are gone, in time of what is pending, not of the table."""
+        for key in [key for key, row in self._changed.items() if row is not _GONE]:
+            if named(key, place) == name:
+                self._change(key, _GONE)
+        self._forgotten.append((self.index, kind, place, name))
+
     @property
-    def changed(self) -> Iterable[K]:
-        """Keys of what differs from the rows below."""
-        return self._changed
+    def changed(self) -> Collection[K]:
+        """Keys of what differs from the rows below, but for what is forgotten."""
+        return self._changed.keys()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether rows below are gone whose deletion is not applied."""
+        return bool(self._forgotten)
+
+    def _below_has(self, key: object) -> bool:
+        if key not in self._below:
+            return False
+        return not any(named(key, place) == name for _, _, place, name in self._forgotten)
 
     @property
     def at_most(self) -> int:
@@ -114,6 +142,8 @@ class Layer(MutableMapping[K, R]):
     def __getitem__(self, key: K) -> R:
         value = self._changed.get(key, self)
         if value is self:
+            if self._forgotten and not self._below_has(key):
+                raise KeyError(key)
             return self._below[key]
         if value is _GONE:
             raise KeyError(key)
@@ -129,19 +159,23 @@ class Layer(MutableMapping[K, R]):
 
     def __contains__(self, key: object) -> bool:
         value = self._changed.get(cast(K, key), self)
-        return key in self._below if value is self else value is not _GONE
+        return self._below_has(key) if value is self else value is not _GONE
 
     def __iter__(self) -> Iterator[K]:
         for key in self._below:
-            if self._changed.get(key) is not _GONE:
+            if self._changed.get(key) is not _GONE and (not self._forgotten or key in self):
                 yield key
         for key, value in self._changed.items():
             if value is not _GONE and key not in self._below:
                 yield key
 
     def __len__(self) -> int:
-        """In time of what is pending, not of the table."""
+        """In time of what is pending, not of the table; while two deletions are pending, of the table."""
+        if len(self._forgotten) > 1:
+            return sum(1 for _ in self)
         count = len(self._below)
+        for _, kind, _, name in self._forgotten:
+            count -= self._count_of(kind, name)
         for key, value in self._changed.items():
-            count += (value is not _GONE) - (key in self._below)
+            count += (value is not _GONE) - self._below_has(key)
         return count

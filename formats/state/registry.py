@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dledger.formats.state.auth import ACLS, USERS
 from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.deletions import DELETIONS
 from dledger.formats.state.groups import GROUPS
@@ -57,6 +58,8 @@ TABLES: tuple[Source, ...] = (
     DELETIONS,
     TIMERS,
     RESENDS,
+    USERS,
+    ACLS,
 )
 
 

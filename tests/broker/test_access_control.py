@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from dledger.broker.auth.access_control import AccessControl
+from dledger.broker.auth.access_control import Access, AccessControl
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.frames import encode_request, fields_of
@@ -65,12 +65,13 @@ def access(tmp_path: Path) -> AccessControl:
 
 
 def decide(
-    access: AccessControl,
+    access: Access,
     who: str | Credentials | None,
     code: int,
     header: Any,
     body: bytes = b"",
     *,
+    prefix: str = "AclException: ",
     connection: FakeConnection | None = None,
     flag: int = 0,
     added: Mapping[str, str] | None = None,
@@ -87,8 +88,8 @@ def decide(
         access.check(cast(Connection, connection or FakeConnection()), request)
     except Exception as error:
         remark = getattr(error, "remark", "")
-        assert getattr(error, "code", None) == 16 and remark.startswith("AclException: "), error
-        return remark.removeprefix("AclException: ")
+        assert getattr(error, "code", None) == 16 and remark.startswith(prefix), error
+        return remark.removeprefix(prefix)
     return ""
 
 

@@ -243,6 +243,25 @@ def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.C
         assert line in lines
 
 
+def test_users_in_the_configuration_are_shown_to_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        GOOD
+        + 'initAuthenticationUser={"username":"root","password":"root-secret"}\n'
+        + 'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret"}\n'
+        + "authorizationWhitelist=105, 34\n"
+    )
+    assert shell(["-c", str(file), "-p"]) == 0
+    shown = capsys.readouterr().out
+    assert "initAuthenticationUser=***" in shown and "authorizationWhitelist=105,34" in shown
+    assert "secret" not in shown
+    file.write_text(GOOD + 'initAuthenticationUser={"username":"root","password":7-root-secret}\n')
+    assert shell(["-c", str(file), "-p"]) == 2
+    assert "root-secret" not in capsys.readouterr().err
+
+
 def test_the_command_line_wins_and_the_important_ones_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +315,11 @@ def test_a_wrong_command_line_says_how_it_is_used(
         (GOOD + "bindAddress=a..b\n", "line 4: bindAddress: 'a..b' is neither"),
         (GOOD + "httpAddress=.a\n", "line 4: httpAddress: '.a' is neither"),
         (GOOD + "mapedFileSizeCommitLog=8192\n", "line 4: mapedFileSizeCommitLog"),
+        (GOOD + "authorizationEnabled=true\n", "line 4: authorizationEnabled: needs authenticationEnabled"),
+        (GOOD + "aclEnable=true\nauthenticationEnabled=true\n", "(aclEnable): choose one"),
+        (GOOD + "authenticationWhitelist=10,x\n", "line 4: authenticationWhitelist: 'x' is no request code"),
+        (GOOD + 'initAuthenticationUser={"username":"a"}\n', 'expected {"username":"...","password":"..."}'),
+        (GOOD + "innerClientAuthenticationCredentials=x\n", 'expected {"accessKey":"...","secretKey":"..."}'),
         (GOOD + "dLegerSelfID=n1\n", "did you mean 'dLegerSelfId'"),
         (GOOD + "brokerName=b2\n", "already set"),
         (GOOD.replace("Id=n0", "Id=n7"), "line 3: dLegerSelfId"),
@@ -335,7 +359,7 @@ def test_unknown_properties_of_rocketmq_are_tolerated(
 
 @pytest.mark.parametrize(
     "line",
-    ["authenticationEnabled=TRUE", "authorizationEnabled=true", "inSyncReplicas=3", "brokerPermission=4"],
+    ["authenticationProvider=com.example.Own", "inSyncReplicas=3", "brokerPermission=4"],
 )
 def test_a_start_that_would_be_less_protected_than_was_written_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str

@@ -13,7 +13,7 @@ import pytest
 from dledger.broker.timer import timer_service
 from dledger.formats.properties import decode_properties
 from dledger.formats.record import Record
-from dledger.formats.state import TIMERS, state_version
+from dledger.formats.state import TIMERS
 from dledger.formats.timers import TIMER_TOPIC, RecallHandle
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import RecallMessageHeader
@@ -174,7 +174,7 @@ def test_nobody_waits_while_a_member_knows_no_timers(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         assert world.node.appender is not None
-        world.node.appender.state_version = state_version() - 1
+        world.node.appender.state_version = TIMERS.since - 1
         reply = await world.send("T", b"x", 0, timed(TIMER_DELAY_SEC=1))
         assert reply.code == 14 and await now(world, TIMER_TOPIC) == []
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 from dledger.broker.admin.refusals import REFUSED
+from dledger.broker.auth.auth_processor import MAX_ACL_BODY, MAX_ENTRIES, MAX_NETWORKS
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
@@ -27,7 +28,7 @@ from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
 from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
 from dledger.broker.topic.topic_processor import MAX_LIST
 from dledger.formats.message_ids import decode_message_id
-from dledger.formats.state import MAX_LOCK_BATCH
+from dledger.formats.state import MAX_LOCK_BATCH, MAX_SOURCES, AclEntry, User, pack_op
 from dledger.formats.timers import RecallHandle
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import CONTROLLER_REQUESTS, NameServer
@@ -205,6 +206,33 @@ def group_settings() -> Asked:
     return None, json.dumps({"groupName": "x", "attributes": attributes}, separators=(",", ":")).encode()
 
 
+USERS_THERE, ENTRIES_THERE = 1500, MAX_ENTRIES - 150
+
+
+def apply_users(world: World) -> None:
+    """Many users, some of them with policies."""
+    for number in range(USERS_THERE):
+        world.broker.store.state.apply(pack_op(User(f"u{number}", "x").op()))
+    for number in range(ENTRIES_THERE):
+        for user in ("u0", "u1", "u2"):
+            entry = AclEntry(user, "Custom", f"Topic:{number}", ("Pub",), True, ("10.0.0.0/8",))
+            world.broker.store.state.apply(pack_op(entry.op()))
+
+
+def acls() -> list[Asked]:
+    """As many entries as one request takes, or as many addresses."""
+    entry = {"actions": ["Pub"], "decision": "Allow"}
+    many = [{"resource": f"Group:{number}", **entry} for number in range(150)]
+    addresses = [f"10.{number // 99}.{number % 99}.0/24" for number in range(MAX_NETWORKS)]
+    long = [
+        {"resource": f"Group:{at}", "sourceIps": addresses[at : at + MAX_SOURCES], **entry}
+        for at in range(0, MAX_NETWORKS, MAX_SOURCES)
+    ]
+    bodies = [json.dumps({"policies": [{"entries": one}]}, separators=(",", ":")) for one in (many, long)]
+    assert max(map(len, bodies)) <= MAX_ACL_BODY
+    return [({"subject": "User:u0"}, body.encode()) for body in bodies]
+
+
 def ranges() -> Asked:
     body = ",".join(f"[{number},{number}]" for number in range(1, 16_000))
     return {"description": "none", "start": "0"}, f"[{body}]".encode()
@@ -221,6 +249,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+BACKGROUND: list[asyncio.Task[None]] = []
+"""That it is not collected."""
 BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.SEND_MESSAGE: lambda: [of_v1(asked) for asked in sends()],
     RequestCode.SEND_MESSAGE_V2: sends,
@@ -311,6 +341,16 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: lambda: [queue(clientId="c")],
     RequestCode.CONSUME_MESSAGE_DIRECTLY: lambda: [queue(clientId="c", msgId="0" * 32)],
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: lambda: [queue()],
+    RequestCode.AUTH_CREATE_USER: lambda: [({"username": "x"}, b'{"password":"x"}')],
+    RequestCode.AUTH_UPDATE_USER: lambda: [({"username": "u0"}, b'{"password":"y"}')],
+    RequestCode.AUTH_DELETE_USER: lambda: [queue(username="u0")],
+    RequestCode.AUTH_GET_USER: lambda: [queue(username="u0")],
+    RequestCode.AUTH_LIST_USER: lambda: [queue(), queue(filter="u")],
+    RequestCode.AUTH_CREATE_ACL: acls,
+    RequestCode.AUTH_UPDATE_ACL: lambda: acls()[:1],
+    RequestCode.AUTH_DELETE_ACL: lambda: [queue(subject="User:u0")],
+    RequestCode.AUTH_GET_ACL: lambda: [queue(subject="User:u0")],
+    RequestCode.AUTH_LIST_ACL: lambda: [queue(), queue(resourceFilter="5")],
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],
@@ -441,6 +481,10 @@ def longest(make: Make, code: int, entries: list[Asked], monkeypatch: pytest.Mon
                 if took < LIMIT_S / 2:
                     break
             found[place] = min(tries)
+        for task in BACKGROUND:
+            task.cancel()
+        await asyncio.gather(*BACKGROUND, return_exceptions=True)
+        BACKGROUND.clear()
 
     run(test)
     return found
@@ -458,6 +502,10 @@ def test_no_request_holds_up_a_brokers_loop(
             await world.send("Wide", properties="".join(f"k{number}\x01v\x02" for number in range(3500)))
         if code == RequestCode.END_TRANSACTION:
             await begin_transactions(world)
+        if RequestCode(code).name.startswith("AUTH_"):
+            apply_users(world)
+            BACKGROUND.append(asyncio.create_task(world.broker.background.run()))
+            await asyncio.sleep(0)
         return world.broker.server
 
     numbers = itertools.count()

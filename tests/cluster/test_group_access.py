@@ -38,15 +38,41 @@ PRODUCER = Credentials("producer", "producer-secret")
 CONSUMER = Credentials("consumer", "consumer-secret")
 
 
-@pytest.mark.parametrize("redirect", [True, False], ids=["redirected", "forwarded"])
+BY_FILE = {"aclEnable": "true"}
+BY_USERS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "migrateAuthFromV1Enabled": "true",
+    "initAuthenticationUser": '{"username":"first","password":"first-secret"}',
+}
+REFUSALS = {
+    "unsigned": ("No accessKey is configured", "username cannot be null"),
+    "forged": ("Check signature failed for accessKey=producer", "check signature failed"),
+    "denied": ("No permission for topic:T", "User:consumer has no permission to access Topic:T"),
+    "stranger": ("No acl config for stranger", "User:stranger is not found"),
+    "group": ("No default permission for group:CG", "to access Group:CG .*the decision is deny"),
+}
+"""By accounts in a file, and by users and policies in the log."""
+
+
+@pytest.mark.parametrize(
+    ("redirect", "settings"),
+    [(True, BY_FILE), (False, BY_FILE), (False, BY_USERS)],
+    ids=["file-redirected", "file-forwarded", "users-forwarded"],
+)
 def test_who_signs_may_before_and_after_a_leader_kill(
-    redirect: bool, new_group: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redirect: bool,
+    settings: dict[str, str],
+    new_group: Callable[..., LocalCluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    said = {what: texts[settings is BY_USERS] for what, texts in REFUSALS.items()}
     (tmp_path / "accounts.yml").write_text(ACCOUNTS)
-    group = new_group(broker={"aclEnable": "true", "aclFile": str(tmp_path / "accounts.yml")})
+    group = new_group(broker={**settings, "aclFile": str(tmp_path / "accounts.yml")})
     with (
         Producer("PG", group.namesrv_addr) as producer,
-        pytest.raises(BrokerRefused, match="No accessKey is configured"),
+        pytest.raises(BrokerRefused, match=said["unsigned"]),
     ):
         producer.create_topic("T", 1)
     with monkeypatch.context() as environment:
@@ -72,9 +98,9 @@ def test_who_signs_may_before_and_after_a_leader_kill(
             producer.send(Message("T", b"%d" % number))
         wait_for(lambda: len(set(got)) == 20 or None, 30, lambda: f"{got}")
     for credentials, reason in (
-        (Credentials("producer", "wrong"), "Check signature failed for accessKey=producer"),
-        (CONSUMER, "No permission for topic:T"),
-        (Credentials("stranger", "x"), "No acl config for stranger"),
+        (Credentials("producer", "wrong"), said["forged"]),
+        (CONSUMER, said["denied"]),
+        (Credentials("stranger", "x"), said["stranger"]),
     ):
         with (
             Producer("PG", group.namesrv_addr, client=of(credentials)) as producer,
@@ -83,7 +109,7 @@ def test_who_signs_may_before_and_after_a_leader_kill(
             producer.send(Message("T", b"no"))
     with (
         PullConsumer("CG", group.namesrv_addr, client=of(PRODUCER)) as reader,
-        pytest.raises(BrokerRefused, match="No default permission for group:CG"),
+        pytest.raises(BrokerRefused, match=said["group"]),
     ):
         reader.assign(reader.queues("T"), "first")
         reader.poll(10)

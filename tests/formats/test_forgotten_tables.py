@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.formats.state import (
+    ACLS,
     DELETIONS,
     GROUPS,
     LOCKS,
@@ -17,6 +18,8 @@ from dledger.formats.state import (
     RESETS,
     TABLES,
     TOPICS,
+    USERS,
+    AclEntry,
     Declared,
     GroupConfig,
     OffsetReset,
@@ -29,6 +32,7 @@ from dledger.formats.state import (
     RequestMode,
     TopicConfig,
     TopicDeletion,
+    User,
     group_deletion,
     offsets_op,
     pack_op,
@@ -109,37 +113,76 @@ def test_of_a_group_nothing_is_left_or_all_but_its_configuration(keep: bool) -> 
         assert {key[place] for key in state[table].rows} == left, table.name
 
 
+USERS_OPS = [
+    *(User(name, password).op() for name in NAMES for password in ("p", "q")),
+    *(
+        AclEntry(name, "Custom", resource, ("All",), True).op()
+        for name in NAMES
+        for resource in ("*", "Topic:*")
+    ),
+    *(USERS.removal(name) for name in NAMES),
+    *(ACLS.removal((name, "Custom", "*")) for name in NAMES),
+]
+
+
 @given(
     st.lists(
-        st.one_of(
-            st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).flatmap(
-                lambda pair: st.sampled_from(rows_of(*pair))
+        st.tuples(
+            st.one_of(
+                st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).flatmap(
+                    lambda pair: st.sampled_from(rows_of(*pair))
+                ),
+                st.builds(
+                    lambda name, at: TopicDeletion(name, at).op(), st.sampled_from(NAMES), st.integers(0, 99)
+                ),
+                st.builds(lambda name: group_deletion(name), st.sampled_from(NAMES)),
+                st.sampled_from(USERS_OPS),
             ),
-            st.builds(
-                lambda name, at: TopicDeletion(name, at).op(), st.sampled_from(NAMES), st.integers(0, 99)
-            ),
-            st.builds(lambda name: group_deletion(name), st.sampled_from(NAMES)),
+            st.integers(0, 4),
         ),
-        max_size=30,
-    ),
-    st.integers(0, 30),
+        max_size=14,
+    )
 )
-def test_what_is_pending_is_what_will_be(ops: list[Op], applied: int) -> None:
+def test_what_is_pending_is_what_will_be(steps: list[tuple[Op, int]]) -> None:
     """A leader's view, some of it applied and some not, is the state that follows."""
     state, whole = filled(), filled()
     pending = Pending(state)
-    for index, op in enumerate(ops):
+    applied = 0
+    for index, (op, more) in enumerate(steps):
         pending.appended(index, op)
         whole.apply(pack_op(op))
-    for index, op in enumerate(ops[:applied]):
+        upto = min(index + 1, applied + more)
+        for entry in range(applied, upto):
+            state.apply(pack_op(steps[entry][0]))
+        applied = upto
+        pending.applied(applied - 1)
+        for table in (*BY_NAME, *OF_BOTH, DELETIONS, USERS, ACLS):
+            ours, theirs = pending[table].rows, whole[table].rows  # type: ignore[index]  # of several types
+            assert dict(ours) == dict(theirs) and len(ours) == len(theirs), table.name
+            assert all(key in ours for key in theirs)
+        for table in (*OF_BOTH, ACLS):
+            for kind in table.of:
+                for name in NAMES:
+                    place = table.key.index(kind)
+                    wanted = [key for key in whole[table].rows if key[place] == name]  # type: ignore[index]
+                    assert sorted(pending.keys_of(table, kind, name)) == sorted(wanted)  # type: ignore[arg-type]
+                    assert whole[table].count_of(kind, name) == len(wanted)  # type: ignore[index]
+
+
+def test_of_a_user_no_policy_is_left() -> None:
+    state = ReplicatedState()
+    for op in USERS_OPS[:8]:
         state.apply(pack_op(op))
-        pending.applied(index)
-    for table in (*BY_NAME, *OF_BOTH, DELETIONS):
-        assert dict(pending[table].rows) == dict(whole[table].rows), table.name
-    for table in OF_BOTH:
-        for kind in ("topic", "group"):
-            wanted = [key for key in whole[table].rows if key[table.key.index(kind)] == "A"]
-            assert sorted(pending.keys_of(table, kind, "A")) == sorted(wanted)
+    state = unpack_parts(pack_parts(state))
+    state.apply(pack_op(USERS.removal("A")))
+    assert list(state[USERS].rows) == ["B"]
+    assert sorted(state[ACLS].rows) == [("B", "Custom", "*"), ("B", "Custom", "Topic:*")]
+    state.apply(pack_op(TopicDeletion("B", 1).op()))
+    state.apply(pack_op(group_deletion("B")))
+    assert list(state[USERS].rows) == ["B"] and len(state[ACLS].rows) == 2
+    version = state[ACLS].version
+    state.apply(pack_op(USERS.removal("B")))
+    assert not state[ACLS].rows and state[ACLS].version > version, "who looks at the version sees it"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +194,12 @@ def test_what_is_pending_is_what_will_be(ops: list[Op], applied: int) -> None:
         {"op": "group_delete"},
         {"op": "group_delete", "name": 7},
         {"op": "group_delete", "name": "A", "keep_offsets": 1},
+        {"op": "user_delete"},
+        {"op": "user_delete", "name": ""},
+        {"op": "user", "name": "A", "password": ""},
+        {"op": "acl", "user": "A", "policy": "Other", "resource": "*", "actions": ["All"], "allow": True},
+        {"op": "acl", "user": "A", "policy": "Custom", "resource": "*", "actions": ["Any"], "allow": True},
+        {"op": "acl", "user": "A", "policy": "Custom", "resource": "*", "actions": [], "allow": True},
     ],
 )
 def test_a_malformed_one_changes_nothing(op: Op) -> None:

@@ -257,7 +257,7 @@ def test_it_administers_a_group(major: int, stage: Stage) -> None:
         "getBrokerEpoch -c DefaultCluster": r"epoch=\d+, startOffset=0",
         f"producer -b {leader}": "language=JAVA",
         f"getColdDataFlowCtrInfo -b {leader}": "does not slow down groups",
-        f"listUser -b {leader}": "plain_acl.yml",
+        f"createUser -b {leader} -u someone -p something": "create user to .* success",
         f"getControllerMetaData -a {stage.group.namesrv_addr}": "among themselves, by Raft",
     }
     check(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remoting_kit import decode_one
 
-from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, Credentials, SigningKey
+from dledger.remoting.signing import ACCESS_KEY, MAX_ORDERS, SIGNATURE, Credentials, SigningKey
 
 LINES = (Path(__file__).parent / "data" / "signed_frames.jsonl").read_text().splitlines()
 FRAMES = [json.loads(line) for line in LINES]
@@ -44,6 +44,16 @@ def test_credentials_come_from_the_environment_both_or_neither(monkeypatch: pyte
     assert "secret" not in repr(found) and "token" not in repr(found)
     with pytest.raises(ValueError, match="neither may be empty"):
         Credentials("name", "")
+
+
+def test_orders_of_fields_that_are_remembered_are_bounded() -> None:
+    key = SigningKey(b"SK1")
+    for number in range(MAX_ORDERS * 2):
+        fields = {"b": "1", f"c{number}": "2", "a": "3"}
+        expected = b64encode(hmac.digest(b"SK1", b"312", "sha1"))
+        assert key.signature(fields, b"") == key.signature(fields, b"") == expected
+        assert len(key._in_order) <= MAX_ORDERS
+    assert key.signature({}, b"") == b64encode(hmac.digest(b"SK1", b"", "sha1"))
 
 
 @given(st.binary(max_size=200), st.text(max_size=50), st.binary(max_size=2000))

@@ -7,6 +7,7 @@ No code of `dledger.formats.state`: the two are compared. A table that is added 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dledger.chaos.scenarios.oracle.auth import Acls, Users
 from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.deletions import Deletions
 from dledger.chaos.scenarios.oracle.groups import Groups
@@ -38,7 +39,7 @@ class Oracle(Protocol):
         """One operation. `ends`: next offset of each queue that ever had a message."""
 
     def forget(self, kind: str, name: str) -> None:
-        """A topic or a group is deleted; or a group's "config" alone."""
+        """A topic, a group or a user is deleted; or a group's "config" alone."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         """What a boundary snapshot says: the unpacked part, and the part `counters`."""
@@ -64,10 +65,13 @@ def oracles() -> tuple[Oracle, ...]:
         Deletions(),
         Timers(),
         Resends(),
+        Users(),
+        Acls(),
     )
 
 
 __all__ = [
+    "Acls",
     "Delays",
     "Deletions",
     "Groups",
@@ -83,6 +87,7 @@ __all__ = [
     "Timers",
     "Topics",
     "Transactions",
+    "Users",
     "Versions",
     "oracles",
 ]

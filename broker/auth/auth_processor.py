@@ -1,0 +1,386 @@
+"""Users and policies: 3001 to 3010 (AdminBrokerProcessor, AuthenticationMetadataManagerImpl,
+AuthorizationMetadataManagerImpl).
+
+Changes are answered when they are applied here. mqadmin tells each change of a cluster to all its brokers,
+and here the first has told it to all: what is so already is done.
+
+A user's password is shown to super users alone, or where nobody has to sign in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dledger.broker.auth.policies import action_of, resource_of, source_of
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.formats.state import (
+    ACLS,
+    MAX_PASSWORD,
+    MAX_SOURCES,
+    USERS,
+    AclEntry,
+    AclKey,
+    Declared,
+    Op,
+    PolicyType,
+    Row,
+    User,
+)
+from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from dledger.remoting.bodies import Body, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.operator_headers import (
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    SubjectHeader,
+    UserHeader,
+)
+from dledger.runtime.cooperative import Pace
+
+APPLIED = "applied index of the leader"
+MAX_USERS = 10_000
+MAX_ENTRIES = 256
+"""Entries of the policies of one user."""
+MAX_ACL_ENTRIES = 50_000
+"""Of all users."""
+MAX_USER_NAME = 255
+"""Characters."""
+MAX_USER_BODY = 4 * 1024
+"""Bytes of a user."""
+MAX_ACL_BODY = 32 * 1024
+"""Bytes of policies."""
+MAX_NETWORKS = 500
+"""Different source addresses of one request."""
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of a list."""
+ROWS_A_TURN = 200
+"""Rows that are looked at before others run."""
+USER = "User:"
+_TYPES = {"super": True, "normal": False}
+_STATUS = {"enable": True, "disable": False}
+_DECISIONS = {"allow": True, "deny": False}
+_POLICIES: Mapping[str, PolicyType] = {"custom": "Custom", "default": "Default"}
+K = TypeVar("K")
+R = TypeVar("R", bound=Row)
+P = TypeVar("P")
+
+
+class AuthProcessor:
+    """Handlers of the ten codes."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._store = context.store
+        self._applied = context.applied
+        self._background = context.background
+        self._by_super_user = context.by_super_user
+        self._log = context.env.log.child("auth")
+
+    # -- users ----------------------------------------------------------------------------------------
+
+    @handles(RequestCode.AUTH_CREATE_USER, UserHeader, needs=Needs.LEADER, max_body=MAX_USER_BODY)
+    def create_user(self, call: LeaderCall[UserHeader]) -> None:
+        """One that is there already as it is asked for is created already."""
+        info = decode_body(call.request.body, UserInfo, "user")
+        name = _checked_name(call.header.username)
+        user = User(
+            name,
+            _password(info.password, "password can not be blank"),
+            _word(_TYPES, info.userType, "userType") or False,
+            _word(_STATUS, info.userStatus, "userStatus") is not False,
+        )
+        if user.superuser and not self._by_super_user(call.request):
+            raise _refused("The super user can only be create by super user", ResponseCode.SYSTEM_ERROR)
+        writer = call.writer
+        known = writer.pending[USERS].rows.get(name)
+        if known is None and writer.pending.at_most(USERS) >= MAX_USERS:
+            raise _refused(f"the limit of {MAX_USERS} users is reached", ResponseCode.SYSTEM_ERROR)
+        if known is not None and known != user:
+            raise _refused("The user is existed")
+        done = self._is(writer, USERS, name, user)
+        self._change(call, [] if done else [user.op()], "user created", user=name)
+
+    @handles(RequestCode.AUTH_UPDATE_USER, UserHeader, needs=Needs.LEADER, max_body=MAX_USER_BODY)
+    def update_user(self, call: LeaderCall[UserHeader]) -> None:
+        """What is not said stays."""
+        info = decode_body(call.request.body, UserInfo, "user")
+        known = call.writer.pending[USERS].rows.get(_checked_name(call.header.username))
+        if known is None:
+            raise _refused("The user is not exist")
+        superuser, enabled = (
+            _word(_TYPES, info.userType, "userType"),
+            _word(_STATUS, info.userStatus, "userStatus"),
+        )
+        user = User(
+            known.name,
+            _password(info.password, "") if (info.password or "").strip() else known.password,
+            known.superuser if superuser is None else superuser,
+            known.enabled if enabled is None else enabled,
+        )
+        if (known.superuser or user.superuser) and not self._by_super_user(call.request):
+            raise _refused("The super user can only be update by super user", ResponseCode.SYSTEM_ERROR)
+        done = self._is(call.writer, USERS, user.name, user)
+        self._change(call, [] if done else [user.op()], "user changed", user=known.name)
+
+    @handles(RequestCode.AUTH_DELETE_USER, UserHeader, needs=Needs.LEADER)
+    def delete_user(self, call: LeaderCall[UserHeader]) -> None:
+        """With all policies. One that is not there is deleted already."""
+        name = _checked_name(call.header.username)
+        known = call.writer.pending[USERS].rows.get(name)
+        if known is not None and known.superuser and not self._by_super_user(call.request):
+            raise _refused("The super user can only be update by super user")
+        ops = [] if self._is(call.writer, USERS, name, None) else [USERS.removal(name)]
+        self._change(call, ops, "user deleted", user=name)
+
+    @handles(RequestCode.AUTH_GET_USER, UserHeader, needs=Needs.LEADER, reads=APPLIED)
+    def get_user(self, call: LeaderCall[UserHeader]) -> None:
+        """Without a body where there is none."""
+        user = self._store.state[USERS].rows.get(_checked_name(call.header.username))
+        call.respond(body=b"" if user is None else self._shown(call, user).encode())
+
+    @handles(RequestCode.AUTH_LIST_USER, ListUsersHeader, needs=Needs.LEADER, reads=APPLIED)
+    def list_users(self, call: LeaderCall[ListUsersHeader]) -> None:
+        """Without a body where there are none."""
+        wanted = (call.header.filter or "").strip()
+        rows = list(self._store.state[USERS].rows.values())
+
+        async def answer() -> None:
+            listed, pace = _Listed(), Pace(ROWS_A_TURN)
+            for user in sorted(rows, key=lambda row: row.name):
+                await pace.step()
+                if wanted in user.name:
+                    listed.add(self._shown(call, user))
+            call.respond(body=listed.body)
+
+        self._background.start(call.connection, call.request, answer())
+
+    def _shown(self, call: Call[UserHeader] | Call[ListUsersHeader], user: User) -> UserInfo:
+        return UserInfo(
+            user.name,
+            user.password if self._by_super_user(call.request) else None,
+            "Super" if user.superuser else "Normal",
+            "enable" if user.enabled else "disable",
+        )
+
+    # -- policies -------------------------------------------------------------------------------------
+
+    @handles(RequestCode.AUTH_CREATE_ACL, SubjectHeader, needs=Needs.LEADER, max_body=MAX_ACL_BODY)
+    def create_acl(self, call: LeaderCall[SubjectHeader]) -> None:
+        """Entries are added to what the user has; one of the same resource is replaced."""
+        self._put_acl(call)
+
+    @handles(RequestCode.AUTH_UPDATE_ACL, SubjectHeader, needs=Needs.LEADER, max_body=MAX_ACL_BODY)
+    def update_acl(self, call: LeaderCall[SubjectHeader]) -> None:
+        """The same, as in RocketMQ."""
+        self._put_acl(call)
+
+    def _put_acl(self, call: LeaderCall[SubjectHeader]) -> None:
+        writer = call.writer
+        info = decode_body(call.request.body, AclInfo, "acl")
+        user = _subject(info.subject or call.header.subject)
+        if not info.policies:
+            raise _refused("The policies is empty.")
+        sources = _Sources()
+        entries = {
+            (entry.policy, entry.resource): entry
+            for policy in info.policies
+            for entry in _entries(user, policy, sources)
+        }
+        if user not in writer.pending[USERS].rows:
+            raise _refused(f"The subject of {USER}{user} is not exist.")
+        keys, total = set(_keys_of(writer, user)), writer.pending.at_most(ACLS)
+        changed = [one for one in entries.values() if not self._is(writer, ACLS, ACLS.key_of(one), one)]
+        new = sum(ACLS.key_of(one) not in keys for one in changed)
+        if len(keys) + new > MAX_ENTRIES or (new and total + new > MAX_ACL_ENTRIES):
+            limits = f"{MAX_ENTRIES} entries of one user, {MAX_ACL_ENTRIES} of all"
+            raise _refused(f"the limit of policies is reached: {limits}", ResponseCode.SYSTEM_ERROR)
+        self._change(call, [one.op() for one in changed], "policies changed", user=user)
+
+    @handles(RequestCode.AUTH_DELETE_ACL, DeleteAclHeader, needs=Needs.LEADER)
+    def delete_acl(self, call: LeaderCall[DeleteAclHeader]) -> None:
+        """The entry of a resource, of the policy Custom where none is named; without a resource all of the
+        user. What is not there is deleted already."""
+        user, writer = _subject(call.header.subject), call.writer
+        if user not in writer.pending[USERS].rows:
+            raise _refused("The subject is not exist.")
+        keys = _keys_of(writer, user)
+        resource = call.header.resource or ""
+        if resource.strip():
+            wanted = user, _policy(call.header.policyType), _parsed(resource_of, resource)
+            keys = [] if self._is(writer, ACLS, wanted, None) else [wanted]
+        ops = [ACLS.removal(key) for key in keys]
+        self._change(call, ops, "policies deleted", user=user, resource=resource or "all")
+
+    @handles(RequestCode.AUTH_GET_ACL, SubjectHeader, needs=Needs.LEADER, reads=APPLIED)
+    def get_acl(self, call: LeaderCall[SubjectHeader]) -> None:
+        """Without a body where there is none."""
+        user = _subject(call.header.subject)
+        if user not in self._store.state[USERS].rows:
+            raise _refused("The subject is not exist.")
+        table = self._store.state[ACLS]
+        rows = [table.rows[key] for key in sorted(table.keys_of("user", user))]
+        call.respond(body=_acl(user, rows).encode() if rows else b"")
+
+    @handles(RequestCode.AUTH_LIST_ACL, ListAclsHeader, needs=Needs.LEADER, reads=APPLIED)
+    def list_acls(self, call: LeaderCall[ListAclsHeader]) -> None:
+        """Without a body where there are none."""
+        subject = (call.header.subjectFilter or "").strip()
+        resource = (call.header.resourceFilter or "").strip()
+        table = self._store.state[ACLS]
+        users = list(self._store.state[USERS].rows)
+
+        async def answer() -> None:
+            listed, pace = _Listed(), Pace(ROWS_A_TURN)
+            for user in sorted(users):
+                keys = sorted(table.keys_of("user", user)) if subject in USER + user else []
+                rows = [row for key in keys if (row := table.rows.get(key)) and resource in row.resource]
+                await pace.step(1 + len(keys))
+                if rows:
+                    listed.add(_acl(user, rows))
+            call.respond(body=listed.body)
+
+        self._background.start(call.connection, call.request, answer())
+
+    def _is(self, writer: CommitLogWriter, table: Declared[K, R], key: K, row: R | None) -> bool:
+        """Whether that is so already, applied and with what is pending."""
+        return self._store.state[table].rows.get(key) == row == writer.pending[table].rows.get(key)
+
+    def _change(self, call: LeaderCall[Any], ops: Sequence[Op], what: str, **fields: object) -> None:
+        writer = call.writer
+        if not writer.room:
+            raise writer.refused
+        if not ops:
+            call.respond()
+            return
+        writer.note_version(User.operation)
+        index = writer.add_together((), ops)
+        self._log.info(what, by=call.connection.peer, **fields)
+        self._applied.add(index, call.connection, call.request, call.respond)
+
+
+class _Listed:
+    """A JSON list as it is written, with a limit."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, one: Body) -> None:
+        part = one.encode()
+        self._size += len(part) + 1
+        if self._size > MAX_ANSWER:
+            text = f"a list of more than {MAX_ANSWER} bytes: ask with a filter"
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, text)
+        self._parts.append(part)
+
+    @property
+    def body(self) -> bytes:
+        """Empty where nothing is listed."""
+        return b"[" + b",".join(self._parts) + b"]" if self._parts else b""
+
+
+def _keys_of(writer: CommitLogWriter, user: str) -> list[AclKey]:
+    return writer.pending.keys_of(ACLS, "user", user)
+
+
+def _acl(user: str, rows: Iterable[AclEntry]) -> AclInfo:
+    """In order of policies and resources."""
+    policies: dict[str, list[PolicyEntryInfo]] = {}
+    for row in rows:
+        decision = "Allow" if row.allow else "Deny"
+        entry = PolicyEntryInfo(row.resource, list(row.actions), list(row.sources) or None, decision)
+        policies.setdefault(row.policy, []).append(entry)
+    return AclInfo(USER + user, [PolicyInfo(name, entries) for name, entries in policies.items()])
+
+
+class _Sources(dict[str, str]):
+    """Source addresses of one request, as they are kept: each is read once."""
+
+    def __missing__(self, text: str) -> str:
+        if len(self) >= MAX_NETWORKS:
+            raise _invalid(f"more than {MAX_NETWORKS} source addresses in one request")
+        found = self[text] = _parsed(source_of, text)
+        return found
+
+
+def _entries(user: str, policy: PolicyInfo, known: _Sources) -> Iterator[AclEntry]:
+    kind = _policy(policy.policyType)
+    if not policy.entries:
+        raise _refused("The policy entries is empty.")
+    for entry in policy.entries:
+        if not (entry.resource or "").strip():
+            raise _refused("The resource is null.")
+        if not entry.actions:
+            raise _refused("The actions is empty.")
+        actions = dict.fromkeys(_parsed(action_of, one) for one in entry.actions)
+        sources = tuple(dict.fromkeys(known[one] for one in entry.sourceIps or ()))
+        if len(sources) > MAX_SOURCES:
+            raise _invalid(f"{len(sources)} source addresses of one entry: at most {MAX_SOURCES}")
+        allow = _word(_DECISIONS, entry.decision, "decision")
+        if allow is None:
+            raise _refused("The decision is null or illegal.")
+        yield AclEntry(user, kind, _parsed(resource_of, entry.resource or ""), tuple(actions), allow, sources)
+
+
+def _policy(text: str | None) -> PolicyType:
+    return _word(_POLICIES, text, "policyType") or "Custom"
+
+
+def _parsed(parse: Callable[[str], P], text: str) -> P:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise _invalid(f"{error}") from None
+
+
+def _word(words: Mapping[str, P], text: str | None, what: str) -> P | None:
+    """None where nothing is said; what is misspelt is refused."""
+    if not (text or "").strip():
+        return None
+    found = words.get((text or "").strip().lower())
+    if found is None:
+        raise _refused(
+            f"{what} {(text or '')[:40]!r}: expected {' or '.join(words)}", ResponseCode.INVALID_PARAMETER
+        )
+    return found
+
+
+def _checked_name(name: str) -> str:
+    if not name.strip():
+        raise _invalid("The username is blank")
+    if len(name) > MAX_USER_NAME or not name.isprintable() or name != name.strip():
+        text = f"a user name has at most {MAX_USER_NAME} printable characters, without blanks around it"
+        raise _invalid(text)
+    return name
+
+
+def _subject(text: str) -> str:
+    """The name of a user."""
+    kind, _, name = text.partition(":")
+    if kind.lower() != "user":
+        raise _refused(
+            f"the subject {text[:40]!r}: expected User: and a name", ResponseCode.INVALID_PARAMETER
+        )
+    return _checked_name(name)
+
+
+def _password(text: str | None, blank: str) -> str:
+    if text is None or not text.strip():
+        raise _refused(blank)
+    if len(text) > MAX_PASSWORD:
+        text = f"a password of {len(text)} characters: at most {MAX_PASSWORD}"
+        raise _invalid(text)
+    return text
+
+
+def _invalid(text: str) -> RemotingError:
+    return RemotingError(ResponseCode.INVALID_PARAMETER, text)
+
+
+def _refused(text: str, code: ResponseCode = ResponseCode.NO_PERMISSION) -> RemotingError:
+    """With RocketMQ's code: 16 where its managers say no."""
+    return RemotingError(code, text)

@@ -1,0 +1,221 @@
+"""Access control 2.0 (`authenticationEnabled`, `authorizationEnabled`): users and policies of the replicated
+log.
+
+A request is signed by a user who is enabled; a super user may do everything; another what its policies say.
+Every broker of the group checks by the state that it has applied, a forwarded request twice (as in
+`access_control`). What was decided is kept until users or policies change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import blake2b
+from hmac import compare_digest
+
+from dledger.broker.auth.actions import TOPIC, done_by
+from dledger.broker.auth.plain_acl import PUB
+from dledger.broker.auth.policies import Policies
+from dledger.broker.auth.required import RULES
+from dledger.broker.forwarding import FORWARDED_FOR, Origins
+from dledger.broker.store.message_store import MessageStore
+from dledger.formats.state import ACLS, USERS, ReplicatedState, User
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.server import Connection
+from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, SigningKey
+
+MAX_DECISIONS = 10_000
+"""That are kept; then all are forgotten (statefulAuthorizationCacheMaxNum)."""
+MAX_TEXT = 200
+"""Characters of a name in the text of a refusal."""
+_BEAT = "acl-heartbeat"
+_UNKNOWN = object()
+_SENDS = {int(code): rule.topic for code, rule in RULES.items() if rule.plain_topic and rule.perm == PUB}
+"""Codes of sends -> the header field with the topic."""
+_Decision = tuple[str, str, int, str]
+"""User, resource, actions, address."""
+
+
+class _Who:
+    """A user, ready to be checked."""
+
+    __slots__ = ("key", "policies", "sends", "user")
+
+    def __init__(self, user: User, policies: Policies) -> None:
+        self.user = user
+        self.sends: set[str | None] = set()
+        """Topics that it may send to, from wherever: the shortest way for the most frequent request."""
+        self.key = SigningKey(user.password.encode())
+        self.policies = policies
+
+
+class _View:
+    """Users and policies as they are, and what followed from them so far."""
+
+    def __init__(self, state: ReplicatedState, serial: int) -> None:
+        self.state = state
+        self.serial = serial
+        self.users = state[USERS]
+        self.acls = state[ACLS]
+        self.versions = self.users.version, self.acls.version
+        self.decided: dict[_Decision, bool | None] = {}
+        self._kept = 0
+        self._known: dict[str, _Who] = {}
+
+    def current(self, state: ReplicatedState) -> bool:
+        users, acls = self.versions
+        return self.state is state and self.users.version == users and self.acls.version == acls
+
+    def keep(self) -> None:
+        """One more decision is to be kept."""
+        if self._kept >= MAX_DECISIONS:
+            self._kept = 0
+            self.decided.clear()
+            for who in self._known.values():
+                who.sends.clear()
+        self._kept += 1
+
+    def who(self, name: str) -> _Who | None:
+        found = self._known.get(name)
+        if found is None:
+            user = self.users.rows.get(name)
+            if user is None:
+                return None
+            rows = (self.acls.rows[key] for key in self.acls.keys_of("user", name))
+            found = self._known[name] = _Who(user, Policies(rows))
+        return found
+
+
+class UserAccess:
+    """The check of each request."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        origins: Origins,
+        cluster: str,
+        authorize: bool,
+        unsigned: Collection[int],
+        unjudged: Collection[int],
+    ) -> None:
+        """`authorize`: whether policies count; without, whoever signs may do everything. `unsigned`: codes
+        that need no signature (authenticationWhitelist), `unjudged`: codes that every user may ask for
+        (authorizationWhitelist)."""
+        self._store = store
+        self._origins = origins
+        self._cluster = cluster
+        self._authorize = authorize
+        self._unjudged = frozenset(unjudged)
+        self._open = frozenset(code for code in unsigned if not authorize or code in self._unjudged)
+        """Policies must know who asks: what they judge is signed."""
+        self._view = _View(store.state, 0)
+        self.denied = 0
+        """Requests since start."""
+
+    def check(self, connection: Connection, request: Request) -> None:
+        """RemotingError 16 unless the request may be made."""
+        if request.code in self._open:
+            return
+        try:
+            self._check(connection, request)
+        except RemotingError as error:
+            if error.code == ResponseCode.NO_PERMISSION:
+                self.denied += 1
+            raise
+
+    def is_super(self, request: Request) -> bool:
+        """Whether a super user makes this request, which was checked."""
+        who = self._current().who(request.ext().get(ACCESS_KEY, ""))
+        return who is not None and who.user.superuser and request.code not in self._open
+
+    def _current(self) -> _View:
+        view = self._view
+        if not view.current(self._store.state):
+            view = self._view = _View(self._store.state, view.serial + 1)
+        return view
+
+    def _check(self, connection: Connection, request: Request) -> None:
+        view, fields = self._current(), request.ext()
+        name = fields.get(ACCESS_KEY)
+        if not name:
+            raise _denied("username cannot be null.")
+        who = view.who(name)
+        if who is None:
+            raise _denied(f"User:{name[:MAX_TEXT]} is not found.")
+        user = who.user
+        if not user.enabled:
+            raise _denied(f"User:{name[:MAX_TEXT]} is disabled.")
+        signed = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
+        fields.pop(FORWARDED_FOR, None)
+        if not compare_digest(who.key.signature(fields, request.body), signed):
+            raise _denied("check signature failed.")
+        if user.superuser or not self._authorize:
+            return
+        sent = _SENDS.get(request.code)
+        if sent is not None and fields.get(sent) in who.sends:
+            return
+        if request.code not in self._unjudged:
+            self._permit(view, who, connection, request, fields)
+
+    def _permit(
+        self, view: _View, who: _Who, connection: Connection, request: Request, fields: Mapping[str, str]
+    ) -> None:
+        host = self._host(connection, request) if who.policies.by_address else ""
+        code = request.code
+        beat = None
+        if code == RequestCode.HEART_BEAT:  # large, and the same again and again
+            beat = view.serial, who.user.name, host, blake2b(request.body, digest_size=16).digest()
+            if connection.attributes.get(_BEAT) == beat:
+                return
+        done = done_by(request, fields, self._cluster)
+        if done is None:
+            raise _denied(f"{_subject(who)} is no super user, as request code {code} needs.")
+        for resource, actions in done:
+            self._decide(view, who, resource, actions, host, connection, request)
+        if beat is not None:
+            connection.attributes[_BEAT] = beat
+        elif code in _SENDS and not host:
+            topic = fields.get(_SENDS[code])
+            if topic is not None:
+                view.keep()
+                who.sends.add(topic)
+
+    def _decide(
+        self,
+        view: _View,
+        who: _Who,
+        resource: str,
+        actions: int,
+        host: str,
+        connection: Connection,
+        request: Request,
+    ) -> None:
+        key = who.user.name, resource, actions, host
+        decided = view.decided
+        allowed = decided.get(key, _UNKNOWN)
+        if allowed is True:
+            return
+        if allowed is _UNKNOWN:
+            allowed = who.policies.decide(resource, actions, host)
+            view.keep()
+            decided[key] = allowed
+            if allowed:
+                return
+        why = "no matched policies." if allowed is None else "the decision is deny."
+        what = resource[:MAX_TEXT] if resource != TOPIC else "Topic:*, as a message's place tells no topic,"
+        place = self._host(connection, request)
+        raise _denied(f"{_subject(who)} has no permission to access {what} from {place}, {why}")
+
+    def _host(self, connection: Connection, request: Request) -> str:
+        """Address of the client; of one whose request a member forwards, as that says."""
+        forwarded = self._origins.forwarded_for(connection, request)
+        return (connection.peer if forwarded is None else forwarded).rpartition(":")[0]
+
+
+def _subject(who: _Who) -> str:
+    return f"User:{who.user.name[:MAX_TEXT]}"
+
+
+def _denied(reason: str) -> RemotingError:
+    return RemotingError(ResponseCode.NO_PERMISSION, reason)

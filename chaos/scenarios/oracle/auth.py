@@ -1,0 +1,62 @@
+"""Users and their policies: the latest of a name counts, and a user that goes takes its policies along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class Users:
+    """name -> the latest operation."""
+
+    part = "users"
+    operations = ("user", "user_delete")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        if op["op"] == "user":
+            self.rows[op["name"]] = dict(op)
+        else:
+            self.rows.pop(op["name"], None)
+
+    def forget(self, kind: str, name: str) -> None:
+        """Only its own operation removes one."""
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["name"]: dict(op) for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"users": self.rows}
+
+
+class Acls:
+    """(user, policy, resource) -> the latest operation."""
+
+    part = "acls"
+    operations = ("acl", "acl_delete")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, str], Row] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        key = (op["user"], op["policy"], op["resource"])
+        if op["op"] == "acl":
+            self.rows[key] = dict(op)
+        else:
+            self.rows.pop(key, None)
+
+    def forget(self, kind: str, name: str) -> None:
+        if kind == "user":
+            self.rows = {key: row for key, row in self.rows.items() if key[0] != name}
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {}
+        for op in value:
+            self.apply(op, {})
+
+    def encode(self) -> dict[str, Any]:
+        return {"acls": {" ".join(key): row for key, row in self.rows.items()}}

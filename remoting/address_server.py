@@ -1,0 +1,118 @@
+"""Where the NameServers are, asked of an address server (DefaultTopAddressing): a web server that knows.
+
+`GET http://DOMAIN:8080/rocketmq/SUBGROUP` is answered with one line, `host:port;host:port`. Whoever asks
+keeps what it knows when there is no such answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+from dledger.formats.addresses import check_host, join_address, split_address, split_addresses
+
+DOMAIN = "jmenv.tbsite.net"
+"""RocketMQ's default (rocketmq.namesrv.domain)."""
+SUBGROUP = "nsaddr"
+"""RocketMQ's default (rocketmq.namesrv.domain.subgroup)."""
+PORT = 8080
+"""Of a domain that names none."""
+TIMEOUT_S = 3.0
+"""For the whole answer, as in RocketMQ."""
+CLIENT_INTERVAL_S = 120.0
+"""How often clients ask, as in RocketMQ."""
+MAX_ANSWER = 16 * 1024
+"""Bytes of an answer."""
+MAX_ADDRESSES = 64
+"""NameServers in one."""
+MAX_URL = 1024
+"""Characters."""
+MAX_REDIRECTS = 3
+
+
+class NoAddresses(Exception):
+    """The address server did not say where the NameServers are; the text says why."""
+
+
+def url_of(place: str, subgroup: str = SUBGROUP) -> str:
+    """The URL of an address server that is given as a domain, `domain:port`, or by a URL of its own
+    (MixAll.getWSAddr). ValueError for what is none."""
+    place = place.strip()
+    if len(place) > MAX_URL or not place.isprintable() or " " in place or not place:
+        raise ValueError(f"{place[:80]!r}: expected a domain, domain:port, or a URL")
+    if "://" in place:
+        if not place.startswith(("http://", "https://")) or not place.partition("://")[2].strip("/"):
+            raise ValueError(f"{place!r}: expected http:// or https:// with a host")
+        return place
+    host, port = split_address(place) if ":" in place else (check_host(place), PORT)
+    if not subgroup or not subgroup.isprintable() or any(sign in subgroup for sign in " /?#%"):
+        raise ValueError(f"{subgroup!r} is no name of a group of addresses")
+    return f"http://{join_address(host, port)}/rocketmq/{subgroup}"
+
+
+def addresses_in(answer: bytes) -> tuple[str, ...]:
+    """The addresses of an answer: its first line. NoAddresses."""
+    text = answer.decode("utf-8", "replace").strip()
+    line = text.splitlines()[0] if text else ""
+    try:
+        addresses = tuple(dict.fromkeys(split_addresses(line)))
+    except ValueError as error:
+        raise NoAddresses(f"it answers no addresses: {error}") from None
+    if not addresses:
+        raise NoAddresses("its answer is empty")
+    if len(addresses) > MAX_ADDRESSES:
+        raise NoAddresses(f"it answers {len(addresses)} addresses: at most {MAX_ADDRESSES}")
+    return addresses
+
+
+def load_http() -> None:
+    """Load what asks: it takes long, so not on a busy loop. NoAddresses where it is not installed."""
+    try:
+        importlib.import_module("aiohttp")
+    except ImportError:
+        raise NoAddresses("asking takes aiohttp: pip install 'dledger[server]'") from None
+
+
+async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
+    """The NameServers that an address server knows now. NoAddresses."""
+    load_http()
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
+            session.get(
+                url, headers={"Accept-Encoding": "identity"}, max_redirects=MAX_REDIRECTS
+            ) as response,
+        ):
+            if response.status != 200:
+                raise NoAddresses(f"it answers with status {response.status}")
+            answer = bytearray()
+            async for piece in response.content.iter_chunked(4096):
+                answer += piece
+                if len(answer) > MAX_ANSWER:
+                    raise NoAddresses(f"its answer is longer than {MAX_ANSWER} bytes")
+    except TimeoutError:
+        raise NoAddresses(f"no answer within {timeout_s:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise NoAddresses(f"{error or type(error).__name__}") from None
+    return addresses_in(bytes(answer))
+
+
+async def looked_up(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Every IP address behind these, by the system's resolver (fetchNameSrvAddrByDnsLookup). NoAddresses
+    where a name has none now."""
+    found: dict[str, None] = {}
+    loop = asyncio.get_running_loop()
+    for address in addresses:
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                infos = await loop.getaddrinfo(host, port)
+        except OSError as error:  # TimeoutError is one
+            raise NoAddresses(f"{host}: {error or 'no answer of the resolver'}") from None
+        found.update(dict.fromkeys(join_address(str(info[4][0]), port) for info in infos))
+    if len(found) > MAX_ADDRESSES:
+        raise NoAddresses(f"{len(found)} addresses: at most {MAX_ADDRESSES}")
+    return tuple(sorted(found))
