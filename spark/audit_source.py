@@ -120,7 +120,8 @@ class AuditReader(DataSourceReader):
         scans += [SidePart(replica) for replica in look.replicas]
         scans += segments
         limit = task_bytes(sum(part.size for part in segments))
-        return [ScanPack(parts, int(self._options["block"])) for parts in pack(scans, limit)]
+        block_entries = int(self._options["block"])
+        return [ScanPack(parts, block_entries, merged=True) for parts in pack(scans, limit)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if type(partition) is InputPartition:

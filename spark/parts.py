@@ -49,7 +49,11 @@ class SegmentPart:
     def size(self) -> int:
         return self.task.size
 
-    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+    def scan(self, block_entries: int, runs: QueueRuns | None = None) -> Iterator[AuditRow]:
+        """All rows; those of queues go to `runs` instead, if there are any."""
+        if runs is None:
+            yield from self.reader.scan(self.task, block_entries)
+            return
         queues: list[QueueRow] = []
         last_index = -1
         for row in self.reader.scan(self.task, block_entries):
@@ -73,7 +77,7 @@ class SidePart:
     replica: ReplicaView
     size: int = 0
 
-    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+    def scan(self, block_entries: int, runs: QueueRuns | None = None) -> Iterator[AuditRow]:
         return self.replica.side()
 
 
@@ -84,7 +88,7 @@ class FoundPart:
     findings: tuple[Finding, ...]
     size: int = 0
 
-    def scan(self, block_entries: int, runs: QueueRuns) -> Iterator[AuditRow]:
+    def scan(self, block_entries: int, runs: QueueRuns | None = None) -> Iterator[AuditRow]:
         return iter(self.findings)
 
 
@@ -106,17 +110,19 @@ P = TypeVar("P", bound=Part)
 class ScanPack(InputPartition):
     """Parts that one task scans one after another: a task costs more than a small segment.
 
-    What is said of a queue in each of them becomes one row where it goes on without a gap.
+    `merged`: what is said of a queue in each of them becomes one row where it goes on without a gap.
     """
 
     parts: tuple[ScanPart, ...]
     block_entries: int
+    merged: bool = False
 
     def rows(self) -> Iterator[Row]:
-        runs = QueueRuns()
+        runs = QueueRuns() if self.merged else None
         for part in self.parts:
             yield from map(flatten, part.scan(self.block_entries, runs))
-        yield from map(flatten, runs.rows())
+        if runs is not None:
+            yield from map(flatten, runs.rows())
 
 
 @dataclass(frozen=True)
