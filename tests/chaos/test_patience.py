@@ -34,7 +34,7 @@ def test_a_clock_that_was_ahead_from_the_start_is_told_from_those_of_the_peers()
         group.start(follower)
         world.run_for(1.0)
         off_ms = group.nodes[follower].status()["clock_off_ms"]
-        assert isinstance(off_ms, int) and abs(off_ms - 3_600_000) < 100
+        assert isinstance(off_ms, int) and abs(off_ms - 3_600_000) < 1000
         assert all(group.nodes[name].status()["clock_off_ms"] == 0 for name in NAMES if name != follower)
         world.clock_jump(follower, -3_600_000)
         world.run_for(1.0)
