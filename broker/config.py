@@ -260,7 +260,7 @@ class BrokerConfig:
     http_address: Annotated[str, Setting("httpAddress", parse=_host_or_none)] = ""
     """Where to listen for HTTP; empty: as `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
-    """Directory of broker.log; empty: standard error."""
+    """Directory of broker.log and stats.log; empty: standard error, without statistics."""
 
     # Access control.
 

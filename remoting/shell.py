@@ -11,8 +11,9 @@ import logging
 import logging.handlers
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dledger.runtime.env import Env
@@ -89,29 +90,43 @@ def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings:
     return True
 
 
-def set_up_logging(log_dir: str | None, file_name: str, level: int = logging.INFO) -> None:
+def set_up_logging(
+    log_dir: str | None,
+    file_name: str,
+    level: int = logging.INFO,
+    apart: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Log to a rotating file in `log_dir` (made if missing), or without one to standard error.
 
-    ConfigError when the directory cannot be used.
+    `apart`: names of loggers with a file of their own; without a directory they are silent. ConfigError when
+    the directory cannot be used.
     """
     handler: logging.Handler
     if log_dir:
         try:
             os.makedirs(log_dir, exist_ok=True)
-            handler = logging.handlers.RotatingFileHandler(
-                os.path.join(log_dir, file_name),
-                maxBytes=LOG_FILE_SIZE,
-                backupCount=LOG_FILES,
-                encoding="utf-8",
-            )
+            handler = _rotating(log_dir, file_name)
+            own = {name: _rotating(log_dir, file) for name, file in apart.items()}
         except OSError as error:
             raise ConfigError(f"logDir {log_dir}: cannot be used: {error.strerror or error}") from error
     else:
         handler = logging.StreamHandler(sys.stderr)
+        own = {name: logging.NullHandler() for name in apart}
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
     root.setLevel(level)
     root.addHandler(handler)
+    for name, one in own.items():
+        logging.getLogger(name).propagate = False
+        logging.getLogger(name).addHandler(one)
+
+
+def _rotating(log_dir: str, file_name: str) -> logging.Handler:
+    handler = logging.handlers.RotatingFileHandler(
+        os.path.join(log_dir, file_name), maxBytes=LOG_FILE_SIZE, backupCount=LOG_FILES, encoding="utf-8"
+    )
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    return handler
 
 
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from heapq import nlargest
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.services import LeaderService
-from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, TICK_S, Puts, StatsItem
+from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, TICK_S, Puts, StatsItem, Window
 from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.env import Env
 
@@ -17,6 +18,10 @@ until others were idle for a day. At 1.2 KB of samples each, all statistics toge
 IDLE_TICKS = DAY.every_ticks * DAY.samples
 """Without growth for so long a key is forgotten: no window knows of it."""
 DAY_MS = 24 * 3600 * 1000
+LOGGED = {MINUTE: "Minute", HOUR: "Hour", DAY: "Day"}
+"""Windows that are logged when they are over, and RocketMQ's words for them."""
+MAX_LOGGED = 200
+"""Lines for one statistic and window: its keys with the largest sums."""
 SLICE = 500
 """Items sampled in one go, about 1 ms."""
 
@@ -50,6 +55,7 @@ class BrokerStats(LeaderService):
     def __init__(self, env: Env, cluster_name: str, totals: Callable[[], tuple[int, int]]) -> None:
         """`totals`: messages that came and messages that were given out, since this node started."""
         self._wall = env.wall
+        self._log = env.log.child("stats")
         self._cluster = cluster_name
         self._totals = totals
         self._day = self._today()
@@ -205,6 +211,23 @@ class BrokerStats(LeaderService):
                             self._items[name].pop(key, None)
                     if len(items) > SLICE:
                         await asyncio.sleep(PAUSE_S)
+            for window, word in LOGGED.items():
+                if tick % (window.every_ticks * (window.samples - 1)) == 0:
+                    await self._tell(window, word)
+
+    async def _tell(self, window: Window, word: str) -> None:
+        """Log what happened in a window, as RocketMQ does in its `stats.log`."""
+        now = now_ms()
+        for name, items in self._items.items():
+            over = [(item.over(window, now), key) for key, item in items.items()]
+            used = [(shown, key) for shown, key in over if shown.total]
+            for shown, key in nlargest(MAX_LOGGED, used, key=lambda one: one[0].total):
+                self._log.info(
+                    f"[{name}] [{key}] Stats In One {word}, SUM: {shown.total} TPS: {shown.tps:.2f} "
+                    f"AVGPT: {shown.average:.2f}"
+                )
+            if len(items) > SLICE:
+                await asyncio.sleep(PAUSE_S)
 
 
 def now_ms() -> int:

@@ -36,6 +36,7 @@ from tests.broker.harness import Reply, World, make_env, run
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
 from tests.broker.test_turn_cost import LIMIT_S, Turns
+from tests.client.fake_cluster import eventually
 
 TICK_MS = 10_000
 
@@ -265,3 +266,35 @@ def test_a_large_broker_is_not_held_up_by_them(tmp_path: Path, monkeypatch: pyte
         task.cancel()
 
     run(test)
+
+
+def test_what_happened_in_a_window_is_logged_as_rocketmq_does(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_stats, "MAX_LOGGED", 2)
+    monkeypatch.setattr(broker_stats, "TICK_S", 0.001)
+
+    async def test() -> None:
+        stats = BrokerStats(make_env(), "C", lambda: (0, 0))
+        stats._clear(broker_stats.now_ms())
+        for number, count in enumerate((5, 40, 30)):
+            stats.got("G", f"T{number}", 0, count, 10 * count, 0)
+        await stats._tell(MINUTE, "Minute")
+        caplog.set_level("INFO")
+        caplog.clear()
+        await stats._tell(MINUTE, "Minute")
+        lines = [record.getMessage() for record in caplog.records]
+        gets = [line for line in lines if line.startswith("[GROUP_GET_NUMS]")]
+        assert gets == [
+            "[GROUP_GET_NUMS] [T1@G] Stats In One Minute, SUM: 40 TPS: 40.00 AVGPT: 40.00",
+            "[GROUP_GET_NUMS] [T2@G] Stats In One Minute, SUM: 30 TPS: 30.00 AVGPT: 30.00",
+        ]
+        assert "[BROKER_GET_NUMS] [C] Stats In One Minute, SUM: 75 TPS: 75.00 AVGPT: 25.00" in lines
+        assert {record.name for record in caplog.records} == {"test.stats"}
+        caplog.clear()
+        running = asyncio.create_task(stats.run())
+        await eventually(lambda: bool(caplog.records))
+        running.cancel()
+        assert 6 <= stats._tick < 12, "once a minute"
+
+    asyncio.run(test())

@@ -59,7 +59,7 @@ def test_a_broker_without_accounts_says_so(
     lines: str,
     warned: bool,
 ) -> None:
-    monkeypatch.setattr(broker_shell, "set_up_logging", lambda *arguments: None)
+    monkeypatch.setattr(broker_shell, "set_up_logging", lambda *arguments, **named: None)
     monkeypatch.setattr(broker_shell, "run", lambda *arguments: 0)
     file = tmp_path / "broker.conf"
     file.write_text(BROKER + lines)
@@ -76,7 +76,7 @@ def test_so_does_a_nameserver(
     lines: str,
     warned: bool,
 ) -> None:
-    monkeypatch.setattr(remoting_shell, "set_up_logging", lambda *arguments: None)
+    monkeypatch.setattr(remoting_shell, "set_up_logging", lambda *arguments, **named: None)
     monkeypatch.setattr(remoting_shell, "run_program", lambda *arguments: 0)
     file = tmp_path / "namesrv.conf"
     file.write_text("listenPort=9876\n" + lines)
