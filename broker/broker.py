@@ -34,6 +34,7 @@ from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.latency.fast_failure import FastFailure
+from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
@@ -186,6 +187,7 @@ class Broker:
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
         self.fast_failure = FastFailure(self.committed, settings)
+        self.slow_consumers: SlowConsumers = SlowConsumers(env, settings, self.store)
         self.rates = RateLimits(settings)
         self.resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
@@ -231,6 +233,7 @@ class Broker:
             stats=self.stats,
             background=self.background,
             fast_failure=self.fast_failure,
+            slow_consumers=self.slow_consumers,
             rates=self.rates,
             resends=self.resends,
             topic_table=self.topic_table,
@@ -262,6 +265,7 @@ class Broker:
                 self.timer_claims,
                 self.resends,
                 self.fast_failure,
+                self.slow_consumers,
                 *own,
                 self.delays,
                 self.timers,

@@ -357,6 +357,14 @@ class BrokerConfig:
         dict[str, int], Setting("pullRatesOfGroups", parse=_rates, format=_rates_text, hot=True)
     ] = field(default_factory=dict)
     """The same for a consumer group."""
+    stop_slow_consumers: Annotated[bool, Setting("disableConsumeIfConsumerReadSlowly", hot=True)] = False
+    """Whether the leader disables a consumer group that reads further behind than
+    `consumerFallbehindThreshold`; looked at every three minutes. It stays so until it is enabled again
+    (`updateSubGroup -s true`)."""
+    slow_consumer_bytes: Annotated[
+        int, Setting("consumerFallbehindThreshold", 1, 1 << 62, "bytes", hot=True)
+    ] = 16 << 30
+    """Bytes of the log between the end and the last message that such a group was given."""
     duplicate_check_topics: Annotated[
         tuple[str, ...], Setting("duplicateCheckTopics", parse=_topics, format=",".join, hot=True)
     ] = ()

@@ -12,6 +12,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.broker.forwarding import Origins
 from dledger.broker.intake.resends import Resends
 from dledger.broker.latency.fast_failure import FastFailure
+from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pending_responses import PendingResponses
@@ -72,6 +73,7 @@ class BrokerContext:
     background: Background
     """Answers that need the device."""
     fast_failure: FastFailure
+    slow_consumers: SlowConsumers
     rates: RateLimits
     resends: Resends
     """Messages that are sent again."""

@@ -69,6 +69,7 @@ class PullProcessor(LeaderService):
         self._reader = context.reader
         self._stats = context.stats
         self._rates = context.rates.reading
+        self._slow_consumers = context.slow_consumers
         self._members = context.members
         self.held: HeldPulls = HeldPulls(
             lambda: self._settings.now.max_held_pulls, self._woken, self._expired
@@ -377,6 +378,8 @@ class PullProcessor(LeaderService):
         self.bytes += size
         if count and self._rates.limited:
             self._rates.count(pull.topic, pull.group, count)
+        if count and self._slow_consumers.on:
+            self._slow_consumers.pulled(pull.group, pull.topic, pull.queue_id, result.parts[-1])
         self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
         pull.connection.respond(
             pull.request,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dledger.broker.config import SETTINGS
+from dledger.broker.latency import slow_consumers
 from dledger.broker.pending_responses import MARK_EVERY, PendingResponses
 from dledger.broker.ratelimit import token_bucket
 from dledger.broker.ratelimit.rate_limits import KNOWS_FLOW_CONTROL
@@ -21,6 +22,7 @@ from dledger.runtime.settings import ConfigError, Property
 from tests.broker.harness import FakeConnection, Reply, World, decode, run, send_header
 from tests.broker.pop_calls import pop
 from tests.broker.test_send import batch_body
+from tests.client.fake_cluster import eventually
 
 FLOW = "[FLOW]client has exhausted the {} quota for the current time slot, start flow control for a while."
 
@@ -240,3 +242,44 @@ def test_how_rates_are_written(text: str, rates: dict[str, int] | None) -> None:
             SETTINGS.load(given)
         return
     assert SETTINGS.load(given)[0].topic_send_rates == rates
+
+
+# -- groups that read far behind
+
+
+def test_a_group_that_reads_too_far_behind_is_disabled_until_somebody_enables_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_consumers, "LOOK_S", 0.02)
+    limits = {"stop_slow_consumers": True, "slow_consumer_bytes": 7000}
+
+    async def test() -> None:
+        world = await World(str(tmp_path), **limits).open()
+        services = asyncio.ensure_future(world.broker.services.run())
+        for number in range(10):
+            await world.send(body=b"x" * 1000, queue=number % 2)
+        assert (await world.pull(offset=0, maxMsgNums=1, consumerGroup="far")).code == 0
+        assert (await world.pull(offset=4, maxMsgNums=1, consumerGroup="near")).code == 0
+        await eventually(lambda: world.broker.slow_consumers.stopped == 1)
+        refused = await world.pull(offset=0, maxMsgNums=1, consumerGroup="far")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert refused.remark == "subscription group no permission, far"
+        assert (await world.pull(offset=4, maxMsgNums=1, consumerGroup="near")).code == 0
+        await asyncio.sleep(0.06)
+        assert world.broker.slow_consumers.stopped == 1, "once, and nobody who does not pull"
+        services.cancel()
+
+    run(test)
+
+
+def test_nobody_is_disabled_unless_a_setting_says_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path), slow_consumer_bytes=1).open()
+        await world.send()
+        await world.send()
+        assert (await world.pull(offset=0, maxMsgNums=1)).code == 0
+        assert not world.broker.slow_consumers._behind
+        world.broker.slow_consumers._look()
+        assert world.broker.slow_consumers.stopped == 0
+
+    run(test)

@@ -1,0 +1,97 @@
+"""Groups that read far behind the end of the log are stopped, where a setting says so
+(BrokerController.protectBroker): what they read comes from the device, and slows down everybody else.
+
+How far behind a group is tells the position of the last message that it was given, of each of its queues.
+Who has not pulled for a while does no harm, and is not stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.config import BrokerConfig
+from dledger.broker.services import LeaderService
+from dledger.broker.store.message_store import MessageStore
+from dledger.formats.record import PHYSICAL_OFFSET_AT
+from dledger.runtime.env import Env
+from dledger.runtime.files import Buffer
+from dledger.runtime.live_settings import LiveSettings
+
+LOOK_S = 180.0
+"""Between two looks, as RocketMQ's; pulls of so long are looked at."""
+MAX_QUEUES = 100_000
+"""Queues of groups whose last pull is kept between two looks; of further ones nothing is known."""
+
+
+class SlowConsumers(LeaderService):
+    """`pulled` is to be called for pulls that found something, while `on`."""
+
+    def __init__(self, env: Env, settings: LiveSettings[BrokerConfig], store: MessageStore) -> None:
+        self._log = env.log.child("slow-consumers")
+        self._settings = settings
+        self._store = store
+        self._writer: CommitLogWriter | None = None
+        self._behind: dict[tuple[str, str, int], int] = {}
+        """(group, topic, queue) -> bytes of the log behind the last message that was given out."""
+        self.stopped: int = 0
+        """Groups, since start."""
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is to be told."""
+        return self._settings.now.stop_slow_consumers
+
+    def pulled(self, group: str, topic: str, queue_id: int, last: Buffer) -> None:
+        """A pull was answered; `last` is the record of its last message."""
+        key = (group, topic, queue_id)
+        if len(self._behind) < MAX_QUEUES or key in self._behind:
+            position = int.from_bytes(last[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
+            self._behind[key] = self._store.dispatcher.applied_end - position
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Nobody has pulled yet."""
+        self._writer = writer
+        self._behind = {}
+
+    def end(self, reason: str) -> None:
+        """Others look from now on."""
+        self._writer = None
+
+    async def run(self) -> None:
+        """Look at intervals."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.on:
+                self._look()
+            self._behind = {}
+
+    def _look(self) -> None:
+        most = self._settings.now.slow_consumer_bytes
+        far: dict[str, tuple[int, str, int]] = {}
+        for (group, topic, queue_id), behind in self._behind.items():
+            if behind > most and behind > far.get(group, (0,))[0]:
+                far[group] = (behind, topic, queue_id)
+        for group, (behind, topic, queue_id) in far.items():
+            if not self._stop(group):
+                continue
+            self.stopped += 1
+            self._log.warning(
+                "the group reads too far behind and is disabled: enable it with updateSubGroup",
+                group=group,
+                topic=topic,
+                queue=queue_id,
+                behind_bytes=behind,
+            )
+
+    def _stop(self, group: str) -> bool:
+        writer = self._writer
+        if writer is None or not writer.room:
+            return False  # at the next look
+        config = writer.group(group)
+        if config is None or not config.enable:
+            return False
+        writer.put_group(replace(config, enable=False))
+        return True
