@@ -243,6 +243,7 @@ class Leadership:
                 while self._leads_beside(leader, chosen) and self._behind(leader, chosen):
                     await self._next_progress(leader)
                 if self._leads_beside(leader, chosen):
+                    self._replicator.tell_commits()
                     self._elections.perform(self._elector.hand_over(chosen, commanded=commanded))
                 while self._leads_beside(leader, chosen):
                     await self._next_progress(leader)

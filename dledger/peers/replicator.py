@@ -186,6 +186,10 @@ class Replicator:
 
     def _tell_commits(self) -> None:
         self._telling = False
+        self.tell_commits()
+
+    def tell_commits(self) -> None:
+        """Whoever is to be told of a commit is told now."""
         leader = self.leader
         untold, self._untold = self._untold, {}
         if leader is None:

@@ -68,9 +68,9 @@ def test_one_audit_tells_which_group_is_damaged(
     namesrv = both[0].namesrv_addr
     code, report = report_of("spark", "audit", "--engine", engine, "--namesrv", namesrv)
     assert code == 2, report
-    assert [(found["code"], found["replica"]) for found in report["findings"]] == [
-        ("BIT_ROT", f"{B}/{rotten}")
-    ]
+    # Queues are written once a second: what is not there yet is told as information.
+    told = [found for found in report["findings"] if found["severity"] != "info"]
+    assert [(found["code"], found["replica"]) for found in told] == [("BIT_ROT", f"{B}/{rotten}")]
     names = [f"{group}/n{number}" for group in (A, B) for number in range(3)]
     assert [replica["replica"] for replica in report["replicas"]] == names
     assert report["members"] == 6
