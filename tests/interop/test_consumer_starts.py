@@ -44,6 +44,7 @@ def test_each_start_gets_its_first_message_soon(group: LocalCluster, drive: Call
             consumer = Driver(kind, "consume", group.namesrv_addr, "Starts", f"CG_Starts{number}")
             consumer.wait(lambda events: any(item["event"] == "received" for item in events), 60)
             waits.append(consumer.named("received")[0]["ms"] / 1000 - began)
+            print(f"{waits[-1]:.1f}", end=" ", flush=True)
             consumer.close()
     finally:
         load.kill()
