@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -85,10 +85,10 @@ class Spool:
 
     def next(self, after: int, count: int) -> list[Row]:
         """The oldest ones that wait, behind number `after`."""
-        found = self._open().execute(
-            "SELECT number, message FROM waiting WHERE number > ? ORDER BY number LIMIT ?", (after, count)
+        found = self._read(
+            "SELECT number, message FROM waiting WHERE number > ? ORDER BY number LIMIT ?", after, count
         )
-        return [Row(number, self._decode(message)) for number, message in found]
+        return [self._row(number, message) for number, message in found]
 
     def remove(self, numbers: Sequence[int]) -> None:
         """They are stored by their cluster."""
@@ -109,8 +109,8 @@ class Spool:
 
     def refused(self) -> list[tuple[Row, str]]:
         """What was put aside, and why."""
-        found = self._open().execute("SELECT number, message, reason FROM refused ORDER BY number")
-        return [(Row(number, self._decode(message)), reason) for number, message, reason in found]
+        found = self._read("SELECT number, message, reason FROM refused ORDER BY number")
+        return [(self._row(number, message), reason) for number, message, reason in found]
 
     def close(self) -> None:
         """Nothing is lost by it, nor without it."""
@@ -122,6 +122,18 @@ class Spool:
         if self._database is None:
             raise SpoolFailed(f"the spool {self._path} is not open")
         return self._database
+
+    def _read(self, statement: str, *values: int) -> list[tuple[Any, ...]]:
+        try:
+            return self._open().execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise SpoolFailed(f"the spool {self._path}: {error}") from error
+
+    def _row(self, number: int, message: bytes) -> Row:
+        try:
+            return Row(number, self._decode(message))
+        except msgspec.MsgspecError as error:
+            raise SpoolFailed(f"the spool {self._path}: row {number} is no message: {error}") from error
 
     def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         database = self._open()

@@ -101,7 +101,8 @@ class AsyncSpoolingProducer(AsyncProducer):
         self._kept = asyncio.Event()
         self._empty = asyncio.Event()
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, list[None]]] = {}
-        self._work: list[asyncio.Task[None]] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._replayer: asyncio.Task[None] | None = None
         self._disk = asyncio.Lock()
 
     async def _begin(self) -> None:
@@ -109,25 +110,30 @@ class AsyncSpoolingProducer(AsyncProducer):
         self.spooled, self.spooled_bytes, self.refused = opened
         await super()._begin()
         (self._kept if self.spooled else self._empty).set()
-        self._work = [
-            self._core.spawn(self._keep_all(), "keep messages"),
-            self._core.spawn(self._replay_all(), "send kept messages"),
-        ]
+        self._keeper = self._core.spawn(self._keep_all(), "keep messages")
+        self._replayer = self._core.spawn(self._replay_all(), "send kept messages")
 
     async def _finish(self, drain: bool) -> None:
+        if self._replayer is not None:
+            self._replayer.cancel()
         try:
-            for task in self._work:
-                task.cancel()
-            await asyncio.gather(*self._work, return_exceptions=True)
             await super()._finish(drain)
         finally:
-            closed = ClientClosed("the producer was closed before the message was kept")
-            for _, future in self._to_keep:
-                if not future.done():
-                    future.set_exception(closed)
-                    future.exception()
+            await self._settle()
+            if self._keeper is not None:
+                self._keeper.cancel()
             async with self._disk:
                 await self._env.workers.run(Lane.DISK, self._spool.close)
+
+    async def _settle(self) -> None:
+        """What could not be sent is kept before the end: each call of `deliver` hears what became of it."""
+        try:
+            async with asyncio.timeout(self.options.close_timeout_s):
+                while self._entering:
+                    self._entry.clear()
+                    await self._entry.wait()
+        except TimeoutError:
+            self._core.log.warning("messages neither stored nor kept at close", calls=len(self._entering))
 
     async def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
         """Send and wait for the acknowledgement, or until the message is kept on this machine.

@@ -151,6 +151,44 @@ def test_a_topic_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
     run(tmp_path, keeping, keep_unknown_topics=True)
 
 
+def test_what_is_under_way_at_the_end_is_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        spool = str(tmp_path / "s.spool")
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+            async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=spool) as producer:
+                await producer.deliver(Message("orders", b"before"))
+                fake.lead(-1)
+                sends = [
+                    asyncio.create_task(producer.deliver(Message("orders", body(number)), "ab"[number % 2]))
+                    for number in range(8)
+                ]
+            assert all(isinstance(send.result(), Spooled) for send in sends)
+            fake.lead(0)
+            async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=spool) as producer:
+                assert await producer.delivered(5)
+            assert sorted(fake.bodies("orders"))[:-1] == [body(number) for number in range(8)]
+
+    asyncio.run(main())
+
+
+def test_a_spool_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.spool")
+    spool = Spool(path)
+    spool.open()
+    spool.put([Kept("u", "orders", b"1")])
+    spool._change("UPDATE waiting SET message = ?", [(b"\xc1",)])
+    with pytest.raises(SpoolFailed, match="row 1 is no message"):
+        spool.next(0, 9)
+    spool.close()
+
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        await asyncio.sleep(0.05)
+        assert isinstance(await producer.deliver(Message("orders", b"2")), Spooled)
+        assert producer.spooled == 2
+
+    run(tmp_path, scenario)
+
+
 def test_limits_and_bad_input(tmp_path: Path) -> None:
     async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
         fake.lead(-1)
