@@ -22,8 +22,9 @@ from dledger.runtime.live_settings import LiveSettings
 
 LOOK_S = 180.0
 """Between two looks, as RocketMQ's; pulls of so long are looked at."""
-MAX_QUEUES = 100_000
-"""Queues of groups whose last pull is kept between two looks; of further ones nothing is known."""
+MAX_QUEUES = 20_000
+"""Queues of groups whose last pull is kept between two looks (a look takes 2 ms); of further ones nothing is
+known."""
 
 
 class SlowConsumers(LeaderService):

@@ -8,7 +8,7 @@ from heapq import nlargest
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.services import LeaderService
-from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, TICK_S, Puts, StatsItem, Window
+from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, TICK_S, Puts, Snapshot, StatsItem, Window
 from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.env import Env
 
@@ -218,16 +218,19 @@ class BrokerStats(LeaderService):
     async def _tell(self, window: Window, word: str) -> None:
         """Log what happened in a window, as RocketMQ does in its `stats.log`."""
         now = now_ms()
-        for name, items in self._items.items():
-            over = [(item.over(window, now), key) for key, item in items.items()]
-            used = [(shown, key) for shown, key in over if shown.total]
+        for name in NAMES:
+            items = list(self._items[name].items())
+            used: list[tuple[Snapshot, str]] = []
+            for start in range(0, len(items), SLICE):
+                over = ((item.over(window, now), key) for key, item in items[start : start + SLICE])
+                used += [(shown, key) for shown, key in over if shown.total]
+                if len(items) > SLICE:
+                    await asyncio.sleep(PAUSE_S)
             for shown, key in nlargest(MAX_LOGGED, used, key=lambda one: one[0].total):
                 self._log.info(
                     f"[{name}] [{key}] Stats In One {word}, SUM: {shown.total} TPS: {shown.tps:.2f} "
                     f"AVGPT: {shown.average:.2f}"
                 )
-            if len(items) > SLICE:
-                await asyncio.sleep(PAUSE_S)
 
 
 def now_ms() -> int:

@@ -104,7 +104,7 @@ class FlushedLog(MendableLog):
     def append(self, batch: Batch) -> None:
         """Join sealed entries to the tail and have them written; continuity is the caller's proof."""
         self.join(batch)
-        self._wake.set()
+        self.flush()
 
     def join(self, batch: Batch) -> None:
         """The same, and leave the writing to `flush`, which must follow in this turn of the loop."""
@@ -219,6 +219,10 @@ class FlushedLog(MendableLog):
             self._failure = error
             self._wake.set()
             return
+        if error is not None:  # the flusher has ended: nobody else would say so
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a group write failed that nobody waits for", "exception": error}
+            )
         self._io.release()
         self.flush()
 
