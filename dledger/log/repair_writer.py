@@ -220,7 +220,7 @@ class MendableLog(ReadableLog):
             units = b"".join(INDEX_UNIT.pack(MAGIC, h.pos, h.size, h.index, h.term) for h in headers)
             try:
                 await self._make_index_files(first, len(headers))  # they may have been lost
-                await run(Lane.FLUSH, write_synced, await self._file(start), [data], pos - start)
+                await run(Lane.FLUSH, (await self._file(start)).pwritev_synced, [data], pos - start)
                 if await self._read_back(pos, len(data)) != data:
                     raise OSError(
                         errno.EIO, "what was written reads back differently", self._segments.path(start)
@@ -288,7 +288,7 @@ class MendableLog(ReadableLog):
         if rest >= MIN_BLANK_SIZE:
             blank = BLANK.pack(BLANK_MAGIC, rest)
             await self._env.workers.run(
-                Lane.FLUSH, write_synced, await self._file(start), [blank], pos - start
+                Lane.FLUSH, (await self._file(start)).pwritev_synced, [blank], pos - start
             )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
@@ -363,8 +363,3 @@ def _continues(chain: int, header: EntryHeader) -> bool:
     if header.chain_crc == 0 and header.body_crc == 0:
         return True
     return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc
-
-
-def write_synced(file: File, parts: list[bytes], at: int) -> None:
-    """One write and its fsync: a job of a worker."""
-    file.pwritev_synced(parts, at)

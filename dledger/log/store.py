@@ -31,7 +31,7 @@ from dledger.log.hot_tail import first_part
 from dledger.log.index_units import settled
 from dledger.log.reading import Rotten, store_time_of
 from dledger.log.recovery import REFILL_ADVICE, Recovered, choose_base, missing_segments, recover
-from dledger.log.repair_writer import NoRoom, write_synced
+from dledger.log.repair_writer import NoRoom
 from dledger.log.terms import TermTable
 from dledger.runtime import File, Lane
 
@@ -154,7 +154,10 @@ class LogStore(FlushedLog):
             return
         # Zeros or not: those of a cut that was killed may be in the page cache alone (S2).
         await run(
-            Lane.FLUSH, write_synced, await self._segments.file(start), [bytes(HEADER_SIZE)], pos - start
+            Lane.FLUSH,
+            (await self._segments.file(start)).pwritev_synced,
+            [bytes(HEADER_SIZE)],
+            pos - start,
         )
 
     async def _write_again(self, pos: int, end: int) -> None:

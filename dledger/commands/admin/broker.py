@@ -8,7 +8,8 @@ import msgspec
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError
 from dledger.commands.admin.places import addresses, broker_groups, each, masters, where
-from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.running import Told, command, group
+from dledger.commands.admin.settings import change, side_by_side
 from dledger.commands.admin.showing import Table
 from dledger.commands.mqadmin.brokers import number
 from dledger.remoting.bodies import MASTER_ID
@@ -85,9 +86,7 @@ async def show_config(
             address: {name: value for name, value in settings.items() if wanted in name.lower()}
             for address, settings in found.items()
         }
-    names = sorted({name for settings in found.values() for name in settings})
-    rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
-    told.show({"brokers": found}, Table("", ("setting", *found), rows, "no such setting"))
+    told.show({"brokers": found}, side_by_side(found, "no such setting"))
 
 
 @command(
@@ -103,22 +102,7 @@ async def set_config(
     admin: AsyncAdminClient, told: Told, key: str, value: str, cluster: str | None, broker: str | None
 ) -> None:
     places = await addresses(admin, cluster, broker)
-    rows = []
-    for address in places:
-        settings = await admin.brokers.settings(address)
-        if key not in settings:
-            raise ClientError(f"{address} has no setting {key!r}{did_you_mean(key, list(settings))}")
-        rows.append((address, key, settings[key], value))
-    table = Table("", ("broker", "setting", "before", "after"), rows)
-    data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
-    if not told.dry_run:
-        if not told.as_json:
-            told.show(None, table)
-        told.agreed(f"Change {key} of {len(rows)} brokers?")
-        await each(places, lambda address: admin.brokers.change_settings(address, {key: value}))
-        told.show({"changes": data, "dryRun": False}, "done")
-        return
-    told.show({"changes": data, "dryRun": True}, table)
+    await change(told, admin.brokers, places, key, value, one="broker", label="broker")
 
 
 @command(

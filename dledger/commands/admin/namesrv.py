@@ -6,8 +6,9 @@ import click
 
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError
-from dledger.commands.admin.places import broker_groups, each
+from dledger.commands.admin.places import broker_groups
 from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
+from dledger.commands.admin.settings import change, side_by_side
 from dledger.commands.admin.showing import Table
 
 NAMESRV: Suggesting = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
@@ -20,9 +21,7 @@ _KEY = click.Argument(["key"], metavar="KEY")
 @command(NAMESRV, "config", "Show settings of NameServers.")
 async def show_config(admin: AsyncAdminClient, told: Told) -> None:
     found = {address: await admin.namesrv.settings(address) for address in admin.namesrv.addresses}
-    names = sorted({name for settings in found.values() for name in settings})
-    rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
-    told.show({"namesrvs": found}, Table("", ("setting", *found), rows))
+    told.show({"namesrvs": found}, side_by_side(found))
 
 
 @command(
@@ -34,24 +33,8 @@ async def show_config(admin: AsyncAdminClient, told: Told) -> None:
     changes=True,
 )
 async def set_config(admin: AsyncAdminClient, told: Told, key: str, value: str) -> None:
-    rows = []
-    for address in admin.namesrv.addresses:
-        settings = await admin.namesrv.settings(address)
-        if key not in settings:
-            raise ClientError(f"{address} has no setting {key!r}{did_you_mean(key, list(settings))}")
-        rows.append((address, key, settings[key], value))
-    table = Table("", ("NameServer", "setting", "before", "after"), rows)
-    data = [{"namesrv": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
-    if not told.dry_run:
-        if not told.as_json:
-            told.show(None, table)
-        told.agreed(f"Change {key} of {len(rows)} NameServers?")
-        await each(
-            admin.namesrv.addresses, lambda address: admin.namesrv.change_settings(address, {key: value})
-        )
-        told.show({"changes": data, "dryRun": False}, "done")
-        return
-    told.show({"changes": data, "dryRun": True}, table)
+    places = admin.namesrv.addresses
+    await change(told, admin.namesrv, places, key, value, one="NameServer", label="namesrv")
 
 
 @command(

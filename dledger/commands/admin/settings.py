@@ -1,0 +1,51 @@
+"""Settings of brokers and of NameServers: shown side by side, changed while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from dledger.client import ClientError
+from dledger.commands.admin.places import each
+from dledger.commands.admin.running import Told, did_you_mean
+from dledger.commands.admin.showing import Table
+
+
+class Configured(Protocol):
+    """Servers of one kind (`admin.brokers`, `admin.namesrv`)."""
+
+    async def settings(self, address: str) -> dict[str, str]:
+        """What counts at one of them."""
+
+    async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
+        """Change some of them there."""
+
+
+def side_by_side(found: Mapping[str, Mapping[str, str]], empty: str = "none") -> Table:
+    """Settings by address, a column for each."""
+    names = sorted({name for settings in found.values() for name in settings})
+    rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
+    return Table("", ("setting", *found), rows, empty)
+
+
+async def change(
+    told: Told, servers: Configured, places: Sequence[str], key: str, value: str, *, one: str, label: str
+) -> None:
+    """Show what is and what would be, ask, and change it at each. `one`: what a server is called; `label`:
+    the same in the JSON."""
+    rows = []
+    for address in places:
+        settings = await servers.settings(address)
+        if key not in settings:
+            raise ClientError(f"{address} has no setting {key!r}{did_you_mean(key, list(settings))}")
+        rows.append((address, key, settings[key], value))
+    table = Table("", (one, "setting", "before", "after"), rows)
+    data = [{label: row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
+    if told.dry_run:
+        told.show({"changes": data, "dryRun": True}, table)
+        return
+    if not told.as_json:
+        told.show(None, table)
+    told.agreed(f"Change {key} of {len(rows)} {one}s?")
+    await each(places, lambda address: servers.change_settings(address, {key: value}))
+    told.show({"changes": data, "dryRun": False}, "done")
