@@ -220,9 +220,7 @@ class FlushedLog(MendableLog):
             self._wake.set()
             return
         if error is not None:  # the flusher has ended: nobody else would say so
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "a group write failed that nobody waits for", "exception": error}
-            )
+            self._env.log.error("a group write failed that nobody waits for", error=repr(error))
         self._io.release()
         self.flush()
 
