@@ -91,6 +91,9 @@ COMMANDS = MappingProxyType(
         "export": Program(
             LOG, "make stores of Apache's of one of ours", f"{_MOVING}:export_command", extra="server"
         ),
+        "mirror": Program(
+            LOG, "copy topics to another cluster while both run", f"{_MOVING}:mirror_command", extra="server"
+        ),
         "verify": Program(CHECKS, "check one store directory", _AUDIT, ("verify",), "server"),
         "audit": Program(CHECKS, "check store directories, and compare replicas", _AUDIT, extra="server"),
         "spark": Program(CHECKS, "the same, and jobs over topics, on Spark", _SPARK, extra="spark"),

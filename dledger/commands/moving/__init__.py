@@ -1,4 +1,4 @@
-"""`dledger import` and `dledger export`: stores of Apache RocketMQ become ours, and ours become theirs.
+"""`dledger import`, `export` and `mirror`: stores of Apache RocketMQ become ours, and ours become theirs.
 
 * `source_log`     records of a CommitLog, of a DLedger log, and of one behind the other
 * `source_config`  `config/*.json` and ends of ConsumeQueues
@@ -6,6 +6,8 @@
 * `store_writer`   several equal stores, written together, so that a cut run can go on
 * `importing`      a source becomes the stores of a new group
 * `exporting`      a store becomes those of a group of Apache's
+* `apache_views`   ConsumeQueues and IndexFiles of an export
+* `mirror`         copies topics of a running cluster to another
 * `progress`       what is said meanwhile
 * `shell`          arguments and output
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dledger.broker.topic.shown import shown_group
 from dledger.broker.topic.topic_names import HALF_TOPIC
 from dledger.broker.topic.topic_table import encode_topic
+from dledger.commands.moving.apache_views import KEYS_DIR, QUEUES_DIR, ApacheSizes, ApacheViews
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_config import CONFIG_DIR, OP_HALF_TOPIC, TRANSACTION_GROUP
 from dledger.commands.moving.staging import MovingFailed, Staging, Target
@@ -72,6 +72,8 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file, write_synced
 
 TERM_FILE = "currterm"
+VIEW_BYTES = 20 + 2 * 24
+"""Of ConsumeQueue and IndexFile for a message with two keys."""
 _SYS_FLAG_AT = 36
 _INT = struct.Struct(">i")
 _TIMERS = "timers"
@@ -85,6 +87,7 @@ class ExportRequest:
     targets: tuple[Target, ...]
     leave: frozenset[str]
     checkpoint_bytes: int
+    sizes: ApacheSizes
 
 
 @dataclass
@@ -154,6 +157,12 @@ def _export(
 ) -> Exported:
     identity = read_identity(files, directory)
     size = identity.segment_size
+    if request.sizes.segment not in (None, size):
+        raise MovingFailed(
+            f"{request.store} has segments of {size} bytes: mappedFileSizeCommitLog of Apache's brokers "
+            "must be "
+            f"that, not {request.sizes.segment}"
+        )
     starts = segment_starts(files, directory, size)
     progress.begins("reading the store", len(starts) * size, min(starts, default=0))
     content = _read(files, directory, size, progress)
@@ -164,6 +173,7 @@ def _export(
     if plan is None:
         staging.check_empty()
         units = (content.log.last_index * INDEX_UNIT_SIZE // INDEX_FILE_SIZE + 2) * INDEX_FILE_SIZE
+        units += content.messages * VIEW_BYTES
         staging.check_room(len(starts) * size + units)
         plan = {"mark": mark}
         staging.begin(plan)
@@ -174,7 +184,13 @@ def _export(
     out = EqualFiles(files, [target.staging for target in staging.to_write()], size)
     try:
         progress.begins("writing", len(starts) * size, min(starts, default=0))
-        hidden = _write(files, directory, size, content, out, staging, request.checkpoint_bytes, progress)
+        for target in request.targets:  # built anew where a run was cut short
+            for name in (QUEUES_DIR, KEYS_DIR):
+                files.rmtree(f"{target.root}/{name}")
+        views = ApacheViews([target.root for target in request.targets], request.sizes)
+        hidden = _write(
+            files, directory, size, content, out, views, staging, request.checkpoint_bytes, progress
+        )
         progress.ends()
     finally:
         out.close()
@@ -298,6 +314,7 @@ def _write(
     size: int,
     content: _Content,
     out: EqualFiles,
+    views: ApacheViews,
     staging: Staging,
     checkpoint_bytes: int,
     progress: Progress,
@@ -314,8 +331,14 @@ def _write(
         at = 0
         for header in piece.headers:
             data[at + CHANNEL_OFFSET : at + CHANNEL_OFFSET + 12] = bytes(12)
-            if content.deleted and header.kind == Kind.MESSAGE:
-                hidden += _hide(content.deleted, data, at, header)
+            if header.kind == Kind.MESSAGE:
+                record = decode_record(data, at + HEADER_SIZE, with_body=False)
+                if record.physical_offset < content.deleted.get(record.topic, 0):
+                    hidden += 1
+                    flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_PREPARED
+                    _INT.pack_into(data, at + HEADER_SIZE + _SYS_FLAG_AT, flag)
+                else:
+                    views.add(record)
             at += header.size
         if begin < done:
             return  # written before the run was cut short
@@ -339,16 +362,8 @@ def _write(
 
     walk(files, directory, size, None, take)
     out.sync()
+    views.close()
     return hidden
-
-
-def _hide(deleted: Mapping[str, int], data: bytearray, at: int, header: EntryHeader) -> bool:
-    record = decode_record(data, at + HEADER_SIZE, with_body=False)
-    if record.physical_offset >= deleted.get(record.topic, 0):
-        return False
-    flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_PREPARED
-    _INT.pack_into(data, at + HEADER_SIZE + _SYS_FLAG_AT, flag)
-    return True
 
 
 def _config(content: _Content) -> dict[str, bytes]:
