@@ -27,6 +27,7 @@ from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_log import LogReader, SourceUnusable, open_source
 from dledger.commands.moving.staging import MovingFailed, Target
 from dledger.commands.moving.survey import BOOKKEEPING, DELETED, NO_PLACE, REPEATED, TIMER_DONE
+from dledger.errors import EXIT_CONFIG
 from dledger.files.foreign import foreign_store
 from dledger.files.offline import Found, walk
 from dledger.formats.entry import HEADER_SIZE
@@ -34,6 +35,7 @@ from dledger.formats.properties import KEYS, TAGS, decode_properties
 from dledger.formats.record import SYSTEM_TOPIC, Record, decode_record
 from dledger.formats.state import DELAYS, DELETIONS, TRANSACTIONS, ReplicatedState
 from dledger.formats.timers import TIMER_TOPIC
+from dledger.local.cluster import find_base_port
 from dledger.runtime import Ids
 from dledger.runtime.files import OsFiles
 from tests.audit.apache_store import apache_log, write_apache_store
@@ -140,7 +142,9 @@ def test_a_commit_log_with_its_tables(tmp_path: Path) -> None:
     del log.units["lost", 0]
     log.put("rmq_sys_REVIVE_LOG_C", b"{}", 0, {"TAGS": "ack"})
     log.config = {
-        "topics.json": topics_json("orders", "%RETRY%cg", "gone", "TBW102", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+        "topics.json": topics_json(
+            "orders", "%RETRY%cg", "gone", "quiet", "TBW102", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+        ),
         "subscriptionGroup.json": {
             "subscriptionGroupTable": {
                 "cg": {"groupName": "cg", "retryMaxTimes": 3, "consumeEnable": True},
@@ -148,18 +152,19 @@ def test_a_commit_log_with_its_tables(tmp_path: Path) -> None:
             }
         },
         "consumerOffset.json": b'{"offsetTable":{"orders@cg":{0:500,1:99999},"lost@cg":{0:1},'
-        b'"gone@cg":{1:5}}}',
+        b'"gone@cg":{1:5},"quiet@cg":{2:40}}}',
         "delayOffset.json": b'{"offsetTable":{3:0}}',
     }
     done = take_over(request(log.write(tmp_path / "old"), tmp_path))
     assert done.left_out == {NO_PLACE: 1, BOOKKEEPING: 1, DELETED: 1}
-    assert (done.messages, done.topics, done.groups) == (2022, 3, 1)
+    assert (done.messages, done.topics, done.groups) == (2022, 4, 1)
     state = state_of(tmp_path)
-    assert sorted(state.topics) == ["%RETRY%cg", "gone", "orders"]
+    assert sorted(state.topics) == ["%RETRY%cg", "gone", "orders", "quiet"]
     assert {key: state.offsets["cg"][key] for key in state.offsets["cg"]} == {
         ("orders", 0): 500,
         ("orders", 1): 1000,
         ("gone", 1): 5,
+        ("quiet", 2): 40,
     }
     assert state.groups["cg"].retry_max == 3
     assert state.next_offset("orders", 0) == 7 + 1000 + 1
@@ -315,6 +320,12 @@ def out_of_range(root: Path, log: CommitLog) -> None:
     (root / "config" / "topics.json").write_text(json.dumps(topics_json("orders") | {}).replace("4", "99999"))
 
 
+def rocksdb(root: Path, log: CommitLog) -> None:
+    (root / "config" / "topics.json").unlink()
+    (root / "config" / "topics").mkdir()
+    (root / "config" / "topics" / "CURRENT").touch()
+
+
 def batch_queues(root: Path, log: CommitLog) -> None:
     (root / "batchconsumequeue" / "orders").mkdir(parents=True)
 
@@ -335,6 +346,7 @@ STORES: dict[Callable[[Path, CommitLog], object], str] = {
     bad_config: "topics.json",
     out_of_range: "out of its range",
     batch_queues: "BatchCQ",
+    rocksdb: "in RocksDB",
 }
 
 
@@ -527,6 +539,30 @@ def test_a_node_does_not_begin_beside_a_store_of_apache_s(tmp_path: Path) -> Non
         FILES, str(root.write(tmp_path / "plain")), str(tmp_path / "plain/dledger-n0")
     )
     assert foreign_store(FILES, str(tmp_path / "fresh"), str(tmp_path / "fresh" / "dledger-n0")) == ""
+
+
+def test_a_broker_does_not_start_on_a_store_of_apache_s(tmp_path: Path) -> None:
+    store = restore(VERSIONS[0], tmp_path / "old").stores[0]
+    base = find_base_port(start=26000)
+    settings = {
+        "brokerName": "G",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": base,
+        "namesrvAddr": f"127.0.0.1:{base + 1}",
+        "storePathRootDir": store,
+        "dLegerGroup": "G",
+        "dLegerSelfId": "n0",
+        "dLegerPeers": f"n0-127.0.0.1:{base + 2}",
+        "mapedFileSizeCommitLog": 16 << 20,
+    }
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    before = sorted((store / "dledger-n0" / "data").iterdir())
+    command = [sys.executable, "-m", "dledger", "broker", "-c", str(conf)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == EXIT_CONFIG
+    assert f"dledger import {store}" in done.stdout + done.stderr
+    assert sorted((store / "dledger-n0" / "data").iterdir()) == before
 
 
 @pytest.mark.slow

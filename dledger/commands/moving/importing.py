@@ -26,6 +26,7 @@ from typing import Any
 from dledger.broker.topic.topic_names import is_system_topic
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_config import (
+    CONFIG_DIR,
     OWN_GROUPS,
     SourceConfig,
     is_bookkeeping,
@@ -175,7 +176,7 @@ class _Job:
             return Imported(**done["result"])
         log = open_source(files, request.source, request.commit_logs)
         self._check_stopped(log)
-        stamps = [[piece.path, str(files.stamp(piece.path))] for piece in log.pieces]
+        stamps = _stamps(files, log)
         plan = self._staging.under_way()
         resumed = plan is not None
         config = read_config(files, request.source)
@@ -307,6 +308,13 @@ class _Job:
         for (topic, queue_id), (end, _) in config.queue_ends.items():
             if (topics is None or topic in topics) and not is_bookkeeping(topic) and topic != TIMER_TOPIC:
                 first.setdefault((topic, queue_id), end)  # retention took all that it had
+        told: dict[tuple[str, int], int] = {}
+        for rows in config.offsets.values():
+            for queue, offset in rows.items():
+                told[queue] = max(offset, told.get(queue, 0))
+        for queue, offset in told.items():  # whose ConsumeQueue is not there: no offset is used again
+            if topics is not None and queue[0] in topics and not is_bookkeeping(queue[0]):
+                first.setdefault(queue, offset)
         for (topic, queue_id), offset in first.items():
             if offset > 0:
                 bounds = state.bounds(topic, queue_id)
@@ -491,6 +499,15 @@ def _follow(tally: QueueTally, record: Record) -> None:
     if tally.first < 0:
         tally.first = record.queue_offset
     tally.next = record.queue_offset + 1
+
+
+def _stamps(files: Files, log: SourceLog) -> list[list[str]]:
+    """What would show that the source is not what it was when the import began."""
+    config = f"{log.root}/{CONFIG_DIR}"
+    names = [
+        f"{config}/{name}" for name in sorted(files.listdir(config)) if not files.is_dir(f"{config}/{name}")
+    ]
+    return [[path, str(files.stamp(path))] for path in (*(piece.path for piece in log.pieces), *names)]
 
 
 def _topics(config: SourceConfig, found: Survey) -> list[TopicConfig]:

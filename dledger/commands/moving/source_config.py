@@ -72,6 +72,14 @@ def read_config(files: Files, root: str) -> SourceConfig:
     """All of it; SourceUnusable for a file that is there and cannot be read."""
     config = SourceConfig()
     topics = _table(files, root, "topics.json", "topicConfigTable", config)
+    if topics is None and any(
+        files.exists(f"{root}/{CONFIG_DIR}/{name}/CURRENT") for name in files.listdir(f"{root}/{CONFIG_DIR}")
+    ):
+        raise SourceUnusable(
+            f"{root}/{CONFIG_DIR}: topics, groups and offsets are in RocksDB. Have them written as JSON "
+            "before the "
+            "broker stops (mqadmin rocksDBConfigToJson), into files of RocketMQ's names"
+        )
     if topics is not None:
         config.topics = {name: row for name, row in topics.items() if isinstance(row, dict)}
     config.groups = _table(files, root, "subscriptionGroup.json", "subscriptionGroupTable", config) or {}
