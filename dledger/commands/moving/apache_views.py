@@ -83,6 +83,8 @@ class ApacheViews:
         """Queue -> offset of the first unit that waits, and what waits."""
         self._begun: set[tuple[str, int]] = set()
         self._waiting = 0
+        self._written: dict[str, None] = {}
+        """Files of queues, in order of their first write: fsynced at the end."""
         self._writer: IndexFileWriter | None = None
         self._maps: list[mmap.mmap] = []
         self._last_name = ""
@@ -134,13 +136,14 @@ class ApacheViews:
             rest, place = memoryview(data), at % size
             directory = f"{root}/{QUEUES_DIR}/{topic}/{queue_id}"
             os.makedirs(directory, exist_ok=True)
-            fd = os.open(f"{directory}/{segment_name(at - at % size)}", os.O_RDWR | os.O_CREAT, 0o644)
+            path = f"{directory}/{segment_name(at - at % size)}"
+            self._written[path] = None
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 os.ftruncate(fd, size)
                 while rest:
                     written = os.pwrite(fd, rest, place)
                     rest, place = rest[written:], place + written
-                os.fdatasync(fd)
             finally:
                 os.close(fd)
 
@@ -186,4 +189,10 @@ class ApacheViews:
     def close(self) -> None:
         """Everything is written and durable."""
         self._flush_queues()
+        for path in self._written:
+            fd = os.open(path, os.O_RDWR)
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
         self._close_maps()

@@ -37,7 +37,7 @@ from dledger.runtime import Files
 
 INNER_BATCH = 0x80
 """sysFlag of a record that holds several messages (MessageSysFlag.INNER_BATCH_FLAG)."""
-MAX_OPEN = 1_000_000
+MAX_OPEN = 500_000
 """Open transactions, or timer messages that wait, that a source may have."""
 NO_PLACE = "took no place in a queue"
 BOOKKEEPING = "notes of the broker to itself"
