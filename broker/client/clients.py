@@ -224,7 +224,10 @@ class Clients:
             self.remove_consumer(group, client_id)
 
 
-def notify_members(group: ConsumerGroup) -> None:
-    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member: they divide the queues anew."""
+def notify_members(group: ConsumerGroup, only: Connection | None = None) -> None:
+    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member, or those of one connection: they divide the queues
+    anew."""
     for member in group.members.values():
+        if only is not None and member.connection is not only:
+            continue
         member.connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
