@@ -26,6 +26,7 @@ from dledger.broker.client.connection_processor import ConnectionProcessor
 from dledger.broker.client.consumer_calls import ConsumerCalls
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
+from dledger.broker.client.telling import ClientTelling
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -76,9 +77,10 @@ from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, TOPIC_DELETE, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
-from dledger.remoting.codes import VERSION
+from dledger.remoting.codes import VERSION, RequestCode
+from dledger.remoting.commands import Request
 from dledger.remoting.limits import ClientLimits
-from dledger.remoting.server import RemotingServer
+from dledger.remoting.server import Connection, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings, SettingsSource
@@ -90,6 +92,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     EndTransactionProcessor,
     PullProcessor,
     ClientProcessor,
+    ClientTelling,
     ConnectionProcessor,
     ConsumerCalls,
     ReplyProcessor,
@@ -146,7 +149,10 @@ class Broker:
         self.client: RemotingClient = RemotingClient(
             env,
             limits=ClientLimits(),
-            on_connection_lost=lambda address: self.registrar.lost(address),
+            handlers={
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _, request: self.telling.pass_on(request)
+            },
+            on_connection_lost=self._connection_lost,
             tls=config.client_tls.client_context(),
         )
         self.gate: LeaderGate = LeaderGate(self.node, settings)
@@ -247,6 +253,7 @@ class Broker:
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        (self.telling,) = (one for one in self.processors if isinstance(one, ClientTelling))
         (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays: DelayService = DelayService(context)
@@ -284,7 +291,7 @@ class Broker:
             name="remoting",
             on_close=self.clients.connection_closed,
             max_body=body_limits(self.processors),
-            authorize=None if self.access is None else self.access.check,
+            authorize=None if self.access is None else self._authorize,
             tls=config.client_tls.server(env.log),
         )
         self.store.on_arrival = self._arrived
@@ -346,6 +353,7 @@ class Broker:
         if role is not Role.LEADER:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
+        self.telling.leads(self.gate.leader_address)
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
@@ -397,6 +405,15 @@ class Broker:
         if self.node.serving and self.gate.writer is None and self._writer is not None:
             self.gate.open(self._writer)  # nobody was there to take over
         return moved
+
+    def _authorize(self, connection: Connection, request: Request) -> None:
+        # What brokers say to each other has no account; its processor asks where it comes from.
+        if self.access is not None and request.code != RequestCode.TELL_CONSUMERS:
+            self.access.check(connection, request)
+
+    def _connection_lost(self, address: str) -> None:
+        self.registrar.lost(address)
+        self.telling.lost(address)
 
     def _arrived(self, queues: list[ConsumeQueue]) -> None:
         self.pulls.arrived(queues)
