@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from posixpath import dirname, join
+from typing import TypeVar
 
 from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.admin.query_processor import QueryProcessor
@@ -80,7 +81,7 @@ from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import VERSION, RequestCode
 from dledger.remoting.commands import Request
 from dledger.remoting.limits import ClientLimits
-from dledger.remoting.server import Connection, RemotingServer
+from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings, SettingsSource
@@ -120,6 +121,7 @@ _NO_POOLS = {
 } | {"pageCacheLockTimeMills": "0"}
 """Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
 What stands for the queue of sends is what waits for its commit."""
+P = TypeVar("P")
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -135,7 +137,8 @@ class Broker:
         tables: Sequence[Source] = TABLES,
     ) -> None:
         self.env = env
-        self.settings = settings = LiveSettings(env, SETTINGS, config, source)
+        settings = LiveSettings(env, SETTINGS, config, source)
+        self.settings: LiveSettings[BrokerConfig] = settings
         self.opened: asyncio.Event = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
         self.committed: PendingResponses = PendingResponses()
@@ -173,13 +176,17 @@ class Broker:
         self.offsets: PendingOffsets = PendingOffsets(
             self.store, self.committed, self.gate, config.offset_flush_s
         )
-        self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
-        self.pop_ledger = PopLedger(self.store, settings)
-        self.timer_claims = TimerClaims(settings)
-        self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.name_servers = NameServers(env, settings)
-        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client, self.name_servers)
-        self.exports = ConfigExport(
+        self.stats: BrokerStats = BrokerStats(
+            env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages)
+        )
+        self.pop_ledger: PopLedger = PopLedger(self.store, settings)
+        self.timer_claims: TimerClaims = TimerClaims(settings)
+        self.topic_table: TopicTable = TopicTable(lambda: self.store.state, self._system_topics)
+        self.name_servers: NameServers = NameServers(env, settings)
+        self.registrar: Registrar = Registrar(
+            env, settings, self.node, self.topic_table, self.client, self.name_servers
+        )
+        self.exports: ConfigExport = ConfigExport(
             env,
             config.store_root,
             self.store,
@@ -192,10 +199,10 @@ class Broker:
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
-        self.fast_failure = FastFailure(self.committed, settings)
+        self.fast_failure: FastFailure = FastFailure(self.committed, settings)
         self.slow_consumers: SlowConsumers = SlowConsumers(env, settings, self.store)
-        self.rates = RateLimits(settings)
-        self.resends = Resends(self.store, self.index, reader, self.gate, settings)
+        self.rates: RateLimits = RateLimits(settings)
+        self.resends: Resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
         self.access: Access | None = None
         """Who may make which request; None: everybody may."""
@@ -251,10 +258,10 @@ class Broker:
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
-        self.processors = tuple(kind(context) for kind in PROCESSORS)
-        (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
-        (self.telling,) = (one for one in self.processors if isinstance(one, ClientTelling))
-        (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
+        self.processors: tuple[Processor, ...] = tuple(kind(context) for kind in PROCESSORS)
+        self.pulls: PullProcessor = self._processor(PullProcessor)
+        self.telling: ClientTelling = self._processor(ClientTelling)
+        self.pops: PopProcessor = self._processor(PopProcessor)
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays: DelayService = DelayService(context)
         self.timers: TimerService = TimerService(context)
@@ -283,7 +290,7 @@ class Broker:
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
-        self.handlers = handler_table(self.processors, self.gate)
+        self.handlers: dict[int, Handler] = handler_table(self.processors, self.gate)
         self.server: RemotingServer = RemotingServer(
             env,
             handlers=self.handlers,
@@ -305,6 +312,9 @@ class Broker:
     def config(self) -> BrokerConfig:
         """As it counts now."""
         return self.settings.now
+
+    def _processor(self, kind: type[P]) -> P:
+        return next(one for one in self.processors if isinstance(one, kind))
 
     # -- host -----------------------------------------------------------------------------------------
 
