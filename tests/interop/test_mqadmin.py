@@ -200,7 +200,8 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
             {
                 f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
                 f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
-                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
+                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*RT&TPS.*{topic} +[\d.]+ +[\d.]*[1-9]"
+                r".*thread",
                 f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "=CR_SUCCESS",
             },
         )
