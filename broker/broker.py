@@ -30,6 +30,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import Forwarder, Origins
+from dledger.broker.intake.plain_sends import PlainSends
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
@@ -247,6 +248,8 @@ class Broker:
         )
         self.processors = tuple(kind(context) for kind in PROCESSORS)
         (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
+        (sends,) = (one for one in self.processors if isinstance(one, SendProcessor))
+        self.plain_sends: PlainSends = PlainSends(context, sends.answers)
         (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays: DelayService = DelayService(context)
@@ -286,6 +289,7 @@ class Broker:
             max_body=body_limits(self.processors),
             authorize=None if self.access is None else self.access.check,
             tls=config.client_tls.server(env.log),
+            bulk=self.plain_sends.take if self.access is None else None,
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
