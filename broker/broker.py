@@ -32,6 +32,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import Forwarder, Origins
+from dledger.broker.intake.plain_sends import PlainSends
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
@@ -260,6 +261,7 @@ class Broker:
         )
         self.processors: tuple[Processor, ...] = tuple(kind(context) for kind in PROCESSORS)
         self.pulls: PullProcessor = self._processor(PullProcessor)
+        self.plain_sends: PlainSends = PlainSends(context, self._processor(SendProcessor).answers)
         self.telling: ClientTelling = self._processor(ClientTelling)
         self.pops: PopProcessor = self._processor(PopProcessor)
         own = (one for one in self.processors if isinstance(one, LeaderService))
@@ -300,6 +302,7 @@ class Broker:
             max_body=body_limits(self.processors),
             authorize=None if self.access is None else self._authorize,
             tls=config.client_tls.server(env.log),
+            bulk=self.plain_sends.take if self.access is None else None,
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
