@@ -6,14 +6,29 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
 
-from dledger.admin.asking import Asking, Refused, masters_of, read_body
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, Refused, masters_of, read_body
 from dledger.admin.groups import Groups
 from dledger.admin.offsets import Offsets
-from dledger.client.encoding import received
+from dledger.client.encoding import DEFAULT_TOPIC, received
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import ReceivedMessage
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.formats.message_ids import decode_message_id, host_text
+from dledger.formats.properties import (
+    CONSUME_START_TIME,
+    DELAY,
+    MAX_OFFSET,
+    MAX_RECONSUME_TIMES,
+    MIN_OFFSET,
+    POP_CK,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RESEND,
+    RETRY_TOPIC,
+    TIMER_OUT_MS,
+    encode_properties,
+)
 from dledger.formats.record import CorruptRecord, Record, decode_records
 from dledger.remoting.bodies import MessageQueue
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -23,6 +38,7 @@ from dledger.remoting.headers import (
     PullMessageHeader,
     PullMessageResponseHeader,
     QueryMessageHeader,
+    SendMessageV2Header,
     ViewMessageHeader,
 )
 from dledger.remoting.operator_bodies import ConsumeDirectlyResult
@@ -30,10 +46,28 @@ from dledger.remoting.operator_headers import ConsumeDirectlyHeader
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The consumer group that tools read messages as (MixAll.TOOLS_CONSUMER_GROUP). It keeps no offsets."""
+REDELIVERY_GROUP = "TOOLS_REDELIVERY"
+"""The consumer group whose offsets in `%DLQ%` topics say which dead letters were given back."""
 MAX_PULL = 32
 """Messages of one pull."""
 PULL_SUBSCRIPTION = 4
 """In the flags of a pull: its expression counts, not the one of a heartbeat (PullSysFlag)."""
+OF_EARLIER_TRIES = frozenset(
+    (
+        CONSUME_START_TIME,
+        DELAY,
+        MAX_OFFSET,
+        MAX_RECONSUME_TIMES,
+        MIN_OFFSET,
+        POP_CK,
+        REAL_QID,
+        REAL_TOPIC,
+        RECONSUME_TIME,
+        RESEND,
+        TIMER_OUT_MS,
+    )
+)
+"""Properties that a dead letter does not keep when it is given back."""
 NOTHING_THERE = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -256,6 +290,31 @@ class Messages:
         address = places[name]
         answer = await self._asking.leader(address, code, header, timeout_s=10.0)
         return read_body("result", ConsumeDirectlyResult, answer.body)
+
+    async def redeliver(self, address: str, stored: StoredMessage) -> None:
+        """Give a dead letter back to its group, by the broker there: it comes at once, under its id, and has
+        all its tries again; other groups of its topic see nothing of that. It stays a dead letter as well.
+        ClientError for what is none; NotReached: it may be given back."""
+        message, topic = stored.message, stored.queue.topic
+        group = topic.removeprefix(DLQ_PREFIX)
+        if group == topic:
+            raise ClientError(f"{message.message_id} in {topic} is no dead letter")
+        if RETRY_TOPIC not in message.properties:
+            raise ClientError(f"{message.message_id} in {topic} does not say which topic it was of")
+        kept = {name: value for name, value in message.properties.items() if name not in OF_EARLIER_TRIES}
+        header = SendMessageV2Header(
+            producerGroup=REDELIVERY_GROUP,
+            topic=RETRY_PREFIX + group,
+            defaultTopic=DEFAULT_TOPIC,
+            defaultTopicQueueNums=1,
+            queueId=0,
+            sysFlag=message.sys_flag,
+            bornTimestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=encode_properties(kept),
+            reconsumeTimes=0,
+        )
+        await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
 
     async def track(self, stored: StoredMessage, groups: list[str]) -> list[MessageTrack]:
         """What became of a message in consumer groups (messageTrackDetail)."""

@@ -9,12 +9,14 @@ from dledger.admin.asking import Asking, master_of, masters_of, read
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound
 from dledger.remoting.bodies import MessageQueue, OffsetWrapper, decode_queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadHeader
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import (
     ConsumeStatsHeader,
     GetMaxOffsetHeader,
     OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
     QueueHeader,
     ResetOffsetHeader,
     SearchOffsetHeader,
@@ -78,6 +80,15 @@ class Offsets:
         """Set where a group goes on in one queue (15)."""
         header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queueId, offset)
         await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        """Where a group goes on in one queue (14); None where it has not been."""
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queueId, setZeroIfNotFound=False)
+        code, none = RequestCode.QUERY_CONSUMER_OFFSET, (ResponseCode.QUERY_NOT_FOUND,)
+        answer = await self._asking.leader(address, code, header, accept=none)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return _offset_of(answer, code)
 
     async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
         """Where a group stands at the broker there (208), in all its topics or in one."""
@@ -191,8 +202,11 @@ class Offsets:
         raise ClientError(f"{address} is not the master of a broker group that has {topic}")
 
     async def _offset(self, address: str, code: RequestCode, header: Fields) -> int:
-        answer = await self._asking.leader(address, code, header)
-        try:
-            return answer.header(OffsetResponseHeader).offset
-        except BadHeader as error:
-            raise BrokerRefused(f"{code.name}: {error.remark}") from error
+        return _offset_of(await self._asking.leader(address, code, header), code)
+
+
+def _offset_of(answer: Response, code: RequestCode) -> int:
+    try:
+        return answer.header(OffsetResponseHeader).offset
+    except BadHeader as error:
+        raise BrokerRefused(f"{code.name}: {error.remark}") from error

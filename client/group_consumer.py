@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import ClientError
@@ -65,6 +66,7 @@ class GroupConsumer(AsyncClient):
         )
         super().__init__(core, f"consumer {group}")
         self._env = self._core.env
+        self._statistics = ConsumeStatistics(self._core.now)
         self._model = model
         self._from_where = from_where
         self._core.consumers = self._consumer_data
@@ -82,7 +84,9 @@ class GroupConsumer(AsyncClient):
         progress: Progress = BrokerProgress(self.offsets, self.group)
         if broadcasting:
             progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, self.group)
-        self._share = QueueShare(self._core, self.group, self.options, progress, receiver, locks)
+        self._share = QueueShare(
+            self._core, self.group, self.options, progress, receiver, locks, self._statistics
+        )
         self._share.on_reset = lambda: self._rebalancer.soon()
         self._rebalancer = Rebalancer(
             self._core,
@@ -108,6 +112,7 @@ class GroupConsumer(AsyncClient):
                 "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),
             },
             self._consume_now,
+            self._statistics,
         ).handlers()
 
     _consume_now: ConsumeNow | None = None

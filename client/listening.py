@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Protocol, cast
 
+from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.failures import Failures, short
 from dledger.client.giving_back import GivingBack, message_name
@@ -301,8 +302,10 @@ class Workers:
         consumer_group: str,
         broadcasting: bool,
         on_fatal: Callable[[BaseException], None],
+        statistics: ConsumeStatistics,
     ) -> None:
         """`on_fatal` is told what a listener raised that ends the consumer."""
+        self._statistics = statistics
         self._core = core
         self._calls = calls
         self._on_fatal = on_fatal
@@ -389,8 +392,9 @@ class Dispatcher(Workers):
         consumer_group: str,
         broadcasting: bool,
         on_fatal: Callable[[BaseException], None],
+        statistics: ConsumeStatistics,
     ) -> None:
-        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal)
+        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal, statistics)
         self._backlog: deque[tuple[Assigned, deque[ReceivedMessage]]] = deque()
         self._waiting = 0
         self._runs: dict[_Run, None] = {}
@@ -444,6 +448,7 @@ class Dispatcher(Workers):
             units = [messages[at : at + size] for at in range(0, len(messages), size)]
         run = _Run(assigned, units, self._core.now())
         self._runs[run] = None
+        began = self._core.now()
         try:
             verdicts, fatal = await self._calls.run(units, run.results)
         finally:
@@ -457,6 +462,9 @@ class Dispatcher(Workers):
         for unit, status in zip(units, verdicts, strict=False):
             members = [one for one in _members(unit) if one.queue_offset not in run.given_back]
             (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
+        self._statistics.called(
+            assigned.process.queue.topic, len(done), len(failed), len(verdicts), self._core.now() - began
+        )
         if assigned.process.dropped:
             return  # the queue's new owner consumes them again
         for message in failed:

@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.giving_back import DEAD_LETTER, message_name
 from dledger.client.listening import (
+    CONSUMED,
     Assigned,
     ConsumeOrderlyStatus,
     ConsumeStatus,
@@ -50,10 +52,11 @@ class OrderlyDispatcher(Workers):
         consumer_group: str,
         broadcasting: bool,
         on_fatal: Callable[[BaseException], None],
+        statistics: ConsumeStatistics,
         may_call: Callable[[Assigned], bool],
     ) -> None:
         """`may_call`: whether a queue is ours at this moment."""
-        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal)
+        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal, statistics)
         self._may_call = may_call
         self._queues: dict[Assigned, _InOrder] = {}
         self._ready: deque[_InOrder] = deque()
@@ -132,12 +135,17 @@ class OrderlyDispatcher(Workers):
             else:
                 unit = queue.waiting.popleft()
             messages = [unit] if isinstance(unit, ReceivedMessage) else list(unit)
+            began = self._core.now()
             statuses, fatal = await self._calls.run([unit])
             if fatal is not None:
                 self.stop_soon()
                 self._on_fatal(fatal)
             if queue.assigned.process.dropped or not statuses:
                 return 0.0  # the queue's new owner consumes them again
+            consumed = len(messages) if statuses[0] in CONSUMED else 0
+            took_s = self._core.now() - began
+            topic = queue.assigned.process.queue.topic
+            self._statistics.called(topic, consumed, len(messages) - consumed, 1, took_s)
             if not await self._settle(queue, messages, statuses[0]):
                 return self._options.suspend_s
         return 0.0

@@ -74,7 +74,15 @@ class AsyncPushConsumer(GroupConsumer):
             self._core, self.group, self.options.hooks, self.options.consume_timeout_s, self._tracing
         )
         calls = ListenerCalls(self._core, listener, batch_listener, orderly, hooks)
-        how = (self._core, calls, self.options, self.group, broadcasting, self._fatal)
+        how = (
+            self._core,
+            calls,
+            self.options,
+            self.group,
+            broadcasting,
+            self._fatal,
+            self._statistics,
+        )
         self._locks = (
             QueueLocks(self._core, self.group, self.options) if orderly and not broadcasting else None
         )

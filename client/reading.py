@@ -65,6 +65,8 @@ class QueueReader:
     ) -> None:
         self.queue = queue
         self.next_offset: int = start
+        self.pull_s: float = 0.0
+        """How long the last pull took, with what it waited at the broker for messages."""
         self._core = core
         self._consumer_group = consumer_group
         self._subscription = subscription
@@ -138,6 +140,7 @@ class QueueReader:
 
         self._address = address
         self._waiting = waiting
+        began = self._core.now()
         self._core.remoting.invoke_nowait(
             address, RequestCode.PULL_MESSAGE, header, b"", options.timeout_s, done
         )
@@ -145,6 +148,7 @@ class QueueReader:
             return await waiting
         finally:
             self._waiting = None
+            self.pull_s = self._core.now() - began
 
     async def _look_for_leader(self) -> None:
         self._turn += 1

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from dledger.client.allocation import allocate, strategy_of
+from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
@@ -48,6 +49,7 @@ class AssignedQueue:
         now_ms: Callable[[], int],
         on_reset: Callable[[int], None],
         locked: bool,
+        statistics: ConsumeStatistics,
     ) -> None:
         self.process = process
         self.locked = locked
@@ -56,6 +58,7 @@ class AssignedQueue:
         """Wall clock of the last pull that brought messages."""
         self.consumed_at_ms: int = self.pulled_at_ms
         """Wall clock of the last messages that were done with."""
+        self._statistics = statistics
         self._now_ms = now_ms
         self._on_reset = on_reset
         self.subscription = subscription
@@ -72,6 +75,8 @@ class AssignedQueue:
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
         self.pulled_at_ms = self._now_ms()
+        if messages:
+            self._statistics.pulled(self.process.queue.topic, len(messages), self.reader.pull_s)
         self.process.put(messages, next_offset)
         self._dispatcher.put(self, messages)
 
@@ -98,8 +103,10 @@ class QueueShare:
         progress: Progress,
         dispatcher: Receiver,
         locks: QueueLocks | None,
+        statistics: ConsumeStatistics,
     ) -> None:
         """`locks`: of a consumer that works in order, and shares the queues with others."""
+        self._statistics = statistics
         self._core = core
         self._group = consumer_group
         self._options = options
@@ -135,6 +142,7 @@ class QueueShare:
             self._core.env.wall.now_ms,
             partial(self.reset, queue),
             self._locks is not None,
+            self._statistics,
         )
         assigned.reader = QueueReader(
             self._core, self._group, queue, subscription, self._options.pull, start, assigned

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import received
 from dledger.client.message import MessageQueue, ReceivedMessage
@@ -49,6 +50,7 @@ class RunningInfo:
         subscriptions: Callable[[], list[Subscription]],
         properties: dict[str, str],
         consume_now: ConsumeNow | None,
+        statistics: ConsumeStatistics,
     ) -> None:
         """`consume_now`: None where no listener is called."""
         self._core = core
@@ -56,6 +58,7 @@ class RunningInfo:
         self._share = share
         self._subscriptions = subscriptions
         self._consume_now = consume_now
+        self._statistics = statistics
         now = str(core.env.wall.now_ms())
         self._properties = {
             **properties,
@@ -94,12 +97,13 @@ class RunningInfo:
         header = request.header(RunningInfoHeader)
         self._check(header.consumerGroup)
         queues = sorted((_wire(queue), _queue_info(assigned)) for queue, assigned in self._share.all())
+        subscriptions = self._subscriptions()
         body = dumps_object_map(
             "mqTable",
             queues,
             properties=self._properties,
-            subscriptionSet=self._subscriptions(),
-            statusTable={},
+            subscriptionSet=subscriptions,
+            statusTable={one.topic: self._statistics.status(one.topic) for one in subscriptions},
             userConsumerInfo={},
             jstack=stacks() if header.jstackEnable else None,
         )

@@ -15,6 +15,7 @@ from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.http.health import health, why_not_ready
 from dledger.broker.http.listener import Listener
+from dledger.broker.http.waiting_metrics import waiting_metrics
 from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -143,6 +144,7 @@ class BrokerCollector(Collector):
                 "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
             )
         yield from consumer_metrics(broker)
+        yield from waiting_metrics(broker)
         yield from _registrations(broker.registrar)
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
         for cause, count in sorted(stats.errors.items()):

@@ -107,6 +107,11 @@ class TimerService(LeaderService):
         self.dropped: int = 0
         """Messages that could not be delivered: they, or the topic that they waited for, are gone."""
 
+    @property
+    def waiting(self) -> int:
+        """About how many messages wait, as far as a leader knows; 0 at others."""
+        return 0 if self._writer is None else self._claims.waiting
+
     # -- leadership -----------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:

@@ -141,6 +141,10 @@ def test_what_a_push_consumer_tells(monkeypatch: pytest.MonkeyPatch) -> None:
             assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
             assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
             assert {one["topic"] for one in info["subscriptionSet"]} == {"orders", "%RETRY%group"}
+            rates = info["statusTable"]
+            assert set(rates) == {"orders", "%RETRY%group"}
+            assert rates["orders"]["consumeOKTPS"] > 0 and rates["orders"]["pullTPS"] > 0
+            assert rates["orders"]["consumeFailedMsgs"] == rates["%RETRY%group"]["consumeOKTPS"] == 0
             queues = {json.loads(key)["queueId"]: value for key, value in info["mqTable"].items()}
             assert [queues[number]["commitOffset"] for number in (0, 1)] == [5, 5]
             assert "thread MainThread" in info["jstack"] and "task heartbeats" in info["jstack"]

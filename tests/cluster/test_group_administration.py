@@ -8,6 +8,7 @@ import re
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,15 @@ from typing import Any
 
 import pytest
 
-from dledger import ClientOptions, Message, Producer, PushConsumer, ReceivedMessage
+from dledger import (
+    ClientOptions,
+    ConsumerOptions,
+    ConsumeStatus,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from dledger.admin import AdminClient, Refused
 from dledger.commands.app import main
 from dledger.commands.mqadmin.table import COMMANDS
@@ -324,6 +333,43 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     told("group delete readers --yes")
     told("topic delete people --yes")
     assert "people" not in names()
+
+
+def test_dead_letters_are_given_back_to_their_group_alone(run: Run, stage: Stage) -> None:
+    """Once each, with all their tries, and to nobody else who consumes the topic."""
+
+    def redelivered(options: str) -> list[str]:
+        code, out, err = run("admin", "message", "redeliver", "CG_dying", *options.split(), "--json")
+        assert code == 0, err
+        return [one["body"] for one in json.loads(out)["messages"]]
+
+    where = stage.group.namesrv_addr
+    stage.group.create_topic("Dying", 2)
+    seen: list[tuple[str, bytes, int, str | None]] = []
+    well = threading.Event()
+
+    def listener(message: ReceivedMessage) -> ConsumeStatus:
+        seen.append((message.topic, message.body, message.reconsume_times, message.properties.get("shop")))
+        return ConsumeStatus.SUCCESS if well.is_set() else ConsumeStatus.RECONSUME_LATER
+
+    others: list[bytes] = []
+    never = ConsumerOptions(max_reconsume_times=0)
+    with (
+        PushConsumer("CG_dying", where, listener, topic="Dying", from_where="FIRST", options=never),
+        PushConsumer("CG_well", where, lambda message: others.append(message.body), topic="Dying"),
+        Producer("PG_dying", where) as producer,
+    ):
+        for body in (b"a", b"b"):
+            producer.send(Message("Dying", body, tags="T", keys="k", properties={"shop": "7"}))
+        wait_for(lambda: sorted(redelivered("--dry-run")) == ["a", "b"] or None, LIMIT_S, lambda: f"{seen}")
+        well.set()
+        assert len(redelivered("--limit 1 --yes")) == 1 and len(redelivered("--yes")) == 1
+        assert redelivered("--dry-run") == [] and len(redelivered("--since -1h --dry-run")) == 2
+        wait_for(lambda: len(seen) >= 4 or None, LIMIT_S, lambda: f"{seen}")
+        assert sorted(seen) == [("Dying", body, 0, "7") for body in (b"a", b"a", b"b", b"b")]
+        assert sorted(others) == [b"a", b"b"]
+        assert sorted(redelivered("--since -1h --yes")) == ["a", "b"]
+        wait_for(lambda: len(seen) >= 6 or None, LIMIT_S, lambda: f"{seen}")
 
 
 def test_what_is_wrong_is_told(run: Run, stage: Stage) -> None:

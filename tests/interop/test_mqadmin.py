@@ -194,13 +194,14 @@ def test_our_consumer_answers_it(major: int, group: LocalCluster, topics: Callab
     with PushConsumer(name, group.namesrv_addr, listener, topic=topic, from_where="FIRST", client=client):
         assert sorted(seen.get(timeout=READY_S) for _ in range(SENT)) == bodies
         which = f" -t {topic}" if major == 5 else ""
+        rates = rf"RT&TPS.*{topic} +[\d.]+ +[\d.]*[1-9]"
         check(
             major,
             group,
             {
                 f"consumerConnection -g {name}": re.escape(who) + ".*PYTHON",
                 f"consumerStatus -g {name}": f"(?s){re.escape(who)}.*Rebalance OK",
-                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*{topic}.*commitOffset=\d.*thread",
+                f"consumerStatus -g {name} -i {who} -s": rf"(?s)PASSIVELY.*commitOffset=\d.*{rates}.*thread",
                 f"queryMsgById -i {sent[7].offset_message_id} -g {name} -d {who}{which}": "=CR_SUCCESS",
             },
         )

@@ -5,18 +5,23 @@ from __future__ import annotations
 import click
 
 from dledger.admin import AsyncAdminClient, StoredMessage
-from dledger.client import AsyncProducer, ClientError, Message
+from dledger.admin.asking import DLQ_PREFIX
+from dledger.admin.messages import REDELIVERY_GROUP
+from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.routes import subscribe_queues
+from dledger.commands.admin.group import must_exist
+from dledger.commands.admin.group import name_of as group_name
 from dledger.commands.admin.offset import when
 from dledger.commands.admin.running import Told, command, group
 from dledger.commands.admin.showing import Table, fields
 from dledger.commands.admin.topic import name_of
 from dledger.commands.mqadmin.call import human
 from dledger.commands.mqadmin.messages import as_json
+from dledger.formats.properties import RETRY_TOPIC
 from dledger.remoting.bodies import MessageQueue
 
-MESSAGE = group("message", "Messages: list, find, show, send, resend, consume.")
+MESSAGE = group("message", "Messages: list, find, show, send, resend, redeliver, consume.")
 SHORT = 60
 """Characters of a body in a list."""
 MAX_LISTED = 10_000
@@ -207,6 +212,60 @@ async def resend(admin: AsyncAdminClient, told: Told, topic: str, message_id: st
         return
     told.agreed(f"Send it again to {one.topic}? {text}.")
     await _send(admin, told, Message(one.topic, one.body, one.tags, one.keys or None, own or None, one.flag))
+
+
+@command(
+    MESSAGE,
+    "redeliver",
+    "Give the dead letters of a group back to it, once each: they come at once, with all tries before them.",
+    group_name(),
+    click.Option(
+        ["--since"], metavar="TIME", help="Dead then or later: a time, or an age (-1h); those given back too."
+    ),
+    click.Option(["--until"], metavar="TIME", help="Dead before."),
+    click.Option(
+        ["--limit"], type=click.IntRange(1, MAX_LISTED), default=MAX_LISTED, help="Messages at most."
+    ),
+    changes=True,
+)
+async def redeliver(
+    admin: AsyncAdminClient, told: Told, name: str, since: str | None, until: str | None, limit: int
+) -> None:
+    topic = DLQ_PREFIX + name
+    await must_exist(admin, name)
+    try:
+        queues = subscribe_queues(topic, await admin.topics.route(topic))
+    except TopicNotFound:
+        queues = []
+    places = await admin.offsets.brokers_of(topic) if queues else {}
+    found: list[tuple[str, StoredMessage]] = []
+    reached: dict[MessageQueue, int] = {}  # those before were given back
+    for one in queues:
+        queue = MessageQueue(topic, one.broker_name, one.queue_id)
+        address = places[queue.brokerName]
+        lowest = await admin.offsets.lowest(address, queue)
+        reached[queue] = max(await admin.offsets.committed(address, REDELIVERY_GROUP, queue) or 0, lowest)
+        start = reached[queue] if since is None else await _at(admin, address, queue, since)
+        end = await admin.offsets.highest(address, queue)
+        end = end if until is None else await _at(admin, address, queue, until)
+        async for pulled in admin.messages.pulls(address, queue, start, end):
+            found += [(address, stored) for stored in pulled.messages]
+            if len(found) >= limit:
+                break
+    found = found[:limit]
+    data = {"group": name, "messages": [as_json(stored) for _, stored in found], "dryRun": told.dry_run}
+    rows = [(stored.message.properties.get(RETRY_TOPIC, ""), *_row(stored)) for _, stored in found]
+    if told.dry_run or not found:
+        none = f"{name} has no dead letters that were not given back"
+        told.show(data, Table("", ("topic", *COLUMNS), rows, none))
+        return
+    told.agreed(f"Give {len(found)} dead letters back to {name}?")
+    for address, stored in found:
+        await admin.messages.redeliver(address, stored)
+        if stored.message.queue_offset == reached[stored.queue]:
+            reached[stored.queue] += 1
+            await admin.offsets.commit(address, REDELIVERY_GROUP, stored.queue, reached[stored.queue])
+    told.show(data, f"{name}: {len(found)} dead letters given back")
 
 
 @command(

@@ -1,0 +1,123 @@
+"""How fast a consumer is: what it pulled and what became of that, by topic (ConsumerStatsManager). Pure.
+
+Counts are kept for pieces of time, the newest of which is not over yet; a window is so many of them. Nothing
+is to be done while nothing happens, and a topic takes no more than its windows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from dledger.remoting.operator_bodies import ConsumeStatus
+
+PIECES = 6
+MINUTE_PIECE_S = 10.0
+HOUR_PIECE_S = 600.0
+LEAST_S = 1.0
+"""A rate is of so much time at least: what began a moment ago has none yet."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in some time. Seconds are of all calls together."""
+
+    pulled: int = 0
+    pulls: int = 0
+    pull_s: float = 0.0
+    consumed: int = 0
+    failed: int = 0
+    calls: int = 0
+    call_s: float = 0.0
+
+    def add(self, other: Counts) -> None:
+        """These happened as well."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class Window:
+    """The last `PIECES` pieces of `piece_s` seconds."""
+
+    def __init__(self, piece_s: float, now: float) -> None:
+        self._piece_s = piece_s
+        self._began = now
+        self._pieces: deque[tuple[int, Counts]] = deque()
+
+    def current(self, now: float) -> Counts:
+        """What counts now, to be added to."""
+        number = int(now // self._piece_s)
+        if not self._pieces or self._pieces[-1][0] != number:
+            self._forget(number)
+            self._pieces.append((number, Counts()))
+        return self._pieces[-1][1]
+
+    def over(self, now: float) -> tuple[Counts, float]:
+        """All counts, and of how many seconds they are."""
+        number = int(now // self._piece_s)
+        self._forget(number)
+        total = Counts()
+        for _, counts in self._pieces:
+            total.add(counts)
+        begin = (number - PIECES + 1) * self._piece_s
+        return total, max(now - max(begin, self._began), LEAST_S)
+
+    def _forget(self, number: int) -> None:
+        while self._pieces and self._pieces[0][0] <= number - PIECES:
+            self._pieces.popleft()
+
+
+class ConsumeStatistics:
+    """Of one consumer."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now`: seconds, of a clock that only goes on."""
+        self._now = now
+        self._topics: dict[str, tuple[Window, Window]] = {}
+
+    def pulled(self, topic: str, messages: int, took_s: float) -> None:
+        """A pull brought messages."""
+        for counts in self._current(topic):
+            counts.pulls += 1
+            counts.pulled += messages
+            counts.pull_s += took_s
+
+    def called(self, topic: str, consumed: int, failed: int, calls: int, took_s: float) -> None:
+        """The listener was called so often, one call after the other; so many messages are consumed, and so
+        many come again."""
+        for counts in self._current(topic):
+            counts.consumed += consumed
+            counts.failed += failed
+            counts.calls += calls
+            counts.call_s += took_s
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """As brokers are told: of the last minute, failures of the last hour; the time of a call is that of
+        the hour where the minute had none."""
+        windows = self._topics.get(topic)
+        if windows is None:
+            return ConsumeStatus()
+        now = self._now()
+        minute, lasted_s = windows[0].over(now)
+        hour, _ = windows[1].over(now)
+        calls = minute if minute.calls else hour
+        return ConsumeStatus(
+            pullRT=_average_ms(minute.pull_s, minute.pulls),
+            pullTPS=minute.pulled / lasted_s,
+            consumeRT=_average_ms(calls.call_s, calls.calls),
+            consumeOKTPS=minute.consumed / lasted_s,
+            consumeFailedTPS=minute.failed / lasted_s,
+            consumeFailedMsgs=hour.failed,
+        )
+
+    def _current(self, topic: str) -> tuple[Counts, Counts]:
+        now = self._now()
+        windows = self._topics.get(topic)
+        if windows is None:
+            windows = self._topics[topic] = Window(MINUTE_PIECE_S, now), Window(HOUR_PIECE_S, now)
+        return windows[0].current(now), windows[1].current(now)
+
+
+def _average_ms(seconds: float, times: int) -> float:
+    return seconds * 1000 / times if times else 0.0
