@@ -62,6 +62,8 @@ class ApacheGroup:
         self.directory = directory
         self._dledger = dledger
         self._nodes = NODES if dledger else NODES[:1]
+        self.led: str = self._nodes[0]
+        """Who was master when the group was stopped."""
         self._segment_size = segment_size
         self.namesrv_addr = f"{HOST}:{base_port}"
         self._base = base_port
@@ -162,8 +164,12 @@ class ApacheGroup:
         wait_for(ends, START_LIMIT_S, self._describe)
 
     def stop(self) -> None:
-        """SIGTERM to all: brokers write their checkpoints as they end."""
-        for process in (*self._brokers.values(), self._namesrv):
+        """SIGTERM to all, the master last: brokers write their checkpoints as they end."""
+        self.led = self.leader() or self._nodes[-1]
+        for node, process in self._brokers.items():
+            if node != self.led:
+                process.stop(STOP_LIMIT_S)
+        for process in (self._brokers[self.led], self._namesrv):
             process.stop(STOP_LIMIT_S)
 
     def kill(self) -> None:

@@ -111,10 +111,11 @@ def test_a_cluster_moves_here_and_back(major: int, in_dledger_mode: bool, tmp_pa
         old.stop()
     spec = ClusterSpec(base_port=find_base_port(start=23000), group=BROKER_NAME, segment_size=SEGMENT_SIZE)
     ours = LocalCluster.create(tmp_path / "ours", spec)
-    others = [word for store in old.stores[1:] for word in ("--replica", store)]
+    source = old.store(old.led)
+    others = [word for store in old.stores if store != source for word in ("--replica", store)]
     roots = [ours.store(node) for node in spec.node_ids]
     wanted = ["--group", BROKER_NAME, "--segment-size", SEGMENT_SIZE]
-    done = dledger("import", old.stores[0], *roots, *wanted, *others)
+    done = dledger("import", source, *roots, *wanted, *others)
     assert done["audit"]["findings"] == []
     try:
         ours.start()
