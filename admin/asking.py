@@ -33,7 +33,7 @@ class Refused(BrokerRefused):
         super().__init__(f"{what}: {address}: {refused_text(code, remark)}", code)
         self.what = what
         self.address = address
-        self.remark = remark or ""
+        self.remark: str = remark or ""
 
 
 class NotReached(ClientError):

@@ -18,5 +18,6 @@
 
 Follow a message: `intake.send_processor` checks the request -> `commit_log` appends it to the log and puts
 the answer into `pending_responses` -> commit -> `Broker.on_commit` sends the answers -> `store.dispatch`
-applies the entries to queues and state -> `longpolling.pull_processor` wakes held pulls.
+applies the entries to queues and state -> `longpolling.pull_processor` wakes held pulls. Plain
+messages take the first three steps together with all others of their read, in `intake.plain_sends`.
 """

@@ -64,6 +64,7 @@ async def main(
             tasks.start("index", broker.index.run())
             tasks.start("exports", broker.exports.run())
             tasks.start("services", broker.services.run())
+            tasks.start("telling", broker.telling.run_following())
             tasks.start("client-sweep", broker.run_client_sweep())
             tasks.start("settings", broker.settings_requests.run())
             if broker.accounts is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from posixpath import dirname, join
+from typing import TypeVar
 
 from dledger.broker.admin.admin_processor import AdminProcessor
 from dledger.broker.admin.query_processor import QueryProcessor
@@ -26,10 +27,12 @@ from dledger.broker.client.connection_processor import ConnectionProcessor
 from dledger.broker.client.consumer_calls import ConsumerCalls
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
+from dledger.broker.client.telling import ClientTelling
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import Forwarder, Origins
+from dledger.broker.intake.plain_sends import PlainSends
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
 from dledger.broker.intake.send_processor import SendProcessor
@@ -77,9 +80,10 @@ from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, TOPIC_DELETE, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
-from dledger.remoting.codes import VERSION
+from dledger.remoting.codes import VERSION, RequestCode
+from dledger.remoting.commands import Request
 from dledger.remoting.limits import ClientLimits
-from dledger.remoting.server import RemotingServer
+from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings, SettingsSource
@@ -92,6 +96,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     CheckRelay,
     PullProcessor,
     ClientProcessor,
+    ClientTelling,
     ConnectionProcessor,
     ConsumerCalls,
     ReplyProcessor,
@@ -119,6 +124,7 @@ _NO_POOLS = {
 } | {"pageCacheLockTimeMills": "0"}
 """Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
 What stands for the queue of sends is what waits for its commit."""
+P = TypeVar("P")
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -134,7 +140,8 @@ class Broker:
         tables: Sequence[Source] = TABLES,
     ) -> None:
         self.env = env
-        self.settings = settings = LiveSettings(env, SETTINGS, config, source)
+        settings = LiveSettings(env, SETTINGS, config, source)
+        self.settings: LiveSettings[BrokerConfig] = settings
         self.opened: asyncio.Event = asyncio.Event()
         """The log is open: role and leader are known as far as they can be."""
         self.committed: PendingResponses = PendingResponses()
@@ -148,7 +155,10 @@ class Broker:
         self.client: RemotingClient = RemotingClient(
             env,
             limits=ClientLimits(),
-            on_connection_lost=lambda address: self.registrar.lost(address),
+            handlers={
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: lambda _, request: self.telling.pass_on(request)
+            },
+            on_connection_lost=self._connection_lost,
             tls=config.client_tls.client_context(),
         )
         self.gate: LeaderGate = LeaderGate(self.node, settings)
@@ -169,13 +179,17 @@ class Broker:
         self.offsets: PendingOffsets = PendingOffsets(
             self.store, self.committed, self.gate, config.offset_flush_s
         )
-        self.stats = BrokerStats(env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages))
-        self.pop_ledger = PopLedger(self.store, settings)
-        self.timer_claims = TimerClaims(settings)
-        self.topic_table = TopicTable(lambda: self.store.state, self._system_topics)
-        self.name_servers = NameServers(env, settings)
-        self.registrar = Registrar(env, settings, self.node, self.topic_table, self.client, self.name_servers)
-        self.exports = ConfigExport(
+        self.stats: BrokerStats = BrokerStats(
+            env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages)
+        )
+        self.pop_ledger: PopLedger = PopLedger(self.store, settings)
+        self.timer_claims: TimerClaims = TimerClaims(settings)
+        self.topic_table: TopicTable = TopicTable(lambda: self.store.state, self._system_topics)
+        self.name_servers: NameServers = NameServers(env, settings)
+        self.registrar: Registrar = Registrar(
+            env, settings, self.node, self.topic_table, self.client, self.name_servers
+        )
+        self.exports: ConfigExport = ConfigExport(
             env,
             config.store_root,
             self.store,
@@ -188,10 +202,10 @@ class Broker:
         self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
-        self.fast_failure = FastFailure(self.committed, settings)
+        self.fast_failure: FastFailure = FastFailure(self.committed, settings)
         self.slow_consumers: SlowConsumers = SlowConsumers(env, settings, self.store)
-        self.rates = RateLimits(settings)
-        self.resends = Resends(self.store, self.index, reader, self.gate, settings)
+        self.rates: RateLimits = RateLimits(settings)
+        self.resends: Resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.member_ips)
         self.access: Access | None = None
         """Who may make which request; None: everybody may."""
@@ -247,9 +261,11 @@ class Broker:
             settings_requests=self.settings_requests,
             figures=self.runtime_info,
         )
-        self.processors = tuple(kind(context) for kind in PROCESSORS)
-        (self.pulls,) = (one for one in self.processors if isinstance(one, PullProcessor))
-        (self.pops,) = (one for one in self.processors if isinstance(one, PopProcessor))
+        self.processors: tuple[Processor, ...] = tuple(kind(context) for kind in PROCESSORS)
+        self.pulls: PullProcessor = self._processor(PullProcessor)
+        self.plain_sends: PlainSends = PlainSends(context, self._processor(SendProcessor).answers)
+        self.telling: ClientTelling = self._processor(ClientTelling)
+        self.pops: PopProcessor = self._processor(PopProcessor)
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays: DelayService = DelayService(context)
         self.timers: TimerService = TimerService(context)
@@ -278,7 +294,7 @@ class Broker:
             )
         )
         """In this order at the beginning of a leadership, backwards at its end."""
-        self.handlers = handler_table(self.processors, self.gate)
+        self.handlers: dict[int, Handler] = handler_table(self.processors, self.gate)
         self.server: RemotingServer = RemotingServer(
             env,
             handlers=self.handlers,
@@ -286,8 +302,9 @@ class Broker:
             name="remoting",
             on_close=self.clients.connection_closed,
             max_body=body_limits(self.processors),
-            authorize=None if self.access is None else self.access.check,
+            authorize=None if self.access is None else self._authorize,
             tls=config.client_tls.server(env.log),
+            bulk=self.plain_sends.take if self.access is None else None,
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
@@ -300,6 +317,9 @@ class Broker:
     def config(self) -> BrokerConfig:
         """As it counts now."""
         return self.settings.now
+
+    def _processor(self, kind: type[P]) -> P:
+        return next(one for one in self.processors if isinstance(one, kind))
 
     # -- host -----------------------------------------------------------------------------------------
 
@@ -348,6 +368,7 @@ class Broker:
         if role is not Role.LEADER:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
+        self.telling.leads(self.gate.leader_address)
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
@@ -399,6 +420,15 @@ class Broker:
         if self.node.serving and self.gate.writer is None and self._writer is not None:
             self.gate.open(self._writer)  # nobody was there to take over
         return moved
+
+    def _authorize(self, connection: Connection, request: Request) -> None:
+        # What brokers say to each other has no account; its processor asks where it comes from.
+        if self.access is not None and request.code != RequestCode.TELL_CONSUMERS:
+            self.access.check(connection, request)
+
+    def _connection_lost(self, address: str) -> None:
+        self.registrar.lost(address)
+        self.telling.lost(address)
 
     def _arrived(self, queues: list[ConsumeQueue]) -> None:
         self.pulls.arrived(queues)

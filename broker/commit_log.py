@@ -43,6 +43,7 @@ from dledger.formats.state import (
     VersionNote,
     pack_op,
 )
+from dledger.log.appender import Run
 from dledger.messages import Code
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -346,6 +347,18 @@ class CommitLogWriter:
     def clock_ms(self) -> int:
         """What time it is; unlike store time it may go back."""
         return self._appender.clock_ms()
+
+    def open_run(self) -> Run | None:
+        """To append messages in a row: whoever does keeps `next` and `puts` of their slots. None when one
+        would be refused now."""
+        return self._appender.open_run()
+
+    def close_run(self, run: Run) -> None:
+        """The run is over: what it holds is appended."""
+        self._appender.close_run(run)
+        if len(run):
+            self.messages += len(run)
+            self.last_index = run.index - 1
 
     def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
         """Append messages of any queues, and operations, as one whole (safety.md S11): all of it happens, or

@@ -149,6 +149,8 @@ class Origins:
         """ "ip:port" of the client whose request a member forwards, as that says; None for others."""
         if not request.flag & FLAG_FORWARDED:
             return None
-        if connection.peer.rpartition(":")[0].removeprefix("::ffff:") not in self._member_ips():
-            return None
-        return request.ext().get(FORWARDED_FOR)
+        return request.ext().get(FORWARDED_FOR) if self.is_member(connection) else None
+
+    def is_member(self, connection: Connection) -> bool:
+        """Whether it comes from the address of a broker of the group."""
+        return connection.peer.rpartition(":")[0].removeprefix("::ffff:") in self._member_ips()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dledger.broker.services import LeaderService
-from dledger.remoting.codes import ResponseCode
+from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
@@ -15,17 +15,43 @@ MARK_EVERY = 64
 """Answers behind one whose time is known: theirs is taken to be the same. Looking at a clock costs."""
 
 
+class AnswerRun:
+    """Answers to sends that were sealed in a row: that of each is an index further on."""
+
+    __slots__ = ("frames", "opaques", "sizes")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.opaques: list[int] = []
+        """Of their requests, which are JSON and not oneway."""
+        self.sizes: list[int] = []
+        """What each counts for in the in-flight account of its connection."""
+
+    def cut(self, count: int) -> AnswerRun:
+        """Take the first ones out."""
+        cut = AnswerRun()
+        cut.frames, self.frames = self.frames[:count], self.frames[count:]
+        cut.opaques, self.opaques = self.opaques[:count], self.opaques[count:]
+        cut.sizes, self.sizes = self.sizes[:count], self.sizes[count:]
+        return cut
+
+
 class PendingResponses(LeaderService):
     """In order of index. An answer is a finished frame, or a function that answers later."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Connection, Request, bytes | Callable[[], None]]] = deque()
+        self._waiting: deque[
+            tuple[int, Connection, Request, bytes | Callable[[], None]]
+            | tuple[int, Connection, AnswerRun, None]
+        ] = deque()
+        self._in_runs = 0
+        """Answers in runs, less one for each: `_waiting` counts that one."""
         self._marks: deque[tuple[int, float]] = deque()
         """(index, loop time): some of what waits, with when it came."""
         self._next_mark = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + self._in_runs
 
     def add(
         self, index: int, connection: Connection, request: Request, answer: bytes | Callable[[], None]
@@ -33,8 +59,18 @@ class PendingResponses(LeaderService):
         """Give `answer` when entry `index` is committed. Indexes do not fall from call to call."""
         self._waiting.append((index, connection, request, answer))
         if index >= self._next_mark or not self._marks:
-            self._next_mark = index + MARK_EVERY
-            self._marks.append((index, asyncio.get_running_loop().time()))
+            self._mark(index)
+
+    def add_run(self, first: int, connection: Connection, run: AnswerRun) -> None:
+        """The same for entries in a row, from `first` on."""
+        self._waiting.append((first, connection, run, None))
+        self._in_runs += len(run.frames) - 1
+        if first >= self._next_mark or not self._marks:
+            self._mark(first)
+
+    def _mark(self, index: int) -> None:
+        self._next_mark = index + MARK_EVERY
+        self._marks.append((index, asyncio.get_running_loop().time()))
 
     @property
     def oldest(self) -> float:
@@ -45,11 +81,20 @@ class PendingResponses(LeaderService):
         """Answer everything up to `commit_index`."""
         waiting, marks = self._waiting, self._marks
         while waiting and waiting[0][0] <= commit_index:
-            _, connection, request, answer = waiting.popleft()
-            if type(answer) is bytes:
+            index, connection, request, answer = waiting.popleft()
+            if isinstance(request, AnswerRun):
+                done, ready = request, commit_index - index + 1
+                if ready < len(request.frames):
+                    done = request.cut(ready)
+                    waiting.appendleft((commit_index + 1, connection, request, None))
+                    self._in_runs -= ready
+                else:
+                    self._in_runs -= len(done.frames) - 1
+                connection.respond_run(done.frames, sum(done.sizes))
+            elif isinstance(answer, bytes):
                 connection.respond_parts(request, (answer,))
-            else:
-                answer()  # type: ignore[operator]  # the only other type
+            elif answer is not None:
+                answer()
         if not waiting:
             marks.clear()
         else:  # a mark stands for what came until the next one
@@ -59,6 +104,18 @@ class PendingResponses(LeaderService):
     def end(self, reason: str) -> None:
         """Whether the entries survive is for the next leader to say (safety.md S24)."""
         waiting, self._waiting = self._waiting, deque()
+        self._in_runs = 0
         self._marks.clear()
         for _, connection, request, _ in waiting:
-            connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=f"outcome unknown: {reason}")
+            for one in _requests(request):
+                connection.respond(one, ResponseCode.SYSTEM_ERROR, remark=f"outcome unknown: {reason}")
+
+
+def _requests(waiting: Request | AnswerRun) -> Iterable[Request]:
+    if isinstance(waiting, AnswerRun):
+        return map(_request, waiting.opaques, waiting.sizes)
+    return (waiting,)
+
+
+def _request(opaque: int, size: int) -> Request:
+    return Request(RequestCode.SEND_MESSAGE_V2, opaque, size=size)

@@ -8,6 +8,7 @@ from typing import Protocol
 from dledger.config import NodeSettings
 from dledger.formats.entry import Kind
 from dledger.host import LogReader, Role
+from dledger.log.appender import Run
 from dledger.messages import Code
 
 
@@ -39,6 +40,12 @@ class Appender(Protocol):
 
     def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
         """The same at the position that `reserve` gave, as a part of a batch."""
+
+    def open_run(self) -> Run | None:
+        """To add messages in a row, of which nothing is checked here; None when one would be refused now."""
+
+    def close_run(self, run: Run) -> None:
+        """The run is over: what it holds is added."""
 
     @property
     def state_version(self) -> int:

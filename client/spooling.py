@@ -88,11 +88,11 @@ class AsyncSpoolingProducer(AsyncProducer):
         spool: str | SpoolOptions,
     ) -> None:
         super().__init__(group, namesrv, options, client, env)
-        self.spool_options = SpoolOptions(spool) if isinstance(spool, str) else spool
-        self.spooled = 0
+        self.spool_options: SpoolOptions = SpoolOptions(spool) if isinstance(spool, str) else spool
+        self.spooled: int = 0
         """Messages in the spool."""
-        self.spooled_bytes = 0
-        self.refused = 0
+        self.spooled_bytes: int = 0
+        self.refused: int = 0
         """Messages that the cluster refused when they were sent from the spool: put aside in its table
         `refused`, and logged."""
         self._spool = Spool(self.spool_options.path)

@@ -29,7 +29,7 @@ class SpoolingProducer(Producer):
         spool: str | SpoolOptions,
     ) -> None:
         super().__init__(group, namesrv, options, client)
-        self.spool_options = SpoolOptions(spool) if isinstance(spool, str) else spool
+        self.spool_options: SpoolOptions = SpoolOptions(spool) if isinstance(spool, str) else spool
 
     def _make(self) -> AsyncProducer:
         self._begin_anew()

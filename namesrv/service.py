@@ -64,13 +64,13 @@ class NameServer:
             ReplicatedKv(env, config.kv_path, config.kv) if config.kv.peers else KvTable(env, config.kv_path)
         )
         self._log = env.log.child("namesrv")
-        self.settings_requests = SettingsRequests(self.settings, self._log)
+        self.settings_requests: SettingsRequests = SettingsRequests(self.settings, self._log)
         self._encoded: dict[tuple[str, bool], bytes] = {}
         self._encoded_revision = 0
         self._known: dict[str, KnownTopics] = {}
         """By broker name, the newest one last."""
         self._known_bytes = 0
-        self.server = RemotingServer(
+        self.server: RemotingServer = RemotingServer(
             env,
             handlers=self._handlers(),
             limits=config.server,

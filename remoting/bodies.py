@@ -245,6 +245,34 @@ class ProducerConnections(Body):
     connectionSet: list[ClientConnection] = []
 
 
+class ConsumersHere(Body):
+    """Members of one consumer group that a broker hears; none: it hears no more of them."""
+
+    groupName: str
+    consumeType: str
+    messageModel: str
+    consumeFromWhere: str
+    subscriptions: list[Subscription] = []
+    clients: list[ClientConnection] = []
+
+
+class _Told(Body):
+    groups: list[ConsumersHere] = []
+
+
+def told_body(groups: list[bytes]) -> bytes:
+    """Body of 28101, of encoded `ConsumersHere`. Of groups that are not named nothing changed."""
+    return b'{"groups":[%b]}' % b",".join(groups)
+
+
+def decode_told(data: bytes) -> list[ConsumersHere]:
+    """The groups of a body of 28101. BadBody. Our own brokers write it: it is strict JSON."""
+    try:
+        return msgspec.json.decode(data, type=_Told).groups
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadBody(f"consumers: {error}") from None
+
+
 class GroupList(Body):
     """Answer to 300."""
 

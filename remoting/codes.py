@@ -178,6 +178,7 @@ class RequestCode(IntEnum):
     AUDIT_STAMP = 28006
     AUDIT_ENTRIES = 28007
     AUDIT_UNITS = 28008
+    TELL_CONSUMERS = 28101  # between brokers of a group
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

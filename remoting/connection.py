@@ -66,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed: bool = True
         self.attributes: dict[str, object] = {}
         self._asked: dict[int, tuple[asyncio.TimerHandle, OnDone]] = {}
+        self._take = None if server.bulk is None else self._bulk
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -102,6 +103,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._out.extend(parts)
         self._sent(request)
+
+    def respond_run(self, frames: Sequence[bytes], size: int) -> None:
+        """Answer requests that `Bulk` took, with encoded frames in their order; `size`: what they counted
+        for."""
+        self._inflight -= size
+        if self._reading_paused and self._inflight <= self._limits.max_inflight // 2:
+            self._adjust_reading()
+        if self.closed:
+            return
+        self._out += frames
+        self._stats.responses += len(frames)
+        if not self._flush_scheduled:
+            self._schedule_flush()
 
     def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """A request of ours that expects no answer, in JSON, which every client reads."""
@@ -261,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.last_active = self._server.loop.time()
         self._stats.bytes_in += nbytes
-        requests = self._reader.received(nbytes)
+        requests = self._reader.received(nbytes, self._take)
         self._stats.requests += len(requests)
         dispatch = self._server.dispatch
         for request in requests:
@@ -282,6 +296,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif self._inflight > self._limits.max_inflight:
             self._adjust_reading()
+
+    def _bulk(self, buffer: bytearray, end: int) -> int:
+        """Hand the frames at the front of a read to who takes many at once (`FrameReader.received`)."""
+        assert self._server.bulk is not None
+        at, requests, size = self._server.bulk(self, buffer, end)
+        self._stats.requests += requests
+        self._inflight += size
+        return at
 
     def _answered(self, answer: Request) -> None:
         asked = self._asked.pop(answer.opaque, None)
@@ -312,3 +334,8 @@ class Connection(asyncio.BufferedProtocol):
 
 Handler = Callable[[Connection, Request], None]
 """Answers a request by `connection.respond`, now or later; what it raises becomes the answer."""
+
+Bulk = Callable[[Connection, bytearray, int], tuple[int, int, int]]
+"""Takes requests from the front of a read that may be handled together: of the buffer up to an end it says
+where it stopped, how many it took, and what they count for in the in-flight account (their frames, each with
+`REQUEST_OVERHEAD`), which `Connection.respond_run` gives back. It keeps nothing of the buffer."""

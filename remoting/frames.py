@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -51,7 +51,7 @@ _SHORT = struct.Struct(">h")
 _BINARY = struct.Struct(">hBhiii")
 """code, language, version, opaque, flag, length of the remark."""
 
-_HEADER_DECODER = msgspec.json.Decoder(Request)
+_HEADER_DECODER = msgspec.json.Decoder(Request, strict=False)
 _ENCODER = msgspec.json.Encoder()
 _LANGUAGES = {language.value: language.name for language in LanguageCode}
 _JSON_LANGUAGES = {language: language.name.encode() for language in LanguageCode}
@@ -355,14 +355,17 @@ class FrameReader:
         if self._end == 0:
             self._resize(0)
 
-    def received(self, count: int) -> list[Request]:
-        """All commands that the `count` new bytes complete. Check `error` afterwards."""
+    def received(self, count: int, take: Callable[[bytearray, int], int] | None = None) -> list[Request]:
+        """All commands that the `count` new bytes complete. Check `error` afterwards.
+
+        `take` is asked first: of the buffer up to an end it handles as many whole frames as it can, from the
+        front on, and says where it stopped; it keeps nothing of the buffer. The rest is decoded here."""
         commands: list[Request] = []
         if self.error is not None:
             return commands
         buffer, view = self._buffer, self._view
         end = self._end + count
-        at = 0
+        at = 0 if take is None else take(buffer, end)
         try:
             while end - at >= HEAD_SIZE:
                 length, word = HEAD.unpack_from(buffer, at)

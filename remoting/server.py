@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, request_name
-from dledger.remoting.connection import Connection, Handler
+from dledger.remoting.connection import Bulk, Connection, Handler
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import MAX_BODY, ServerLimits
 from dledger.runtime.env import Env
@@ -24,7 +24,7 @@ from dledger.runtime.remoting_tls import HANDSHAKE_TIMEOUT_S, ServerTls
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-__all__ = ["Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
+__all__ = ["Bulk", "Connection", "Handler", "RemotingServer", "ServerLimits", "ServerStats"]
 
 
 MAX_ERROR_CAUSES = 256
@@ -67,12 +67,15 @@ class RemotingServer:
         max_body: Mapping[int, int] | None = None,
         authorize: Callable[[Connection, Request], None] | None = None,
         tls: ServerTls | None = None,
+        bulk: Bulk | None = None,
     ) -> None:
-        """`max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize` raises for
-        a request that may not be made."""
+        """`bulk` is offered each read of each connection first; whom it may not take for (`authorize`) it
+        must know. `max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize`
+        raises for a request that may not be made."""
         self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
         self._authorize = authorize
+        self.bulk: Bulk | None = bulk
         self.limits = limits
         self.default = default
         self.stats: ServerStats = ServerStats()

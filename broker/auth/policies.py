@@ -165,7 +165,7 @@ class Policies:
 
     def __init__(self, rows: Iterable[AclEntry]) -> None:
         self._of = {CUSTOM: _Policy(), DEFAULT: _Policy()}
-        self.by_address = False
+        self.by_address: bool = False
         """Whether some entry asks where a client is."""
         for row in rows:
             self._of[row.policy].add(row)

@@ -208,6 +208,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.AUDIT_STAMP: ADMIN,
         RequestCode.AUDIT_ENTRIES: ADMIN,
         RequestCode.AUDIT_UNITS: ADMIN,
+        RequestCode.TELL_CONSUMERS: ADMIN,  # never asked: `Broker._authorize`
     }
 )
 """Request code -> what it needs. A code without a line is not answered by brokers."""

@@ -110,7 +110,7 @@ class UserAccess:
         self._open = frozenset(code for code in unsigned if not authorize or code in self._unjudged)
         """Policies must know who asks: what they judge is signed."""
         self._view = _View(store.state, 0)
-        self.denied = 0
+        self.denied: int = 0
         """Requests since start."""
 
     def check(self, connection: Connection, request: Request) -> None:

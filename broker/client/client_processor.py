@@ -181,7 +181,7 @@ class ClientProcessor(LeaderService):
         group = self._clients.consumers.get(name)
         if group is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
-        body = ConsumerIdList(sorted(group.members)).encode()
+        body = ConsumerIdList(group.client_ids).encode()
         call.respond(body=body)
 
     def begin(self, writer: CommitLogWriter) -> None:

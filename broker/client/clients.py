@@ -1,7 +1,8 @@
 """Who is connected: producers and consumers by group (ProducerManager, ConsumerManager).
 
 In memory, on every node: clients send heartbeats to all brokers of a group, and all must list the same
-consumers, else the clients divide the queues differently.
+consumers, else the clients divide the queues differently. Those that do not know the leader yet (it was
+restarted after they asked for routes) are told to it by the brokers that hear them (`telling`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dledger.broker.client.agreement import Agreement, interests_of
-from dledger.remoting.bodies import ConsumerData, Subscription
+from dledger.remoting.bodies import ClientConnection, ConsumerData, ConsumersHere, Subscription
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
 """(client, group) pairs; a heartbeat that would make more is refused."""
+MAX_ELSEWHERE = 50_000
+"""The same that only other brokers hear; more are not known."""
 MAX_LOOKS = 10
 """Producers that are looked at for one that can be asked now."""
 
@@ -35,6 +38,15 @@ class Member:
     """Still the member of each group that its heartbeat named."""
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """One client of a group that only another broker hears: that broker's connection, and what it says."""
+
+    connection: Connection
+    client: ClientConnection
+    last_told: float
+
+
 @dataclass
 class ConsumerGroup:
     """A consumer group with members. All members are supposed to subscribe alike; the newest one counts."""
@@ -44,6 +56,8 @@ class ConsumerGroup:
     message_model: str
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
+    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
+    """Members that only other brokers hear, by client id; known while this broker leads (`telling`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
     """How often the subscriptions changed."""
@@ -51,6 +65,17 @@ class ConsumerGroup:
     said: str = ""
     """The warning that the log has."""
     said_at: float = -math.inf
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Of all members, sorted."""
+        return sorted({*self.members, *self.elsewhere})
+
+    @property
+    def connections(self) -> dict[int, Connection]:
+        """Over which its members are reached, by serial; some by way of another broker."""
+        here = {member.connection.serial: member.connection for member in self.members.values()}
+        return here | {one.connection.serial: one.connection for one in self.elsewhere.values()}
 
     @property
     def warning(self) -> str:
@@ -90,9 +115,14 @@ class Clients:
         self._notify = notify or notify_members
         self.on_subscribed: Callable[[str], None] = lambda group: None
         """Called with the name of a group whose consumer told its subscriptions."""
+        self.on_members: Callable[[str], None] = lambda group: None
+        """Called with the name of a consumer group some of whose members here, or wishes of them, changed."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
+        self._elsewhere = 0
+        self._told_by: dict[int, dict[str, None]] = {}
+        """Groups that a connection of another broker told of."""
 
     def add_producer(self, group: str, member: Member) -> None:
         """A heartbeat of a producer."""
@@ -124,12 +154,14 @@ class Clients:
         if moved and not before.closed:
             group.agreement.moved(member.client_id, before.serial, member.connection.serial)
         group.members[member.client_id] = member
+        self._elsewhere -= group.elsewhere.pop(member.client_id, None) is not None
         self._memberships += not known
         self._remember(member.connection, "consumer", data.groupName, member.client_id)
         if not keep_subscriptions:
             group.agreement.wants(member.client_id, interests_of(data))
         changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
         if changed or moved or not known:
+            self.on_members(data.groupName)
             self._notify(group)
         if not keep_subscriptions:
             self.on_subscribed(data.groupName)
@@ -153,10 +185,53 @@ class Clients:
         gone.whole = False
         self._memberships -= 1
         group.agreement.left(client_id)
-        if group.members:
+        self.on_members(group_name)
+        self._tell_or_drop(group)
+
+    def told(self, connection: Connection, here: ConsumersHere, now: float) -> None:
+        """Another broker says which members of a group it hears, at loop time `now`: all of them. Those that
+        speak to this broker themselves do so."""
+        group = self.consumers.get(here.groupName)
+        if group is None:
+            if not here.clients:
+                return
+            group = self.consumers[here.groupName] = ConsumerGroup(
+                here.groupName, here.consumeType, here.messageModel, here.consumeFromWhere
+            )
+        before = set(group.client_ids)
+        for client_id, one in list(group.elsewhere.items()):
+            if one.connection is connection:
+                del group.elsewhere[client_id]
+                self._elsewhere -= 1
+        for client in here.clients:
+            if client.clientId not in group.members and client.clientId not in group.elsewhere:
+                if self._elsewhere >= MAX_ELSEWHERE:
+                    break
+                group.elsewhere[client.clientId] = Elsewhere(connection, client, now)
+                self._elsewhere += 1
+        self._told_by.setdefault(connection.serial, {})[here.groupName] = None
+        changed = False
+        if not group.members and group.elsewhere:
+            changed = group.subscribe(here.subscriptions)
+            self.on_subscribed(here.groupName)
+        if changed or before != set(group.client_ids):
+            self._tell_or_drop(group)
+
+    def forget_elsewhere(self) -> None:
+        """Nobody tells any more whom other brokers hear."""
+        for group in list(self.consumers.values()):
+            if group.elsewhere:
+                group.elsewhere.clear()
+                if not group.members:
+                    del self.consumers[group.name]
+        self._elsewhere = 0
+        self._told_by.clear()
+
+    def _tell_or_drop(self, group: ConsumerGroup) -> None:
+        if group.members or group.elsewhere:
             self._notify(group)
-        else:
-            del self.consumers[group_name]
+        elif self.consumers.get(group.name) is group:
+            del self.consumers[group.name]
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget who spoke over it, but for those who came back over another one."""
@@ -166,6 +241,18 @@ class Clients:
             member = self._member(kind, group, client_id)
             if member is not None and member.connection is connection:
                 self._remove(kind, group, client_id)
+        for name in self._told_by.pop(connection.serial, {}):
+            self._not_told(name, lambda one: one.connection is connection)
+
+    def _not_told(self, name: str, gone: Callable[[Elsewhere], bool]) -> None:
+        group = self.consumers.get(name)
+        lost = [] if group is None else [key for key, one in group.elsewhere.items() if gone(one)]
+        if group is None or not lost:
+            return
+        for client_id in lost:
+            del group.elsewhere[client_id]
+        self._elsewhere -= len(lost)
+        self._tell_or_drop(group)
 
     def expire(self, before: float) -> int:
         """Forget members without heartbeat since loop time `before`. How many."""
@@ -183,6 +270,8 @@ class Clients:
         ]
         for kind, name, client_id in stale:
             self._remove(kind, name, client_id)
+        for name in list(self.consumers):
+            self._not_told(name, lambda one: one.last_told < before)
         return len(stale)
 
     def connection_of(self, client_id: str) -> Connection | None:
@@ -224,7 +313,14 @@ class Clients:
             self.remove_consumer(group, client_id)
 
 
-def notify_members(group: ConsumerGroup) -> None:
-    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member: they divide the queues anew."""
+def notify_members(group: ConsumerGroup, only: Connection | None = None) -> None:
+    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member, or those of one connection: they divide the queues
+    anew."""
     for member in group.members.values():
+        if only is not None and member.connection is not only:
+            continue
         member.connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
+    if only is None:
+        brokers = {one.connection.serial: one.connection for one in group.elsewhere.values()}
+        for connection in brokers.values():  # each tells its own
+            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})

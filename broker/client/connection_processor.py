@@ -51,7 +51,13 @@ class ConnectionProcessor:
         if group is None:
             raise RemotingError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnections(
-            _connections(group.members.values()),
+            sorted(
+                [
+                    *_connections(group.members.values()),
+                    *(one.client for one in group.elsewhere.values()),
+                ],
+                key=lambda one: one.clientId,
+            )[:MAX_SHOWN],
             group.consume_type,
             group.message_model,
             group.consume_from,

@@ -30,6 +30,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
 from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
+from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
@@ -54,10 +55,9 @@ from dledger.formats.properties import (
 from dledger.formats.record import CRC_MASK, FIXED_SIZE, TRANSACTION_MASK
 from dledger.formats.state import DelayProgress, Op
 from dledger.formats.timers import TIMER_TOPIC, RecallHandle
-from dledger.remoting.codes import VERSION, RequestCode, ResponseCode
-from dledger.remoting.commands import FLAG_FORWARDED, Request, SerializeType
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED, Request
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.frames import HEAD, encode_response
 from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
 from dledger.remoting.limits import MAX_FRAME_SIZE
 
@@ -89,27 +89,19 @@ class SendProcessor:
         self._fast_failure = context.fast_failure
         self._rates = context.rates.sending
         config = context.settings.now
+        self.answers: SendAnswers = SendAnswers(context.settings)
         self._told_to_clients(config)
         context.settings.listen(self._told_to_clients)
-        self._host_hex = config.store_host.hex().upper()
-        self._tail = b',"version":%d}' % VERSION
         self._salt = context.env.random.getrandbits(32)
         self._counter = 0
         self._log = context.env.log.child("intake")
         self._ip = config.store_host[:4]
 
     def _told_to_clients(self, config: BrokerConfig) -> None:
-        """Encode once what each message and each answer has."""
-        region, trace = config.region_id, "true" if config.trace_on else "false"
+        """Take over what does not change from message to message."""
         self._max_message_size = config.max_message_size
         self._checks_topics = bool(config.duplicate_check_topics)
-        self._added = encode_properties(
-            {"MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": config.cluster_name}
-        ).encode()
-        self._head = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
-            msgspec.json.encode(region),
-            trace.encode(),
-        )
+        self._added = added_properties(config)
 
     @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, needs=Needs.LEADER, max_body=MAX_FRAME_SIZE)
     def send_v1(self, call: LeaderCall[SendMessageHeader]) -> None:
@@ -205,13 +197,7 @@ class SendProcessor:
         if request.flag & 2:
             return
         handle = self._handle(real_topic, due, unique_key) if due else ""
-        if request.serialize is SerializeType.JSON:
-            text_id = f"{self._host_hex}{position:016X}".encode()
-            answer = self._answer(request, text_id, told_queue, queue_offset, unique_key, handle)
-        else:
-            answer = self._binary_answer(
-                request, f"{self._host_hex}{position:016X}", told_queue, queue_offset, unique_key, handle
-            )
+        answer = self.answers.encode(request, (position,), told_queue, queue_offset, unique_key, handle)
         # Who hears of a half message may end it at once, for which it is read.
         (self._applied if half else self._committed).add(index, connection, request, answer)
 
@@ -228,12 +214,16 @@ class SendProcessor:
         batch = call.header.batch or call.request.code == RequestCode.SEND_BATCH_MESSAGE
 
         def answer(found: Found) -> None:
-            host = found.store_host.hex().upper()
-            places = ",".join([f"{host}{position:016X}" for position in found.positions])
             unique_key = b"" if batch else ids[0]
             handle = self._handle(topic, found.due, unique_key)
-            result = self._result(
-                call.request, places, found.queue_id, found.queue_offset, unique_key, handle
+            result = self.answers.encode(
+                call.request,
+                found.positions,
+                found.queue_id,
+                found.queue_offset,
+                unique_key,
+                handle,
+                found.store_host,
             )
             call.connection.respond_parts(call.request, (result,))
 
@@ -309,68 +299,6 @@ class SendProcessor:
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
         return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
 
-    def _result(
-        self,
-        request: Request,
-        ids: str,
-        queue_id: int,
-        queue_offset: int,
-        unique_key: bytes,
-        handle: str = "",
-    ) -> bytes:
-        if request.serialize is SerializeType.JSON:
-            return self._answer(request, ids.encode(), queue_id, queue_offset, unique_key, handle)
-        return self._binary_answer(request, ids, queue_id, queue_offset, unique_key, handle)
-
-    def _answer(
-        self,
-        request: Request,
-        message_ids: bytes,
-        queue_id: int,
-        queue_offset: int,
-        unique_key: bytes,
-        handle: str = "",
-    ) -> bytes:
-        transaction = b""
-        if unique_key:
-            quoted = b'"%b"' % unique_key if unique_key.isalnum() else _quoted(unique_key)
-            transaction = b',"transactionId":' + quoted
-        if handle:
-            transaction += b',"recallHandle":"%b"' % handle.encode()
-        header = b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b' % (
-            self._head,
-            message_ids,
-            queue_id,
-            queue_offset,
-            transaction,
-            request.opaque,
-            self._tail,
-        )
-        size = len(header)
-        return HEAD.pack(4 + size, size) + header
-
-    def _binary_answer(
-        self,
-        request: Request,
-        message_ids: str,
-        queue_id: int,
-        queue_offset: int,
-        unique_key: bytes,
-        handle: str = "",
-    ) -> bytes:
-        ext = {
-            "msgId": message_ids,
-            "queueId": str(queue_id),
-            "queueOffset": str(queue_offset),
-            "MSG_REGION": self._settings.now.region_id,
-            "TRACE_ON": "true" if self._settings.now.trace_on else "false",
-        }
-        if unique_key:
-            ext["transactionId"] = unique_key.decode(errors="replace")
-        if handle:
-            ext["recallHandle"] = handle
-        return encode_response(request, ResponseCode.SUCCESS, ext)
-
     # -- a batch --------------------------------------------------------------------------------------
 
     def _batch(self, call: SendCall, looked_for: bool = False) -> None:
@@ -420,9 +348,7 @@ class SendProcessor:
         )
         if request.flag & 2:
             return
-        host = self._host_hex
-        places = ",".join([f"{host}{position:016X}" for position in positions])
-        answer = self._result(request, places, queue_id, first, b"")
+        answer = self.answers.encode(request, positions, queue_id, first)
         self._committed.add(index, connection, request, answer)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
@@ -517,10 +443,6 @@ class SendProcessor:
         if reconsume_times <= limit:
             return slot, queue_id
         return self._creation.internal_topic(writer, DLQ_PREFIX + name, 1), 0
-
-
-def _quoted(value: bytes) -> bytes:
-    return msgspec.json.encode(value.decode(errors="replace"))
 
 
 def _too_large(what: str, size: int, limit: int) -> RemotingError:

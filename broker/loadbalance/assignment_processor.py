@@ -82,14 +82,14 @@ class AssignmentProcessor:
             return queues
         strategy = STRATEGIES.get(body.strategyName)
         group = self._clients.consumers.get(body.consumerGroup)
-        if group is None or not group.members:
+        if group is None or not group.client_ids:
             return None
         if strategy is None:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
                 f"strategy {body.strategyName[:40]!r}: this broker has {', '.join(STRATEGIES)}",
             )
-        clients = sorted(group.members)
+        clients = group.client_ids
         if mode.mode == POP:
             return for_pop(strategy, body.clientId, queues, clients, mode.share)
         return strategy(body.clientId, queues, clients)

@@ -105,7 +105,7 @@ class PullProcessor(LeaderService):
         if self._rates.limited:
             self._rates.check(header.topic, header.consumerGroup, call.request.version)
         if not header.sysFlag & PULL_SUBSCRIPTION:
-            missing = self.ahead.missing(header)
+            missing = self.ahead.missing(call)
             if missing is not None:
                 self.ahead.wait(call, missing)
                 return
@@ -128,7 +128,7 @@ class PullProcessor(LeaderService):
         group, topic = state.groups.get(header.consumerGroup), state.topics.get(header.topic)
         if group is None or not group.enable or topic is None or not topic.perm & Perm.READ:
             return False  # the leader says what is wrong
-        if not header.sysFlag & PULL_SUBSCRIPTION and self.ahead.missing(header) is not None:
+        if not header.sysFlag & PULL_SUBSCRIPTION and self.ahead.missing(call) is not None:
             return False
         reset = state[RESETS].rows.get((header.consumerGroup, header.topic))
         if reset is not None and reset.offset(header.queueId) is not None:
@@ -283,6 +283,8 @@ class PullProcessor(LeaderService):
             assert group is not None  # `SubscriptionWait.missing` looked
             subscription = group.subscriptions[header.topic]
             kind, expression = subscription.expressionType or TAG, subscription.subString
+            if subscription.subVersion < header.subVersion:
+                expression = "*"  # `missing` let it pass: other tags than these, which the client compares
             by_class = header.sysFlag & PULL_CLASS_FILTER or subscription.classFilterMode
         if by_class:
             kind = CLASS_FILTER

@@ -100,8 +100,8 @@ class OffsetProcessor:
     def _check_alone(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
         header = call.header
         members = self._clients.consumers.get(header.consumerGroup)
-        others = () if members is None else members.members.values()
-        if any(member.connection is not call.connection for member in others):
+        others = () if members is None else members.connections.values()
+        if any(connection is not call.connection for connection in others):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, "

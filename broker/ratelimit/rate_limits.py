@@ -28,9 +28,9 @@ class _Way:
         self._word = word
         self._topics = Buckets()
         self._groups = Buckets()
-        self.limited = False
+        self.limited: bool = False
         """Whether anything is limited: else nobody needs to ask."""
-        self.refused = 0
+        self.refused: int = 0
         """Requests since start."""
 
     def set_rates(self, topics: dict[str, int], groups: dict[str, int]) -> None:

@@ -52,12 +52,12 @@ class Job:
     )
 
     def __init__(self, lane: _Lane, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
-        self.lane = lane
-        self.future = future
-        self.function = function
+        self.lane: _Lane = lane
+        self.future: asyncio.Future[Any] = future
+        self.function: Callable[[], Any] = function
         self.done: Callable[[Any, BaseException | None], None] | None = None
         self.commits: list[Callable[[], None]] = []  # what its fsync will have made durable
-        self.synced = False  # nothing but plain writes may follow in this job
+        self.synced: bool = False  # nothing but plain writes may follow in this job
         self.writes: list[tuple[Inode, FileOp, bytes, int]] = []  # what they replaced, and the commits before
         self.thread: JobThread | None = None  # when it is spread
         self.touched: bool = False  # it uses the disk, and waits for it
@@ -69,8 +69,8 @@ class _Lane:
     __slots__ = ("free", "name", "queue")
 
     def __init__(self, name: str, threads: int) -> None:
-        self.name = name
-        self.free = threads
+        self.name: str = name
+        self.free: int = threads
         self.queue: deque[Job] = deque()
 
 

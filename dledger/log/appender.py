@@ -10,11 +10,85 @@ from collections.abc import Callable
 
 from dledger.errors import InvariantBroken
 from dledger.formats.checksum import crc32
-from dledger.formats.entry import CHAIN, COVERED, HEADER, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE, Kind
+from dledger.formats.entry import (
+    CHAIN,
+    COVERED,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    MAX_ENTRY_SIZE,
+    MIN_BLANK_SIZE,
+    Kind,
+)
 from dledger.formats.record import system_record, system_record_size
 from dledger.log.hot_tail import Batch
 from dledger.log.store import LogStore
 from dledger.messages import Code
+
+
+class Run:
+    """Entries that are sealed one after the other without a call for each: what `Appender.open_run` lends
+    out.
+
+    Who has it counts `index`, `pos` and `chain` on, puts the bytes of the entries into `parts` and their
+    sizes into `sizes`, and gives it back in the same turn of the loop, before anything else is added."""
+
+    __slots__ = (
+        "chain",
+        "covered",
+        "first",
+        "index",
+        "max_entry",
+        "now_ms",
+        "parts",
+        "pos",
+        "room_index",
+        "room_pos",
+        "sizes",
+        "stop_pos",
+        "term",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        pos: int,
+        chain: int,
+        term: int,
+        covered: int,
+        now_ms: int,
+        parts: list[bytes],
+        sizes: list[int],
+        room_index: int,
+        room_pos: int,
+        stop_pos: int,
+        max_entry: int,
+    ) -> None:
+        self.first: int = index
+        self.index: int = index
+        """Of the next entry."""
+        self.pos: int = pos
+        """Where it lies."""
+        self.chain: int = chain
+        """Chain value of the entry before."""
+        self.term: int = term
+        self.covered: int = covered
+        """COVERED, or 0 while a voter's program does not know it."""
+        self.now_ms: int = now_ms
+        """Store time."""
+        self.parts: list[bytes] = parts
+        self.sizes: list[int] = sizes
+        self.room_index: int = room_index
+        """No entry begins above this index,"""
+        self.room_pos: int = room_pos
+        """nor at or above this position (`Appender.refusal`),"""
+        self.stop_pos: int = stop_pos
+        """none ends above this one (`Appender.reserve`),"""
+        self.max_entry: int = max_entry
+        """and none has more bytes."""
+
+    def __len__(self) -> int:
+        return self.index - self.first
 
 
 class Appender:
@@ -167,6 +241,36 @@ class Appender:
         self._next_pos += entry_size
         self._next_index = index + 1
         return index
+
+    def open_run(self) -> Run | None:
+        """To seal entries with messages in a row, of which nothing is checked here; None when an entry would
+        be refused now, or little space is left on the disk."""
+        log = self._log
+        if log.short_of_space or self.refusal is not None:
+            return None
+        now = self.now_ms()
+        size = log.segment_size
+        return Run(
+            self._next_index,
+            self._next_pos,
+            self._chain,
+            self.term,
+            self._covered,
+            now,
+            self._parts,
+            self._sizes,
+            min(self._committed_index, log.durable_mark) + self._pending_entries,
+            min(self._committed_pos, log.durable_pos) + self._pending_bytes,
+            self._next_pos - self._next_pos % size + size - MIN_BLANK_SIZE,
+            self._max_entry,
+        )
+
+    def close_run(self, run: Run) -> None:
+        """The run is over: what it holds is sealed."""
+        self._remaining += [0] * len(run)
+        self._next_index = run.index
+        self._next_pos = run.pos
+        self._chain = run.chain
 
     def add_system(self, body: bytes, kind: int = Kind.SYSTEM) -> int:
         """Seal a system entry: `body` becomes that of a CommitLog record of the reserved topic (S10)."""

@@ -72,13 +72,13 @@ class FlushedLog(MendableLog):
         super().__init__(env, node_dir, segment_size, index_units_per_file)
         self._dir = node_dir
         self._sync_flush = sync_flush
-        self.pool = SegmentPool(env, node_dir, segment_size, pool_segments, self._is_busy)
+        self.pool: SegmentPool = SegmentPool(env, node_dir, segment_size, pool_segments, self._is_busy)
         self._flushed_at = float("-inf")
         self._synced_index = -1
         self._last_sync = 0.0
         self._marked = False
         self._skew_told = False
-        self.clock = StoreClock()
+        self.clock: StoreClock = StoreClock()
         self.resets = 0
         """How often the log was replaced."""
         self._wake = asyncio.Event()
@@ -90,7 +90,7 @@ class FlushedLog(MendableLog):
         """The flusher runs, and waits to be woken."""
         self._failure: BaseException | None = None
         """What a group write that nobody waited for ended with."""
-        self.short_of_space = False
+        self.short_of_space: bool = False
         """The disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
         """Blocking: all up to this entry is written. Comes before anybody is told, and before a cut."""
@@ -112,14 +112,14 @@ class FlushedLog(MendableLog):
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
         self._terms.add(batch.first, batch.term)
         self._unwritten.append(batch)
-        self.last_index = batch.last
-        self.last_term = batch.term
-        self.end_pos = batch.end_pos
-        self.last_chain = batch.chain
+        self.last_index: int = batch.last
+        self.last_term: int = batch.term
+        self.end_pos: int = batch.end_pos
+        self.last_chain: int | None = batch.chain
         last = len(batch.data) - batch.sizes[-1]
-        self.newest_ms = max(self.newest_ms, store_time_of(batch.data, last))
+        self.newest_ms: int = max(self.newest_ms, store_time_of(batch.data, last))
         if not self.covered:
-            self.covered = batch.data[last + CHANNEL_OFFSET] >= 0x80
+            self.covered: bool = batch.data[last + CHANNEL_OFFSET] >= 0x80
 
     def flush(self) -> None:
         """Have what joined the tail written: at once, if it takes no more than one job of the worker."""
@@ -251,8 +251,8 @@ class FlushedLog(MendableLog):
             self._unindexed.append(batch)
         last = group[-1]
         self._written_pos = last.end_pos
-        self.durable_mark = last.last
-        self.durable_pos = last.end_pos
+        self.durable_mark: int = last.last
+        self.durable_pos: int = last.end_pos
         if self._sync_flush:
             self._synced_index = last.last
         self._drop_indexed(units)

@@ -45,20 +45,20 @@ class ReadableLog:
         self._terms = TermTable()
         self._base = ORIGIN
         # Plain attributes, though nobody else may set them: they are read some fifty times a message.
-        self.first_index = 0
-        self.last_index = -1
-        self.last_term = -1
-        self.end_pos = 0
+        self.first_index: int = 0
+        self.last_index: int = -1
+        self.last_term: int = -1
+        self.end_pos: int = 0
         self._written_pos = 0
-        self.durable_mark = -1
+        self.durable_mark: int = -1
         """Up to here everything was made durable, whatever became of it."""
-        self.durable_pos = 0
+        self.durable_pos: int = 0
         """Offset behind the last durable entry."""
         self.last_chain: int | None = 0
         """Chain value of the last entry; None while that one is rotten."""
-        self.newest_ms = -1
+        self.newest_ms: int = -1
         """Highest store time of a record that this log was seen to end with (S15), -1 before there is one."""
-        self.covered = False
+        self.covered: bool = False
         """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
         self.faulty: FaultyEntries = FaultyEntries()
         self.suspects: FaultyEntries = FaultyEntries()

@@ -232,7 +232,7 @@ class MendableLog(ReadableLog):
             self.faulty.remove(first, last)
             if last == self.last_index:
                 self.last_chain = headers[-1].chain_crc
-                self.newest_ms = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
+                self.newest_ms: int = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
 
     async def _file(self, start: int) -> File:
         """A segment to be written; NoRoom when it cannot be opened now."""

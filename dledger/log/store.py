@@ -139,7 +139,7 @@ class LogStore(FlushedLog):
         self.durable_mark = self._synced_index = self.last_index
         self.durable_pos = self.end_pos
         header = await self._header_at_end()
-        self.covered = header is not None and bool(header.channel & COVERED)
+        self.covered: bool = header is not None and bool(header.channel & COVERED)
         if not base.known and self.last_index < self.first_index:
             if on_doubt is not None:
                 await on_doubt("the log holds no entry, and the snapshot that it begins behind is gone")
@@ -383,12 +383,16 @@ class LogStore(FlushedLog):
         self.faulty.truncate(0)
         self.suspects.truncate(0)
         self.cuts += 1
-        self.first_index = base.index + 1
-        self.last_index = self.durable_mark = self._synced_index = base.index
-        self.last_term = base.term
-        self.end_pos = self._written_pos = self.durable_pos = base.pos
+        self.first_index: int = base.index + 1
+        self.last_index: int = base.index
+        self.durable_mark: int = base.index
+        self._synced_index = base.index
+        self.last_term: int = base.term
+        self.end_pos: int = base.pos
+        self.durable_pos: int = base.pos
+        self._written_pos = base.pos
         self.last_chain = base.chain
-        self.newest_ms = base.store_time_ms
+        self.newest_ms: int = base.store_time_ms
         run, files = self._env.workers.run, self._env.files
         await run(Lane.FLUSH, self.note_written, written)
         for start in reversed(self._segments.starts):

@@ -59,13 +59,13 @@ class HealthWatch:
         workers: WatchedWorkers,
         metrics: NodeMetrics,
     ) -> None:
-        self.flags = Health.GOOD
+        self.flags: Health = Health.GOOD
         self._leaving = False
-        self.used_ratio = 0.0
+        self.used_ratio: float = 0.0
         self._say = context.env.log.child(f"health.{context.config.self_id}")
         self._env = context.env
         self._config = context.config
-        self.full_ratio = context.config.disk_full_ratio
+        self.full_ratio: float = context.config.disk_full_ratio
         """Share of the file system in use from which on appends are refused; may change."""
         self._log = context.log
         self._members = context.members
@@ -87,7 +87,7 @@ class HealthWatch:
         self._retry_at = 0.0
         self._measured_at = -1e9
         self._clocks = PeerClocks()
-        self.clock_off_ms = 0
+        self.clock_off_ms: int = 0
         """How far this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
 
     @property

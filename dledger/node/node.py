@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from dledger.config import NodeConfig, NodeSettings
 from dledger.election.effects import RoleChanged
+from dledger.election.elector import Elector
 from dledger.errors import EXIT_STORE, NodeFailed, why_ended
 from dledger.files.identity import Opened, StoreFiles
 from dledger.formats.snapshot import Manifest
@@ -90,7 +91,7 @@ class Node:
         )
         self.peers: Peers = Peers(env, config, self.fail, port=port, tls=tls)
         self.elections: Elections = Elections(env, config, self.log, self.peers, self.held, self)
-        self.elector = self.elections.elector
+        self.elector: Elector = self.elections.elector
         self.replicator: Replicator = Replicator(env, config, self.log, self.peers, self.held, self)
         context = NodeContext(
             env=env,

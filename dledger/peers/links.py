@@ -74,7 +74,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Whether this is a connection of the DLedger client protocol."""
         self.error: str = ""
         """Why the connection ended, or is about to."""
-        self.garbage = False
+        self.garbage: bool = False
         """Whether it ended because something arrived that is not of the protocol."""
         self.nonce = ""
         """What the dialling side must repeat before it is believed (see `dledger.peers.peers`)."""
@@ -84,12 +84,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Done when the connection is gone."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the hello of the other side was accepted (dialled connections)."""
-        self.closed = False
-        self.host = "?"
+        self.closed: bool = False
+        self.host: str = "?"
         """Address of the other side's machine."""
         self.on_read: Callable[[], None] | None = None
         """Called when the frames that came at once are handed out."""
-        self.pieces = Reassembly()
+        self.pieces: Reassembly = Reassembly()
         self._outbox = Outbox()
         self._on_frame = on_frame
         self._on_lost = on_lost

@@ -92,14 +92,14 @@ class Replicator:
         """Up to here everything is known to be committed, of what this log holds."""
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
-        self.throttle = Throttle(config, log)
-        self.cold = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
+        self.throttle: Throttle = Throttle(config, log)
+        self.cold: ColdPushes = ColdPushes(self.throttle, self._read_cold, self._push_cold, self._is_live)
         self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self._untold: dict[str, None] = {}
         """Peers that are to be told of a commit, by `_tell_commits` if not by a push before it."""
         self._telling = False
-        self.corrupt_frames = 0
+        self.corrupt_frames: int = 0
         self._trusted = True
         self._chain_struck = -1
         self._chain_strikes = 0

@@ -11,6 +11,7 @@ from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
 from dledger.formats.record import system_record, system_record_size
 from dledger.formats.state import state_version
 from dledger.host import Chunk, Host, Role
+from dledger.log.appender import Run
 from dledger.messages import Code
 from dledger.runtime.env import Env
 
@@ -21,6 +22,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.data = bytearray()
         self.entries: list[tuple[int, int]] = []
+        self.chain = 0
         self.cold_below = 0
         self.first_index = 0
         self.begin_pos = 0
@@ -69,7 +71,8 @@ class FakeLog:
 
     def append(self, body: bytes, term: int, kind: int = Kind.MESSAGE, remaining: int = 0) -> int:
         pos = len(self.data)
-        entry = encode_entry(len(self.entries), term, pos, body, 0, kind, remaining)
+        entry = encode_entry(len(self.entries), term, pos, body, self.chain, kind, remaining)
+        self.chain = unpack_header(entry).chain_crc
         self.data += entry
         self.entries.append((pos, len(entry)))
         return len(self.entries) - 1
@@ -85,6 +88,8 @@ class FakeAppender:
         self.state_version = state_version()
         self.log = log
         self._added = added
+        self.room_index = self.room_pos = self.stop_pos = 1 << 62
+        """Of runs (`Run`)."""
 
     max_batch = 1 << 22
 
@@ -100,6 +105,35 @@ class FakeAppender:
         index = self.log.append(body, self.term, kind, batch_remaining)
         self._added()
         return index
+
+    def open_run(self) -> Run | None:
+        if self.refusal is not None:
+            return None
+        log = self.log
+        return Run(
+            len(log.entries),
+            len(log.data),
+            log.chain,
+            self.term,
+            0,
+            self.now_ms(),
+            [],
+            [],
+            self.room_index,
+            self.room_pos,
+            self.stop_pos,
+            self.max_batch,
+        )
+
+    def close_run(self, run: Run) -> None:
+        at = len(self.log.data)
+        self.log.data += b"".join(run.parts)
+        for size in run.sizes:
+            self.log.entries.append((at, size))
+            at += size
+        self.log.chain = run.chain
+        if run.sizes:
+            self._added()
 
     def add_system(self, body: bytes) -> int:
         return self.add_reserved(body)

@@ -14,7 +14,7 @@ from dledger.broker.broker import Broker
 from dledger.broker.config import BrokerConfig
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import Record, decode_records
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_REDIRECT, Request, SerializeType
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import FrameReader, encode_request, encode_response
@@ -159,11 +159,12 @@ class World:
         connection: FakeConnection | None = None,
         serialize: SerializeType = SerializeType.JSON,
         flag: int = FLAG_REDIRECT,
+        language: LanguageCode = LanguageCode.PYTHON,
     ) -> Pending:
         """Hand one request to its handler as the server does."""
         connection = connection or self.connection
         connection.opaque += 1
-        frame = encode_request(code, connection.opaque, header, len(body), flag, serialize) + body
+        frame = encode_request(code, connection.opaque, header, len(body), flag, serialize, language) + body
         [request] = decode(frame)
         connection.dispatch = self.dispatch
         self.dispatch(connection, request)
@@ -202,11 +203,12 @@ class World:
         offset: int = 0,
         *,
         connection: FakeConnection | None = None,
+        language: LanguageCode = LanguageCode.PYTHON,
         **more: Any,
     ) -> Pending:
         """Pull; `more` goes into the header."""
         header = pull_header(topic, queue, offset, **more)
-        return self.ask(RequestCode.PULL_MESSAGE, header, connection=connection)
+        return self.ask(RequestCode.PULL_MESSAGE, header, connection=connection, language=language)
 
 
 @dataclass

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from dledger.broker.longpolling import subscription_wait
-from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, ViewMessageHeader
+from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from dledger.remoting.headers import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    ViewMessageHeader,
+)
 from tests.broker.harness import FakeConnection, Reply, World, run
 from tests.broker.test_clients import heartbeat
 
@@ -90,11 +96,12 @@ def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(tmp_path: Path) -> N
         first = world.pull(sysFlag=0, subscription="", subVersion=7)
         await asyncio.sleep(0.01)
         assert not first.done and world.broker.pulls.ahead.count == 1
-        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "A", version=6))
-        assert not first.done, "that was an older one"
-        newer = world.pull(sysFlag=0, subscription="", subVersion=8)
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "U", "A", version=6))
+        assert not first.done, "that was another topic"
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "B", version=7))
         assert [record.queue_offset for record in (await first).records] == [1]
+        newer = world.pull(sysFlag=0, subscription="", subVersion=8, expressionType="SQL92")
+        await asyncio.sleep(0.01)
         assert not newer.done
         world.node.follow("n1")
         assert (await newer).code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -121,6 +128,34 @@ def test_the_heartbeat_subscription_counts_without_one_in_the_request(
         assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
         other = await world.pull("BenchmarkTest", sysFlag=0)
         assert other.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    run(test)
+
+
+def test_java_clients_ahead_of_their_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their next heartbeat may be 20 s away. By tags they are served meanwhile, as they compare them; by
+    properties they are told to rebalance, which makes them send it."""
+    monkeypatch.setattr(subscription_wait, "WAIT_S", 0.02)
+    java = LanguageCode.JAVA
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send(properties="TAGS\x01A\x02")
+        await world.send(properties="TAGS\x01B\x02")
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "B", version=7))
+        same = await world.pull(sysFlag=0, subVersion=7, language=java)
+        assert [record.queue_offset for record in same.records] == [1]
+        newer = await world.pull(sysFlag=0, subVersion=8, language=java)
+        assert [record.queue_offset for record in newer.records] == [0, 1]
+        world.connection.notices.clear()
+        others = [
+            world.pull(sysFlag=0, subVersion=8, expressionType="SQL92", language=java),
+            world.pull(sysFlag=PULL_CLASS_FILTER, subVersion=8, language=java),
+        ]
+        for other in others:
+            assert (await other).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        told = [code for code, _ in world.connection.notices]
+        assert told == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED], "once while some wait"
 
     run(test)
 

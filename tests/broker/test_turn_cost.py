@@ -21,6 +21,7 @@ import pytest
 from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.auth.auth_processor import MAX_ACL_BODY, MAX_ENTRIES, MAX_NETWORKS
 from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
+from dledger.broker.client.telling import MAX_TELL
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS
@@ -219,6 +220,21 @@ def apply_users(world: World) -> None:
             world.broker.store.state.apply(pack_op(entry.op()))
 
 
+def consumers_told() -> list[Asked]:
+    """Of one group as many as there is room for, and as many groups."""
+    here = {"consumeType": "", "messageModel": "", "consumeFromWhere": ""}
+    client = {"clientAddr": "", "language": "", "version": 0}
+    most = MAX_TELL // 63
+    one = [{"groupName": "CG", "clients": [{"clientId": str(at), **client} for at in range(most)], **here}]
+    many = [
+        {"groupName": f"G{at}", "clients": [{"clientId": "c", **client}], **here}
+        for at in range(MAX_TELL // 154)
+    ]
+    bodies = [json.dumps({"groups": groups}, separators=(",", ":")).encode() for groups in (one, many)]
+    assert all(MAX_TELL * 0.8 < len(body) <= MAX_TELL for body in bodies), [len(body) for body in bodies]
+    return [({}, body) for body in bodies]
+
+
 def acls() -> list[Asked]:
     """As many entries as one request takes, or as many addresses."""
     entry = {"actions": ["Pub"], "decision": "Allow"}
@@ -354,6 +370,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.AUTH_DELETE_ACL: lambda: [queue(subject="User:u0")],
     RequestCode.AUTH_GET_ACL: lambda: [queue(subject="User:u0")],
     RequestCode.AUTH_LIST_ACL: lambda: [queue(), queue(resourceFilter="5")],
+    RequestCode.TELL_CONSUMERS: consumers_told,
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],
@@ -503,6 +520,7 @@ def test_no_request_holds_up_a_brokers_loop(
             await world.send("T")
         for _ in range(8):
             await world.send("Wide", properties="".join(f"k{number}\x01v\x02" for number in range(3500)))
+        world.node.meta["n1"] = {"store_ip": FakeConnection.peer.partition(":")[0]}  # who asks is a member
         if code == RequestCode.END_TRANSACTION:
             await begin_transactions(world)
         if RequestCode(code).name.startswith("AUTH_"):

@@ -18,8 +18,7 @@ import pytest
 from dledger.local.cluster import LocalCluster
 from tests.interop.conftest import Driver, java_client
 
-# Not of the suite `interop` yet: one start in four still takes 20 s longer (docs/roadmap.md).
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.interop
 
 STARTS = int(os.environ.get("DLEDGER_CONSUMER_STARTS", "3"))
 SOON_S = 10.0

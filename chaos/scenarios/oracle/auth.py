@@ -12,7 +12,7 @@ class Users:
     """name -> the latest operation."""
 
     part = "users"
-    operations = ("user", "user_delete")
+    operations: tuple[str, ...] = ("user", "user_delete")
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -37,7 +37,7 @@ class Acls:
     """(user, policy, resource) -> the latest operation."""
 
     part = "acls"
-    operations = ("acl", "acl_delete")
+    operations: tuple[str, ...] = ("acl", "acl_delete")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str], Row] = {}

@@ -1,0 +1,179 @@
+"""Consumers that the leader does not hear: brokers that do tell it (28101).
+
+Clients send heartbeats to the brokers of their last route (each 30 s by default). A broker that was away
+meanwhile, and leads again, is not among them: it would list a part of a group's consumers, those would take
+the queues of all others, and pulls that followers forward would be answered that nobody knows the group.
+
+A follower tells the leader whom it hears: everything when somebody else leads and now and then, what changed
+at once. The leader lists them (38, 203, 400) and has the follower pass on what they are to hear (40); whoever
+speaks to it himself is its own. Nothing here is state of the group: heartbeats make it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from dledger.broker.client.clients import ConsumerGroup, notify_members
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.services import LeaderService
+from dledger.remoting.bodies import ClientConnection, ConsumersHere, decode_told, told_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request
+from dledger.remoting.errors import RemotingError
+
+TELL_AGAIN_S = 30.0
+"""Everything is told again so often: the leader may have lost a connection that this broker has."""
+SETTLE_S = 0.05
+"""Changes within this time are told together."""
+RETRY_S = 1.0
+"""After a leader that did not take it."""
+TIMEOUT_S = 3.0
+MAX_TELL = 192 * 1024
+"""Bytes of a request."""
+MAX_CLIENTS = 500
+"""Clients of a group that are told; of a larger one those whose ids come first. Without its subscriptions it
+fits into one request."""
+MAX_CHANGED = 10_000
+"""Groups that wait to be told; beyond everything is told."""
+
+
+class ClientTelling(LeaderService):
+    """Tells while this broker follows, and is told while it leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._clients = context.clients
+        self._client = context.client
+        self._gate = context.gate
+        self._origins = context.origins
+        self._settings = context.settings
+        self._log = context.env.log.child("telling")
+        self._changed: dict[str, None] | None = {}
+        """Groups to tell of; None: all."""
+        self._told: dict[str, None] = {}
+        """Groups that the leader knows of from here."""
+        self._leader: str | None = None
+        self._wake = asyncio.Event()
+        context.clients.on_members = self._members_changed
+
+    # -- the leader -----------------------------------------------------------------------------------
+
+    @handles(RequestCode.TELL_CONSUMERS, needs=Needs.LEADER, reads="its memory", max_body=MAX_TELL)
+    def take(self, call: LeaderCall[None]) -> None:
+        """Consumers that another broker of the group hears."""
+        if not self._origins.is_member(call.connection):
+            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of consumers")
+        now = asyncio.get_running_loop().time()
+        for here in decode_told(call.request.body):
+            self._clients.told(call.connection, here, now)
+        call.respond()
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Who follows tells."""
+        self._changed = {}
+        self._told.clear()
+
+    def end(self, reason: str) -> None:
+        """Another one is told from now on."""
+        self._clients.forget_elsewhere()
+
+    # -- a follower -----------------------------------------------------------------------------------
+
+    def leads(self, address: str | None) -> None:
+        """Who leads, as far as this broker knows: it knows nothing of ours yet."""
+        if address != self._leader:
+            self._leader = address
+            self._changed = None
+            self._told.clear()
+            self._wake.set()
+
+    def lost(self, address: str) -> None:
+        """A connection of this broker's ended: what it told there is forgotten."""
+        if address == self._leader:
+            self._changed = None
+            self._wake.set()
+
+    def _members_changed(self, group: str) -> None:
+        if self._changed is not None and self._gate.writer is None:
+            self._changed[group] = None
+            if len(self._changed) > MAX_CHANGED:
+                self._changed = None
+            self._wake.set()
+
+    def pass_on(self, request: Request) -> None:
+        """The leader says that a group changed some members of which are here."""
+        group = self._clients.consumers.get(request.ext().get("consumerGroup", ""))
+        if group is not None:
+            notify_members(group)
+
+    async def run_following(self) -> None:
+        """Tell whoever leads, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(TELL_AGAIN_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._changed = None
+            self._wake.clear()
+            leader, own = self._leader, self._settings.now.client_addr
+            if leader is None or leader == own or not self._settings.now.forward_to_leader:
+                continue
+            changed, self._changed = self._changed, {}
+            try:
+                await self._tell(leader, changed)
+            except RemotingError as error:
+                self._log.debug("not told", leader=leader, error=error)
+                self._changed = None
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+            else:
+                await asyncio.sleep(SETTLE_S)
+
+    async def _tell(self, leader: str, changed: dict[str, None] | None) -> None:
+        """`changed`: None for everything."""
+        if changed is None:
+            changed = dict.fromkeys((*self._clients.consumers, *self._told))
+        for body in self._bodies(changed):
+            answer = await self._client.invoke(leader, RequestCode.TELL_CONSUMERS, None, body, TIMEOUT_S)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return  # an older one
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingError(answer.code, answer.remark or "not taken")
+            if leader != self._leader:
+                return
+
+    def _bodies(self, names: dict[str, None]) -> Iterator[bytes]:
+        """Requests that tell of these groups."""
+        told: list[bytes] = []
+        size = 0
+        for name in names:
+            group = self._clients.consumers.get(name)
+            if group is None and name not in self._told:
+                continue
+            if group is None:
+                del self._told[name]
+            else:
+                self._told[name] = None
+            here = _here(name, group).encode()
+            if len(here) > MAX_TELL // 2:
+                here = _here(name, group, subscriptions=False).encode()
+            if told and size + len(here) > MAX_TELL // 2:
+                yield told_body(told)
+                told, size = [], 0
+            told.append(here)
+            size += len(here) + 1
+        if told:
+            yield told_body(told)
+
+
+def _here(name: str, group: ConsumerGroup | None, *, subscriptions: bool = True) -> ConsumersHere:
+    if group is None:
+        return ConsumersHere(name, "", "", "")
+    clients = [
+        ClientConnection(one.client_id, one.connection.peer, one.language, one.version)
+        for _, one in sorted(group.members.items())[:MAX_CLIENTS]
+    ]
+    wanted = list(group.subscriptions.values()) if subscriptions else []
+    return ConsumersHere(name, group.consume_type, group.message_model, group.consume_from, wanted, clients)

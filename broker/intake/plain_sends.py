@@ -1,0 +1,281 @@
+"""Plain sends, a read of them at a time: from the bytes of their frames to sealed entries and finished
+answers.
+
+A message that is sent by itself, by JSON, by somebody who waits for the answer, to a topic that exists, to be
+read at once, is what nearly all messages are. For each of them the way of all requests (a command, its
+header, a handler's checks, a record, an entry, an answer that waits) takes some fifty calls. `seal_sends`
+does the same in one loop, and asks once a read what is the same for all of a read: whether this node leads,
+whether there is room, what time it is.
+
+It does nothing else: at the first frame that is anything else, or that would be refused, it stops, and that
+frame and what comes behind it in this read go the way of all requests. So every rule, refusal and rare kind
+of message stands once, in `send_processor`; here stands how to see that none of them is touched. What is
+told, stored and counted is the same, byte by byte: `tests/broker/test_plain_sends.py` drives both ways with
+the same bytes.
+
+| read            | one call of `PlainSends.take`                                                     |
+|-----------------|-----------------------------------------------------------------------------------|
+| entries         | one run of the log's open batch (`dledger.log.appender.Run`)                      |
+| answers         | one run of what waits for the commit (`broker.pending_responses.AnswerRun`)       |
+| turn of a loop  | not more than a read: 256 KiB, and frames larger than that one by one             |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Container, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from dledger.broker.commit_log import TopicSlot
+from dledger.broker.config import BrokerConfig
+from dledger.broker.context import BrokerContext
+from dledger.broker.intake.disposition import REFUSED_FLAGS
+from dledger.broker.intake.send_answers import SendAnswers, added_properties, quoted
+from dledger.broker.pending_responses import AnswerRun
+from dledger.formats.checksum import crc32
+from dledger.formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, Kind
+from dledger.formats.properties import MAX_PROPERTIES_SIZE
+from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
+from dledger.log.appender import Run
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import DECODE_ERRORS, FLAG_REDIRECT
+from dledger.remoting.frames import HEAD, HEAD_SIZE
+from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
+from dledger.remoting.limits import MAX_REQUEST_HEADER, REQUEST_OVERHEAD
+from dledger.remoting.server import Connection
+
+BEGIN_V2 = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
+BEGIN_V1 = b'{"code":%d,' % RequestCode.SEND_MESSAGE
+_BEGINNINGS = (BEGIN_V2, BEGIN_V1)
+"""How the headers of all known clients begin. One that does not goes the way of all requests."""
+_SHORT = struct.Struct(">h")
+_ANSWER = b'%b%b%016X","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b'
+"""As `SendAnswers` has it."""
+_NOTHING = (0, 0, 0)
+
+
+class _Send(msgspec.Struct, eq=False, gc=False):
+    """The envelope (`remoting.commands.Request`) with the fields of the header in it."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: str = ""
+    version: int = 0
+    remark: str | None = None
+
+
+class _SendV1(_Send, eq=False, gc=False, kw_only=True):
+    fields: SendMessageHeader = msgspec.field(name="extFields")
+
+
+class _SendV2(_Send, eq=False, gc=False, kw_only=True):
+    fields: SendMessageV2Header = msgspec.field(name="extFields")
+
+
+_decode_v1 = msgspec.json.Decoder(_SendV1, strict=False).decode
+_decode_v2 = msgspec.json.Decoder(_SendV2, strict=False).decode
+
+
+class Terms(NamedTuple):
+    """What holds for all messages of a broker while its settings stay."""
+
+    max_frame: int
+    max_body: int
+    added: bytes
+    """Properties that each message gets."""
+    answer_head: bytes
+    host_hex: bytes
+    answer_tail: bytes
+    store_host: bytes
+    stored_again: Container[bytes]
+    looked_for: Container[bytes]
+    """Unique ids of messages that are looked for before they are stored (`resends`)."""
+
+
+def seal_sends(
+    buffer: bytearray,
+    end: int,
+    born_host: bytes,
+    terms: Terms,
+    slots: Mapping[str, TopicSlot],
+    run: Run,
+    answers: AnswerRun,
+) -> int:
+    """Seal the plain sends at the front of `buffer[:end]` into `run`, and put their answers into `answers`.
+    Where the first frame begins that is not complete, no plain send, or finds no room; nothing of that is
+    done."""
+    max_frame, max_body, added, answer_head, host_hex, answer_tail, store_host, stored_again, looked_for = (
+        terms
+    )
+    term, covered, now, max_entry = run.term, run.covered, run.now_ms, run.max_entry
+    room_index, room_pos, stop_pos = run.room_index, run.room_pos, run.stop_pos
+    index, pos, chain = run.index, run.pos, run.chain
+    channel = covered | Kind.MESSAGE << 24
+    begin = channel if covered else 0
+    parts, sizes = run.parts, run.sizes
+    frames, opaques, costs = answers.frames, answers.opaques, answers.sizes
+    unpack_head, pack_fixed, pack_entry = HEAD.unpack_from, FIXED.pack, HEADER.pack
+    view = memoryview(buffer)
+    at = 0
+    send: _SendV1 | _SendV2
+    try:
+        while end - at >= HEAD_SIZE:
+            # The frame: complete, JSON, one of the two codes.
+            length, header_size = unpack_head(buffer, at)
+            header_at = at + HEAD_SIZE
+            body_at, stop = header_at + header_size, at + 4 + length
+            if stop > end or length > max_frame or header_size > MAX_REQUEST_HEADER or body_at > stop:
+                break
+            try:
+                if buffer.startswith(BEGIN_V2, header_at):
+                    send, code = _decode_v2(view[header_at:body_at]), 310
+                elif buffer.startswith(BEGIN_V1, header_at):
+                    send, code = _decode_v1(view[header_at:body_at]), 10
+                else:
+                    break
+            except DECODE_ERRORS:
+                break
+            # The message: nothing about it is special, and nothing is refused.
+            header, body_size = send.fields, stop - body_at
+            text, topic, queue_id = header.properties, header.topic, header.queueId
+            if (
+                send.code != code
+                or send.flag & ~FLAG_REDIRECT
+                or text is None
+                or header.batch
+                or header.sysFlag & REFUSED_FLAGS
+                or body_size > max_body
+            ):
+                break
+            slot = slots.get(topic)
+            if slot is None or not slot.writable or slot.is_retry or not 0 <= queue_id < slot.queues:
+                break
+            properties = text.encode()
+            key_at = properties.find(b"UNIQ_KEY\x01")
+            if (
+                key_at < 0
+                or (key_at and properties[key_at - 1] != 2)
+                or b"DELAY" in properties
+                or b"DELIVER" in properties
+                or b"TRAN_MSG" in properties
+                or b"__RESEND" in properties
+                or b"CLUSTER\x01" in properties
+                or b"POP_CK\x01" in properties
+            ):
+                break
+            if properties[-1] != 2:
+                properties += b"\x02"
+            key = properties[key_at + 9 : properties.find(b"\x02", key_at)]
+            properties += added
+            if len(properties) > MAX_PROPERTIES_SIZE or key in stored_again or key in looked_for:
+                break
+            tail = slot.field + _SHORT.pack(len(properties)) + properties
+            size = FIXED_SIZE + body_size + len(tail)
+            entry_size = HEADER_SIZE + size
+            if pos >= room_pos or index > room_index or pos + entry_size > stop_pos or entry_size > max_entry:
+                break
+            # The record and its entry.
+            body = bytes(view[body_at:stop])
+            queue_offset, position = slot.next[queue_id], pos + HEADER_SIZE
+            fixed = pack_fixed(
+                size,
+                MAGIC_V1,
+                crc32(body) & CRC_MASK,
+                queue_id,
+                header.flag,
+                queue_offset,
+                position,
+                header.sysFlag,
+                header.bornTimestamp,
+                born_host,
+                now,
+                store_host,
+                header.reconsumeTimes or 0,
+                0,
+                body_size,
+            )
+            body_crc = crc32(tail, crc32(body, crc32(fixed, begin)))
+            chain = crc32(CHAIN.pack(index, term, body_crc), chain)
+            entry = pack_entry(MAGIC, entry_size, index, term, pos, channel, chain, body_crc, size)
+            # Its answer.
+            answer = _ANSWER % (
+                answer_head,
+                host_hex,
+                position,
+                queue_id,
+                queue_offset,
+                b',"transactionId":' + quoted(key) if key else b"",
+                send.opaque,
+                answer_tail,
+            )
+            # From here on nothing can fail: it is done, or it is not.
+            parts += (entry, fixed, body, tail)
+            sizes.append(entry_size)
+            frames.append(HEAD.pack(4 + len(answer), len(answer)) + answer)
+            opaques.append(send.opaque)
+            costs.append(length + REQUEST_OVERHEAD)
+            slot.next[queue_id] = queue_offset + 1
+            puts = slot.puts
+            puts.messages += 1
+            puts.size += size
+            index += 1
+            pos += entry_size
+            at = stop
+            run.index, run.pos, run.chain = index, pos, chain
+    finally:
+        view.release()
+    return at
+
+
+class PlainSends:
+    """Offered each read of each connection (`remoting.connection.Bulk`)."""
+
+    def __init__(self, context: BrokerContext, answers: SendAnswers) -> None:
+        self._gate = context.gate
+        self._fast_failure = context.fast_failure
+        self._rates = context.rates.sending
+        self._committed = context.committed
+        self._resends = context.resends
+        self._answers = answers
+        self._seal: Callable[..., int] = seal_sends
+        self._told(context.settings.now)
+        context.settings.listen(self._told)
+
+    def _told(self, config: BrokerConfig) -> None:
+        answers = self._answers
+        self._usual = not config.duplicate_check_topics
+        self._terms = Terms(
+            config.server.max_frame_size,
+            config.max_message_size,
+            added_properties(config),
+            answers.head,
+            answers.host_hex.encode(),
+            answers.tail,
+            config.store_host,
+            self._resends.stored,
+            self._resends.looking,
+        )
+
+    def take(self, connection: Connection, buffer: bytearray, end: int) -> tuple[int, int, int]:
+        """See `Bulk`."""
+        if end < HEAD_SIZE or not buffer.startswith(_BEGINNINGS, HEAD_SIZE):
+            return _NOTHING
+        writer = self._gate.writer
+        if writer is None or not self._usual or self._rates.limited or self._fast_failure.busy:
+            return _NOTHING
+        if HEAD.unpack_from(buffer)[0] + 4 > end:
+            return _NOTHING
+        run = writer.open_run()
+        if run is None:
+            return _NOTHING
+        answers = AnswerRun()
+        try:
+            at = self._seal(buffer, end, connection.peer_host, self._terms, writer.slots, run, answers)
+        finally:
+            writer.close_run(run)
+            if len(run):
+                self._committed.add_run(run.first, connection, answers)
+        return at, len(run), sum(answers.sizes)

@@ -1,0 +1,120 @@
+"""What a producer is told of a message that is stored, and what every stored message says besides its own
+properties: encoded once, but for what changes from message to message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dledger.broker.config import BrokerConfig
+from dledger.formats.properties import encode_properties
+from dledger.remoting.codes import VERSION, ResponseCode
+from dledger.remoting.commands import Request, SerializeType
+from dledger.remoting.frames import HEAD, encode_response
+from dledger.runtime.live_settings import LiveSettings
+
+
+def added_properties(config: BrokerConfig) -> bytes:
+    """What this broker adds to the properties of each message."""
+    return encode_properties(
+        {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+            "CLUSTER": config.cluster_name,
+        }
+    ).encode()
+
+
+class SendAnswers:
+    """Encodes them, as the settings are now."""
+
+    def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
+        self._settings = settings
+        self.host_hex: str = settings.now.store_host.hex().upper()
+        """This broker's address as it begins a message id (`formats.message_ids`)."""
+        self.tail: bytes = b',"version":%d}' % VERSION
+        """How the JSON header of an answer ends."""
+        self._told(settings.now)
+        settings.listen(self._told)
+
+    def _told(self, config: BrokerConfig) -> None:
+        region, trace = msgspec.json.encode(config.region_id), "true" if config.trace_on else "false"
+        self.head: bytes = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
+            region,
+            trace.encode(),
+        )
+        """How it begins."""
+
+    def encode(
+        self,
+        request: Request,
+        positions: Sequence[int],
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes = b"",
+        handle: str = "",
+        store_host: bytes | None = None,
+    ) -> bytes:
+        """The whole frame. `positions`: physical offsets; `unique_key`: of a single message; `handle`: by
+        which a timer message can be recalled; `store_host`: who stored it, if it was another broker."""
+        host = self.host_hex if store_host is None else store_host.hex().upper()
+        ids = ",".join([f"{host}{position:016X}" for position in positions])
+        if request.serialize is SerializeType.JSON:
+            return self._json(request, ids.encode(), queue_id, queue_offset, unique_key, handle)
+        return self._binary(request, ids, queue_id, queue_offset, unique_key, handle)
+
+    def _json(
+        self,
+        request: Request,
+        message_ids: bytes,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes,
+        handle: str,
+    ) -> bytes:
+        transaction = b""
+        if unique_key:
+            transaction = b',"transactionId":' + quoted(unique_key)
+        if handle:
+            transaction += b',"recallHandle":"%b"' % handle.encode()
+        header = b'%b%b","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b' % (
+            self.head,
+            message_ids,
+            queue_id,
+            queue_offset,
+            transaction,
+            request.opaque,
+            self.tail,
+        )
+        size = len(header)
+        return HEAD.pack(4 + size, size) + header
+
+    def _binary(
+        self,
+        request: Request,
+        message_ids: str,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: bytes,
+        handle: str,
+    ) -> bytes:
+        ext = {
+            "msgId": message_ids,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            "MSG_REGION": self._settings.now.region_id,
+            "TRACE_ON": "true" if self._settings.now.trace_on else "false",
+        }
+        if unique_key:
+            ext["transactionId"] = unique_key.decode(errors="replace")
+        if handle:
+            ext["recallHandle"] = handle
+        return encode_response(request, ResponseCode.SUCCESS, ext)
+
+
+def quoted(value: bytes) -> bytes:
+    """As a JSON string."""
+    if value.isalnum():
+        return b'"%b"' % value
+    return msgspec.json.encode(value.decode(errors="replace"))

@@ -1,0 +1,208 @@
+"""Consumers that the leader does not hear are told to it by the brokers that do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from dledger.broker.client import clients, telling
+from dledger.remoting.bodies import (
+    ClientConnection,
+    ConsumersHere,
+    Subscription,
+    decode_told,
+    told_body,
+)
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request, Response
+from dledger.remoting.errors import BadBody, ConnectionLost
+from dledger.remoting.headers import ConsumerGroupHeader
+from dledger.remoting.server import Connection
+from tests.broker.harness import FakeConnection, World, run
+from tests.broker.test_clients import consumers, heartbeat, notices
+
+LEADER = "10.0.0.2:10911"
+
+
+def here(*names: str, group: str = "CG", tags: str = "*", version: int = 1) -> ConsumersHere:
+    wanted = [Subscription("T", tags, subVersion=version)]
+    found = [ClientConnection(name, "10.9.9.9:1", "JAVA", 400) for name in names]
+    return ConsumersHere(group, "CONSUME_PASSIVELY", "CLUSTERING", "x", wanted, found)
+
+
+async def tell(world: World, link: FakeConnection, *groups: ConsumersHere) -> None:
+    body = told_body([one.encode() for one in groups])
+    assert (await world.call(RequestCode.TELL_CONSUMERS, None, body, connection=link)).code == 0
+
+
+def member(world: World) -> FakeConnection:
+    """The connection of another broker of the group."""
+    link = FakeConnection()
+    link.peer = "10.0.0.2:40000"
+    world.node.meta["n1"] = {"client_addr": LEADER, "store_ip": "10.0.0.2"}
+    return link
+
+
+def test_who_is_told_counts_like_who_is_heard(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        link = member(world)
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("a"))
+        world.connection.notices.clear()
+        await tell(world, link, here("a", "b"))
+        assert await consumers(world) == ["a", "b"]
+        assert notices(world.connection) == 1 and notices(link) == 1
+        await tell(world, link, here("a", "b"))
+        assert notices(world.connection) == notices(link) == 0, "nothing new"
+        shown = await world.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader("CG"))
+        assert [one["clientId"] for one in json.loads(shown.body)["connectionSet"]] == ["a", "b"]
+        await tell(world, link, here("c"))
+        assert await consumers(world) == ["a", "c"]
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c"))
+        await tell(world, link, here())
+        assert await consumers(world) == ["a", "c"], "it speaks for itself now"
+
+    run(test)
+
+
+def test_a_group_that_only_others_hear_can_pull(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        link = member(world)
+        for tag in ("A", "B"):
+            await world.send(properties=f"TAGS\x01{tag}\x02")
+        waits = world.pull(sysFlag=0, subscription="", subVersion=1)
+        await tell(world, link, here("b", tags="B"))
+        assert [record.queue_offset for record in (await waits).records] == [1]
+
+    run(test)
+
+
+def gone(world: World, link: FakeConnection) -> None:
+    world.broker.clients.connection_closed(cast(Connection, link))
+
+
+def ended(world: World, link: FakeConnection) -> None:
+    world.node.follow("n1")
+    world.node.lead()
+
+
+def expired(world: World, link: FakeConnection) -> None:
+    world.broker.clients.expire(asyncio.get_running_loop().time() + 1)
+
+
+@pytest.mark.parametrize("event", [gone, ended, expired])
+def test_it_is_forgotten_with_who_told_it(
+    tmp_path: Path, event: Callable[[World, FakeConnection], None]
+) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        link = member(world)
+        await tell(world, link, here("b"), here("d", group="OTHER"))
+        event(world, link)
+        assert await consumers(world) == await consumers(world, "OTHER") == []
+        assert world.broker.clients.consumers == {}
+        await tell(world, link, here("b"))
+        assert await consumers(world) == ["b"]
+
+    run(test)
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MAX_ELSEWHERE", 2)
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        body = told_body([here("b").encode()])
+        stranger = FakeConnection()
+        stranger.peer = "10.7.7.7:1"
+        reply = await world.call(RequestCode.TELL_CONSUMERS, None, body, connection=stranger)
+        assert reply.code == ResponseCode.NO_PERMISSION and world.broker.clients.consumers == {}
+        link = member(world)
+        broken = await world.call(RequestCode.TELL_CONSUMERS, None, body[:-2], connection=link)
+        assert broken.code == ResponseCode.SYSTEM_ERROR
+        await tell(world, link, here("b", "c", "d"))
+        assert await consumers(world) == ["b", "c"], "no more than the limit"
+        await tell(world, link, here("d"))
+        assert await consumers(world) == ["d"], "what went makes room"
+
+    run(test)
+
+
+class Leader:
+    """In place of the broker that leads: what it was told."""
+
+    def __init__(self, world: World) -> None:
+        self.told: list[dict[str, list[str]]] = []
+        self.fails = 0
+        world.broker.client.invoke = self.invoke  # type: ignore[method-assign]
+
+    async def invoke(self, addr: str, code: int, header: Any, body: bytes, timeout_s: float) -> Response:
+        assert (addr, code) == (LEADER, RequestCode.TELL_CONSUMERS)
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionLost(f"{addr}: lost")
+        groups = decode_told(body)
+        self.told.append({one.groupName: [client.clientId for client in one.clients] for one in groups})
+        return Response(0)
+
+    async def next(self) -> list[dict[str, list[str]]]:
+        """What it hears within a moment."""
+        await asyncio.sleep(0.05)
+        told, self.told = self.told, []
+        return told
+
+
+def test_a_follower_tells_all_at_first_and_then_what_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "SETTLE_S", 0.001)
+    monkeypatch.setattr(telling, "RETRY_S", 0.001)
+    monkeypatch.setattr(telling, "MAX_TELL", 800)
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        member(world)
+        other = FakeConnection()
+        leader = Leader(world)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(world.broker.telling.run_following())
+            await world.call(RequestCode.HEART_BEAT, None, heartbeat("a"))
+            assert await leader.next() == [], "it leads itself"
+            leader.fails = 1
+            world.node.follow("n1")
+            assert await leader.next() == [{"CG": ["a"]}]
+            await world.call(RequestCode.HEART_BEAT, None, heartbeat("b"), connection=other)
+            assert await leader.next() == [{"CG": ["a", "b"]}]
+            await world.call(RequestCode.HEART_BEAT, None, heartbeat("b"), connection=other)
+            assert await leader.next() == [], "the same again"
+            for name in ("X", "Y"):
+                await world.call(RequestCode.HEART_BEAT, None, heartbeat("b", name), connection=other)
+            assert {key for told in await leader.next() for key in told} == {"X", "Y"}
+            gone(world, other)
+            told = await leader.next()
+            assert len(told) > 1, "no request is longer than so"
+            assert {key: ids for one in told for key, ids in one.items()} == {"CG": ["a"], "X": [], "Y": []}
+            world.broker.telling.lost(LEADER)
+            assert await leader.next() == [{"CG": ["a"]}], "the connection was a new one"
+            world.connection.notices.clear()
+            for name, count in (("X", 0), ("CG", 1)):
+                fields = msgspec.Raw(msgspec.json.encode({"consumerGroup": name}))
+                request = Request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext_fields=fields)
+                world.broker.telling.pass_on(request)
+                assert notices(world.connection) == count
+            task.cancel()
+
+    run(test)
+
+
+def test_broken_bodies() -> None:
+    for body in (b"", b"[]", b'{"groups":[{}]}', b'{"groups":[{"groupName":"G","clients":[1]}]}'):
+        with pytest.raises(BadBody):
+            decode_told(body)
