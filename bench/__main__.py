@@ -9,8 +9,11 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 
 from dledger.bench.audit import audit
+from dledger.bench.compare.run import SYSTEMS, compare, installed, markdown
+from dledger.bench.compare.system import CompareError
 from dledger.bench.consume import consume
 from dledger.bench.core import measure
 from dledger.bench.idle import idle
@@ -23,6 +26,7 @@ from dledger.bench.spark_write import spark_write
 from dledger.bench.timers import timers
 from dledger.bench.topics import topics
 from dledger.client.errors import ClientError
+from dledger.local.spec import ClusterError
 from dledger.runtime.env import production_env
 from dledger.runtime.environment import add_namesrv, namesrv_addr
 
@@ -46,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
         return _print(found, options.json)
     if options.mode == "loaded":
         return _loaded(options)
+    if options.mode == "compare":
+        return _compare(options)
     if options.mode == "audit":
         if options.directory is None:
             _parser().error("--directory is missing")
@@ -105,6 +111,28 @@ def _loaded(options: argparse.Namespace) -> int:
         return 1
     _print(result, options.json)
     return 0 if result["within"] else 1
+
+
+def _compare(options: argparse.Namespace) -> int:
+    names = options.systems.split(",") if options.systems else installed(options.rocketmq)
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown:
+        _parser().error(f"--systems: {', '.join(unknown)}: there are {', '.join(SYSTEMS)}")
+    try:
+        found = compare(
+            names,
+            jars=options.rocketmq,
+            size=options.size,
+            seconds=options.seconds or 8.0,
+            turns=options.turns,
+            directory=options.directory and Path(options.directory),
+            tell=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    except (CompareError, ClusterError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found) if options.json else markdown(found))
+    return 0
 
 
 def _print(result: dict[str, object], as_json: bool) -> int:
@@ -176,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
             "core",
             "idle",
             "loaded",
+            "compare",
             "timers",
             "topics",
             "audit",
@@ -187,6 +216,8 @@ def _parser() -> argparse.ArgumentParser:
         "(--seconds, default 20), with --check exit code 1 when a node takes more than 2 percent of a core; "
         "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
         "--batch, --size), exit code 1 above a third of the election time-out; "
+        "compare: the same load on groups of three of other systems, those that are installed here, one "
+        "after the other (--systems, --rocketmq, --turns, --seconds, --size); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
         "(--messages, --size, --precision); "
         "topics: milliseconds that a change of one topic takes on the event loops (--topics); "
@@ -216,6 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--store", help="of spark: a store to read, written there if it is missing")
     parser.add_argument("--runs", type=_positive, default=5, help="of the modes of Spark (default: 5)")
+    parser.add_argument("--systems", help=f"of compare, of {','.join(SYSTEMS)} (default: what is installed)")
+    parser.add_argument("--rocketmq", metavar="DIR", type=Path, help="of compare: jars of Apache RocketMQ")
+    parser.add_argument("--turns", type=_positive, default=1, help="of compare (default: 1)")
     parser.add_argument("--check", action="store_true", help="of idle: exit code 1 above the limit")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     return parser

@@ -1,0 +1,89 @@
+"""This project's brokers, and whatever speaks RocketMQ's protocol: by our own client."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from dledger.bench.compare.system import FSYNC, NODES, PAGE_CACHE, Done
+from dledger.client import AsyncProducer, ClientError, Message, ProducerOptions, SendResult
+from dledger.local.cluster import ClusterSpec, LocalCluster
+
+TOPIC = "bench"
+QUEUES = 8
+SEGMENT_SIZE = 64 * 2**20
+MAX_PENDING = 4096
+
+
+class Ours:
+    """A group of three. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on (`dledger up`)."""
+
+    def __init__(self, flush: str, base: int) -> None:
+        self.name = f"dledger, {flush}"
+        self.durability = FSYNC if flush == "SYNC_FLUSH" else PAGE_CACHE
+        self._flush = flush
+        self._base = base
+        self._group: LocalCluster | None = None
+
+    @property
+    def version(self) -> str:
+        """Of this package."""
+        return version("dledger")
+
+    def start(self, directory: Path) -> None:
+        """See `System`."""
+        spec = ClusterSpec(
+            nodes=NODES,
+            base_port=self._base,
+            segment_size=SEGMENT_SIZE,
+            flush=self._flush,
+        )
+        self._group = LocalCluster.create(directory / "group", spec)
+        self._group.start()
+        self._group.wait_leader()
+        self._group.create_topic(TOPIC, QUEUES)
+
+    def stop(self) -> None:
+        """See `System`."""
+        if self._group is not None:
+            self._group.stop()
+
+    def pids(self) -> list[int]:
+        """See `System`."""
+        if self._group is None:
+            return []
+        found = [self._group.namesrv_pid(), *map(self._group.pid, self._group.spec.node_ids)]
+        return [pid for pid in found if pid is not None]
+
+    async def connect(self, size: int) -> OurSender:
+        """See `System`."""
+        assert self._group is not None
+        return await our_sender(self._group.namesrv_addr, size)
+
+
+async def our_sender(namesrv: str, size: int) -> OurSender:
+    """A producer of ours, for this NameServer."""
+    producer = AsyncProducer("bench", namesrv, ProducerOptions(compress_over=0, max_pending=MAX_PENDING))
+    await producer.start()
+    await producer.prepare(TOPIC)
+    return OurSender(producer, size)
+
+
+class OurSender:
+    """See `Sender`."""
+
+    def __init__(self, producer: AsyncProducer, size: int) -> None:
+        self._producer = producer
+        self._message = Message(TOPIC, b"x" * size)
+
+    def send(self, done: Done) -> None:
+        """See `Sender`."""
+
+        def told(result: SendResult | ClientError) -> None:
+            done(isinstance(result, SendResult))
+
+        self._producer.send_nowait(self._message, told)
+
+    async def close(self) -> None:
+        """See `Sender`."""
+        await self._producer.close()
