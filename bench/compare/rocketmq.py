@@ -21,7 +21,7 @@ from dledger.client import AsyncProducer, ClientError
 from dledger.local import wire
 
 HOST = "127.0.0.1"
-BROKER_NAME = "bench"
+BROKER_NAME = "compare"
 HEAP = "1g"
 JAVA_OPENS = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -64,7 +64,7 @@ class RocketMq:
         for number in range(NODES):
             store = directory / f"n{number}"
             (directory / f"n{number}.conf").write_text(
-                f"brokerClusterName=bench\nbrokerName={BROKER_NAME}\nbrokerIP1={HOST}\n"
+                f"brokerClusterName=compare\nbrokerName={BROKER_NAME}\nbrokerIP1={HOST}\n"
                 f"listenPort={self._base + 10 * (number + 1)}\nnamesrvAddr={self._namesrv}\n"
                 f"storePathRootDir={store}\nstorePathCommitLog={store}/commitlog\n"
                 f"enableDLegerCommitLog=true\ndLegerGroup={BROKER_NAME}\ndLegerPeers={peers}\n"

@@ -36,6 +36,8 @@ class AssignmentProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._settings = context.settings
+        self._creation = context.creation
+        self._store = context.store
         self._clients = context.clients
         self._background = context.background
         self._committed = context.committed
@@ -104,7 +106,8 @@ class AssignmentProcessor:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, f"mode {body.mode[:40]!r}: PULL or POP")
         if writer.topic(body.topic) is None:
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist")
-        if writer.group(body.consumerGroup) is None:
+        # Tools set it before the first consumer comes.
+        if self._creation.group_for_consumer(writer, self._store.state, body.consumerGroup) is None:
             raise RemotingError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )

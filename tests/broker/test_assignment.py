@@ -95,11 +95,25 @@ def test_consumers_pull_their_part_until_they_are_to_pop(tmp_path: Path) -> None
             for wrong, code in (
                 ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
                 ({"topic": "%RETRY%CG"}, ResponseCode.NO_PERMISSION),
-                ({"consumerGroup": "NONE"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+                ({"consumerGroup": "no group"}, ResponseCode.INVALID_PARAMETER),
                 ({"mode": "PUSH"}, ResponseCode.INVALID_PARAMETER),
                 ({"popShareQueueNum": 1 << 40}, ResponseCode.INVALID_PARAMETER),
             ):
                 assert (await mode(world, **wrong)).code == code, wrong
+
+    run(test)
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_the_mode_of_a_group_may_be_set_before_its_first_consumer_comes(tmp_path: Path, auto: bool) -> None:
+    """As tools do. The group is made with it, where a consumer would make it."""
+
+    async def test() -> None:
+        async with leading(tmp_path, auto_create_group=auto) as world:
+            await world.send("T")
+            reply = await mode(world, consumerGroup="EARLY")
+            assert reply.code == (0 if auto else ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            assert ("EARLY" in world.broker.store.state.groups) is auto
 
     run(test)
 
