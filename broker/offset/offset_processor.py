@@ -11,7 +11,7 @@ from functools import partial
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
     GetMaxOffsetHeader,
@@ -34,6 +34,7 @@ class OffsetProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._creation = context.creation
         self._clients = context.clients
+        self._origins = context.origins
         self._store = context.store
         self._offsets = context.offsets
         self._background = context.background
@@ -87,15 +88,30 @@ class OffsetProcessor:
             call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
             return
         if not call.request.oneway and (reset or (current is not None and offset < current)):
-            self._check_alone(call, current)
+            by_tool = self._by_tool(call)
+            if not by_tool:
+                self._check_alone(call, current)
             self._check_end(*queue, offset)
             waiter = (call.connection, call.request, call.respond)
-            self._offsets.reset(group, header.topic, {header.queueId: offset}, waiter, announce=reset)
+            announce = reset or by_tool
+            self._offsets.reset(group, header.topic, {header.queueId: offset}, waiter, announce=announce)
             return
         if not self._offsets.report(group, header.topic, header.queueId, header.commitOffset):
             self._check_end(*queue, offset)
         if not call.request.oneway:
             self._offsets.wait(group, call.connection, call.request, call.respond)
+
+    def _by_tool(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
+        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java report oneway, and
+        whoever waits for the answer belongs to no member."""
+        if call.request.language != LanguageCode.JAVA.name:
+            return False
+        members = self._clients.consumers.get(call.header.consumerGroup)
+        if members is None:
+            return True
+        asks = self._origins.forwarded_for(call.connection, call.request) or call.connection.peer
+        here = any(member.connection.peer == asks for member in members.members.values())
+        return not here and all(one.client.clientAddr != asks for one in members.elsewhere.values())
 
     def _check_alone(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
         header = call.header

@@ -17,7 +17,7 @@ from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.services import LeaderService
 from dledger.broker.store.message_store import MessageStore
-from dledger.formats.state import RESETS, OffsetReset, heard_op, offsets_op
+from dledger.formats.state import POP_ORDERS, RESETS, OffsetReset, OrderKey, heard_op, offsets_op
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
@@ -53,6 +53,8 @@ class PendingOffsets(LeaderService):
         """By group: reads of what is not logged yet."""
         self._reading: list[tuple[int, Waiter]] = []
         """Answered when the entry of that index is applied."""
+        self.on_order_reset: Callable[[OrderKey], None] = lambda key: None
+        """A queue that is popped in order waits for no acknowledgement any more."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
         """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
 
@@ -143,8 +145,13 @@ class PendingOffsets(LeaderService):
             ops.append(OffsetReset(group, topic, tuple(sorted(left.items()))).op())
         elif row is not None:
             ops.append(RESETS.removal((group, topic)))
+        orders = writer.pending[POP_ORDERS].rows
+        waiting = [(group, topic, queue) for queue in offsets if (group, topic, queue) in orders]
+        ops += [POP_ORDERS.removal(key) for key in waiting]  # the queue waits for nobody's acknowledgement
         index = writer.add_together((), ops)
         self.logged(index, group, rows)
+        for key in waiting:
+            self.on_order_reset(key)
 
         def done() -> None:
             if announce:

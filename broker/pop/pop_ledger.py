@@ -150,6 +150,11 @@ class PopLedger(LeaderService):
         self._due_s.pop(key, None)
         self.messages -= self._orders.pop(key, 0)
 
+    def order_reset(self, key: OrderKey) -> None:
+        """A group's offset in this queue was set: whoever pops next begins there."""
+        self.order_ended(key)
+        self.on_room(key[0], key[1])
+
     def order_due(self, key: OrderKey) -> None:
         """A queue waits no longer: whoever pops next gets what is left again. Its row stays, as it says how
         often each message was given, but nothing of it is in flight."""

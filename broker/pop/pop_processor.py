@@ -118,6 +118,7 @@ class PopProcessor(LeaderService):
         self._creation = context.creation
         self._store = context.store
         self._offsets = context.offsets
+        context.offsets.on_order_reset = context.pops.order_reset
         self._background = context.background
         self._reader = context.reader
         self._committed = context.committed

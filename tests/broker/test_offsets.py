@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from dledger.formats.entry import Kind, unpack_header
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.formats.state import RESETS
+from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_REDIRECT
 from dledger.remoting.headers import (
     GetMaxOffsetHeader,
@@ -115,6 +116,28 @@ def test_a_group_is_set_back_where_somebody_asks_for_it_and_not_by_a_late_report
         assert "offset 0 of T@0 lies before 2, where group CG is, and other consumers" in (
             refused.remark or ""
         )
+
+    run(test)
+
+
+def test_a_tool_may_set_a_group_back_whose_consumers_are_connected(tmp_path: Path) -> None:
+    """mqadmin resetOffsetByTime -o sets the offset, and then resets by it."""
+
+    async def test() -> None:
+        world = await filled(tmp_path)
+        connections = [FakeConnection(serial=serial, peer=f"10.0.0.{serial}:1") for serial in (5, 6, 7)]
+        for connection, name in zip(connections, ("c1", "c2"), strict=False):
+            world.ask(RequestCode.HEART_BEAT, None, heartbeat(name), connection=connection)
+        update(world, 3, flag=2)
+        flush(world)
+        header = UpdateConsumerOffsetHeader("CG", "T", 0, 1)
+        for connection, code in zip(connections, (ResponseCode.SYSTEM_ERROR, 1, 0), strict=True):
+            asked = world.ask(
+                RequestCode.UPDATE_CONSUMER_OFFSET, header, connection=connection, language=LanguageCode.JAVA
+            )
+            assert (await asked).code == code
+        assert (await query(world)).ext == {"offset": "1"}
+        assert world.broker.store.state[RESETS].rows["CG", "T"].offset(0) == 1, "its consumers go there"
 
     run(test)
 

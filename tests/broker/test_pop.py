@@ -297,6 +297,34 @@ def test_in_order_a_message_that_was_not_acknowledged_comes_first_again(tmp_path
     run(test)
 
 
+def test_in_order_a_reset_gives_the_queue_free(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 6)
+            old = await take(world, order=True, invisibleTime=60_000)
+            assert len(old) == 6
+            waits = pop(world, order=True, pollTime=5000, invisibleTime=60_000)
+            reset = {
+                "topic": "T",
+                "group": "CG",
+                "timestamp": 0,
+                "isForce": "true",
+                "queueId": 0,
+                "offset": 2,
+            }
+            fields = {name: str(value) for name, value in reset.items()}
+            assert (await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)).code == 0
+            again = popped(await waits)
+            assert [one.body for one in again] == [b"2", b"3", b"4", b"5"]
+            assert (await batch_ack(world, old)).code == 0  # they were taken before: nothing changes
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) == 2
+            assert (await batch_ack(world, again)).code == 0
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) == 6
+            assert not world.broker.store.state[POP_ORDERS].rows
+
+    run(test)
+
+
 def test_queues_in_order_are_bounded_and_forgotten_when_their_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
