@@ -98,6 +98,7 @@ OUTSIDE: dict[str, str] = {
     "bench/big_store.py": "writes stores as they lie on a disk, at speed",
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
+    "bench/compare/*": "starts and measures real processes of other systems",
     "bench/loaded.py": "measures real processes",
     "bench/scale.py": "measures real processes",
     "bench/memory.py": "measures real processes",

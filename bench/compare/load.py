@@ -95,20 +95,21 @@ async def measure(
 ) -> Figures:
     """Load it for `seconds` behind a warm-up."""
     count = _Count(sender)
-    rest = None if cell.window else asyncio.create_task(_paced(count, cell.rate))
-    for _ in range(cell.window):
-        _Slot(count).go()
-    try:
-        await asyncio.sleep(warmup_s)
-        count.counting = True
-        cpu, began = cpu_s(pids), count.loop.time()
-        await asyncio.sleep(seconds)
-        took, cpu = count.loop.time() - began, cpu_s(pids) - cpu
-        count.counting = False
-    finally:
-        count.stopping = True
-        if rest is not None:
-            rest.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        paced = tasks.create_task(_paced(count, cell.rate)) if cell.rate else None
+        for _ in range(cell.window):
+            _Slot(count).go()
+        try:
+            await asyncio.sleep(warmup_s)
+            count.counting = True
+            cpu, began = cpu_s(pids), count.loop.time()
+            await asyncio.sleep(seconds)
+            took, cpu = count.loop.time() - began, cpu_s(pids) - cpu
+            count.counting = False
+        finally:
+            count.stopping = True
+            if paced is not None:
+                paced.cancel()
     if count.under_way:
         count.idle.clear()
         await asyncio.wait_for(count.idle.wait(), 30.0)
