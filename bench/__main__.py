@@ -20,6 +20,7 @@ from dledger.bench.idle import idle
 from dledger.bench.loaded import LoadFailed, loaded
 from dledger.bench.produce import produce
 from dledger.bench.report import Load, Tally
+from dledger.bench.scale import scale
 from dledger.bench.spark_audit import spark_audit
 from dledger.bench.spark_read import spark_read
 from dledger.bench.spark_write import spark_write
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if options.check and taken["worst"] > taken["limit"] else 0
     if options.mode == "topics":
         return _show(topics(options.topics), "ms", options.json)
+    if options.mode == "scale":
+        return _print(scale(options.queues or 10_000, options.groups, options.seconds or 20.0), options.json)
     if options.mode == "timers":
         found = timers(options.messages or 100_000, options.rate, options.size, options.precision)
         return _print(found, options.json)
@@ -82,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         seconds=seconds,
         messages=options.messages,
         connections=options.connections,
-        queues=options.queues,
+        queues=options.queues or 8,
         warmup_s=options.warmup,
     )
     run = produce if options.mode == "produce" else consume
@@ -204,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
             "core",
             "idle",
             "loaded",
+            "scale",
             "compare",
             "timers",
             "topics",
@@ -216,6 +220,8 @@ def _parser() -> argparse.ArgumentParser:
         "(--seconds, default 20), with --check exit code 1 when a node takes more than 2 percent of a core; "
         "loaded: longest delays of the event loops in a group under load (--seconds, default 120; --window, "
         "--batch, --size), exit code 1 above a third of the election time-out; "
+        "scale: what many queues and groups cost, against few: sends, memory, starts (--queues, default "
+        "10000; --groups); "
         "compare: the same load on groups of three of other systems, those that are installed here, one "
         "after the other (--systems, --rocketmq, --turns, --seconds, --size); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
@@ -238,7 +244,8 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", type=_positive, default=1000, help="timerPrecisionMs of the brokers (default: 1000)"
     )
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
-    parser.add_argument("--queues", type=_positive, default=8, help="of a new topic (default: 8)")
+    parser.add_argument("--queues", type=_positive, help="of a new topic (default: 8)")
+    parser.add_argument("--groups", type=_positive, default=1000, help="of scale (default: 1000)")
     parser.add_argument("--topics", type=_positive, default=50_000, help="of that mode (default: 50000)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
     parser.add_argument("--directory", metavar="DIR", help="of the stores of audits; made once, 2 GB")

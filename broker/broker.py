@@ -73,6 +73,7 @@ from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import system_topics
 from dledger.broker.topic.topic_processor import TopicProcessor
 from dledger.broker.topic.topic_table import TopicTable
+from dledger.broker.transaction.check_relay import CheckRelay
 from dledger.broker.transaction.check_service import TransactionCheckService
 from dledger.broker.transaction.end_processor import EndTransactionProcessor
 from dledger.config import NodeConfig
@@ -92,6 +93,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     SendBackProcessor,
     RecallProcessor,
     EndTransactionProcessor,
+    CheckRelay,
     PullProcessor,
     ClientProcessor,
     ClientTelling,

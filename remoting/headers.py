@@ -244,6 +244,14 @@ class CheckTransactionStateHeader(Header):
     topic: str | None = None
 
 
+class RelayedCheckHeader(Header):
+    """39 from the leader of a group to its other members: the fields of the check, and whom to ask."""
+
+    producerGroup: str
+    tranStateTableOffset: I64
+    commitLogOffset: I64
+
+
 # --- offsets ------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ OUTSIDE: dict[str, str] = {
     "bench/core.py": "measures pure code with the machine's clock",
     "bench/idle.py": "measures real processes",
     "bench/loaded.py": "measures real processes",
+    "bench/scale.py": "measures real processes",
     "bench/memory.py": "measures real processes",
     "bench/spark_audit.py": "measures real processes",
     "bench/spark_read.py": "measures real processes",

@@ -1,8 +1,9 @@
 """Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46 CHECK_CLIENT_CONFIG
 (ClientManageProcessor).
 
-Served by every node, leading or not, but for 38. The heartbeat is answered without the fields of its version
-2, which keeps clients on version 1: each heartbeat is complete.
+Served by every node, leading or not, but for 38. Java clients with `com.rocketmq.heartbeat.v2` leave out
+their subscriptions while these are as they were (heartbeat version 2): that is taken while nothing changed in
+their groups since the last heartbeat of the connection; else they are told to send all of it again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SAID_AGAIN_S = 60.0
 """Time between two warnings of one group in the log: while its members come and go, each is another one."""
 MAX_WARNING = 2000
 """Characters of warnings in the answer to a heartbeat."""
+SECOND_SUPPORTED, SEND_ALL = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
+"""Fields of the answer to a heartbeat of version 2."""
 MAX_CLIENT_ID = 255
 """Characters of a client id."""
 
@@ -50,14 +53,17 @@ class _Heard:
     member: Member
     groups: tuple[tuple[ConsumerGroup, int], ...]
     """And how often their subscriptions had changed."""
+    second: bool
+    """Of version 2."""
+
+    @property
+    def current(self) -> bool:
+        """Whether all that it said is still so."""
+        return self.member.whole and all(group.changes == changes for group, changes in self.groups)
 
     def still(self, digest: bytes) -> bool:
         """Whether a heartbeat of this digest changes nothing but when its client was seen."""
-        return (
-            digest == self.digest
-            and self.member.whole
-            and all(group.changes == changes for group, changes in self.groups)
-        )
+        return digest == self.digest and self.current
 
 
 class ClientProcessor(LeaderService):
@@ -83,7 +89,7 @@ class ClientProcessor(LeaderService):
         heard = call.connection.attributes.get(_HEARD)
         if isinstance(heard, _Heard) and heard.still(digest):
             heard.member.last_seen = now
-            self._answer(call, [group for group, _ in heard.groups], now)
+            self._answer(call, [group for group, _ in heard.groups], now, second=heard.second)
             return
         heartbeat = decode_heartbeat(call.request.body)
         client_id = heartbeat.clientID
@@ -97,6 +103,7 @@ class ClientProcessor(LeaderService):
             problem = group_problem(consumer.groupName)
             if problem is not None:
                 raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
+        unknown = heartbeat.withoutSub and not (isinstance(heard, _Heard) and heard.current)
         member = Member(client_id, call.connection, call.request.language, call.request.version, now)
         for producer in heartbeat.producerDataSet:
             self._clients.add_producer(producer.groupName, member)
@@ -110,15 +117,28 @@ class ClientProcessor(LeaderService):
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
             groups_of.append(self._clients.consumers[consumer.groupName])
         told = tuple((group, group.changes) for group in groups_of)
-        call.connection.attributes[_HEARD] = _Heard(digest, member, told)
-        self._answer(call, groups_of, now)
+        second = heartbeat.heartbeatFingerprint != 0 or heartbeat.withoutSub
+        if unknown:
+            call.connection.attributes.pop(_HEARD, None)
+        else:
+            call.connection.attributes[_HEARD] = _Heard(digest, member, told, second)
+        self._answer(call, groups_of, now, second=second, unknown=unknown)
 
-    def _answer(self, call: Call[None], groups: list[ConsumerGroup], now: float) -> None:
+    def _answer(
+        self,
+        call: Call[None],
+        groups: list[ConsumerGroup],
+        now: float,
+        *,
+        second: bool,
+        unknown: bool = False,
+    ) -> None:
         warnings: list[str] = []
         for group in groups:
             self._warn(group, now, warnings)
         # Who has not read this field before looks at the code only.
-        call.respond(remark="; ".join(warnings)[:MAX_WARNING] or None)
+        ext = {SECOND_SUPPORTED: "true", SEND_ALL: str(unknown).lower()} if second else None
+        call.respond(ext=ext, remark="; ".join(warnings)[:MAX_WARNING] or None)
 
     def _warn(self, group: ConsumerGroup, now: float, warnings: list[str]) -> None:
         text = group.warning if group.agreement.variants > 1 or group.agreement.shared else ""

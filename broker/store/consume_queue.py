@@ -137,6 +137,12 @@ def queue_dir(root: str, topic: str, queue_id: int) -> str:
     return f"{root}/{topic}/{queue_id}"
 
 
+def make_directories(files: Files, paths: list[str]) -> None:
+    """Directories of queues, with that of their topic. May be repeated where it failed in between."""
+    for path in paths:
+        files.mkdir(path)
+
+
 def write_units(files: Files, writes: list[PendingWrite]) -> None:
     """Write to the page cache, at the places that the offsets give. The directories exist."""
     for write in writes:

@@ -17,6 +17,7 @@ from dledger.broker.store.consume_queue import (
     cut_queue,
     file_paths,
     free_units,
+    make_directories,
     queue_dir,
     sync_file,
     write_units,
@@ -338,13 +339,14 @@ class MessageStore:
 
     async def _write(self, writes: list[PendingWrite]) -> None:
         files = self._env.files
-        for write in writes:
-            if not write.queue.directory_made:
-                for path in (f"{self.queue_root}/{write.queue.topic}", write.directory):
-                    await self._env.workers.run(Lane.DISK, files.mkdir, path)  # one durable action a job
-                write.queue.directory_made = True
         for start in range(0, len(writes), self.limits.write_group):
             group = writes[start : start + self.limits.write_group]
+            new = [write for write in group if not write.queue.directory_made]
+            if new:
+                paths = [write.directory for write in new]
+                await self._env.workers.run(Lane.DISK, make_directories, files, paths)
+                for write in new:
+                    write.queue.directory_made = True
             await self._env.workers.run(Lane.DISK, write_units, files, group)
             for write in group:
                 write.queue.flushed = write.last

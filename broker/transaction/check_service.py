@@ -18,6 +18,7 @@ from dledger.broker.services import LeaderService
 from dledger.broker.store.reader import GetStatus
 from dledger.broker.topic.deleted_messages import is_gone
 from dledger.broker.topic.topic_names import HALF_TOPIC
+from dledger.broker.transaction.check_relay import Elsewhere
 from dledger.broker.transaction.half_messages import again, as_asked, given_up, origin_of
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import PGROUP, REAL_TOPIC, UNIQ_KEY, decode_properties
@@ -53,12 +54,17 @@ class TransactionCheckService(LeaderService):
         loop time."""
         self._work = 0
         self._bytes = 0
-        self.asked: int = 0
-        """Requests to producers since start."""
+        self._elsewhere = Elsewhere(context)
+        self._asked_here = 0
         self.discarded: int = 0
         """Transactions that nobody ended."""
         self.lost: int = 0
         """Half messages that are gone: retention was faster, or their topic was deleted."""
+
+    @property
+    def asked(self) -> int:
+        """Producers asked since start, here and by other members."""
+        return self._asked_here + self._elsewhere.asked
 
     @property
     def open(self) -> int:
@@ -172,10 +178,8 @@ class TransactionCheckService(LeaderService):
 
     def _ask(self, record: Record, row: Transaction) -> None:
         properties = decode_properties(record.properties)
-        connection = self._clients.a_producer(properties.get(PGROUP, ""))
-        if connection is None:
-            self._log.info("no producer to ask for a transaction", group=properties.get(PGROUP))
-            return
+        group = properties.get(PGROUP, "")
+        connection = self._clients.a_producer(group)
         origin = origin_of(record, row.half)
         key = properties.get(UNIQ_KEY, "")
         header = {
@@ -186,8 +190,11 @@ class TransactionCheckService(LeaderService):
             "msgId": key,
             "transactionId": key,
         }
-        self.asked += 1
         body = as_asked(record, row.half, properties)
+        if connection is None:
+            self._elsewhere.ask(group, header, body)
+            return
+        self._asked_here += 1
         connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
 
     async def _read(self, row: Transaction) -> Record | None:

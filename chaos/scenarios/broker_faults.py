@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_stage import NAMESRV, PULL, BrokerStage
 from dledger.chaos.scenarios.faults import Injector
 from dledger.chaos.scenarios.plan import Fault
 
 DERIVED = ("consumequeue", "state")
+ROLL_WITHIN_MS = 8_000
+"""So long it is waited for that timers roll over."""
+ROLL_MOMENTS_MS = 8
+"""The kill comes within so many ms after that."""
 
 
 class BrokerInjector(Injector):
@@ -26,6 +31,7 @@ class BrokerInjector(Injector):
             "namesrv-stop": self._namesrv_stop,
             "client-kill": self._client_kill,
             "eio-derived": self._derived_error,
+            "roll-kill": self._roll_kill,
         }
 
     def finish(self) -> None:
@@ -115,6 +121,36 @@ class BrokerInjector(Injector):
 
         self._later(fault.lasting_ms, again)
         return True
+
+    # Timers
+
+    def _roll_kill(self, fault: Fault) -> bool:
+        """The next broker that puts waiting timer messages into the log again is killed a moment later:
+        before or after these are committed, or applied."""
+        rolled = {name: self._rolled(name) for name in self._stage.names}
+        self._await_roll(fault, rolled, self._world.now + ROLL_WITHIN_MS * MS)
+        return True
+
+    def _await_roll(self, fault: Fault, before: dict[str, tuple[int, int]], until: int) -> None:
+        for name, (life, count) in before.items():
+            now = self._rolled(name)
+            if now[1] > (count if now[0] == life else 0):
+                self._later(fault.pick % ROLL_MOMENTS_MS, partial(self._kill_one, name, fault.lasting_ms))
+                return
+        if self._world.now < until:
+            self._later(1, partial(self._await_roll, fault, before, until))
+
+    def _rolled(self, name: str) -> tuple[int, int]:
+        """Which life of a broker, and how many messages it put into the log again in that."""
+        host = self._stage.machines[name].host
+        broker = getattr(host, "broker", None)
+        return (0, 0) if broker is None else (self._stage.machines[name].lives, broker.timers.rolled)
+
+    def _kill_one(self, name: str, lasting_ms: int) -> None:
+        if self._world.nodes[name].process is not None:
+            self._stage.marks.reach("a broker was killed as it put timer messages into the log again")
+            self._world.kill(name)
+            self._start_later(lasting_ms, name)
 
     # Clients
 

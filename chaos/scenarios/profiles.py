@@ -145,6 +145,7 @@ NAMESRV_CUT = Draw("namesrv-cut", 2, LEADERS, (100, 8_000))
 NAMESRV_STOP = Draw("namesrv-stop", 2, lasting_ms=(100, 8_000))
 NAMESRV_LEADER = Draw("namesrv-leader", 2, ("leader",), (200, 6_000))
 EIO_DERIVED = Draw("eio-derived", 2, lasting_ms=(1_000, 6_000), amount=(1, 3))
+ROLL_KILL = Draw("roll-kill", lasting_ms=(50, 4_000))
 CLIENT_KILL = Draw("client-kill", 2, lasting_ms=(20, 4_000))
 
 OLD_LEADS = "a new leader while the old one still leads"
@@ -193,6 +194,7 @@ DERIVED = "a broker ended by its derived files"
 ASKED = "a half message was committed when its producer was asked"
 GIVEN_UP = "a half message was given up"
 TIMER_ROLLED = "a timer message was put into the log again"
+ROLL_KILLED = "a broker was killed as it put timer messages into the log again"
 TIMER_RECALLED = "a timer message was recalled while the leader changed"
 TWO_CLOCKS = "timers of two clocks"
 MADE_MEANWHILE = "a topic was made while the leader changed"
@@ -383,11 +385,12 @@ PROFILES: dict[str, Profile] = {
             KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, STALL, CLOCK_JUMP, CUT, ISOLATE, CLIENTS_CUT,
             DELAY, RESET, HALF_OPEN, NAMESRV_LEADER, NAMESRV_CUT, NAMESRV_STOP, CLIENT_KILL,
         ),
+        also=(ROLL_KILL,),
         brokers=True,
         marks=(
             RESENT, RECOGNIZED, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN,
             MADE_MEANWHILE, ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE, TIMER_ROLLED,
-            TIMER_RECALLED, TWO_CLOCKS,
+            TIMER_RECALLED, TWO_CLOCKS, ROLL_KILLED,
         ),
     ),
     "brokers-power": Profile(

@@ -30,6 +30,14 @@ def heartbeat(client: str, group: str = "CG", topic: str = "T", tags: str = "*",
     return json.dumps(value).encode() + b"\n"
 
 
+def second(client: str, tags: str = "*", *, without: bool = True) -> bytes:
+    """Of version 2: without subscriptions, or with all of them."""
+    value = json.loads(heartbeat(client, tags=tags)) | {"heartbeatFingerprint": 17, "withoutSub": without}
+    if without:
+        value["consumerDataSet"][0]["subscriptionDataSet"] = []
+    return json.dumps(value).encode()
+
+
 def metrics(world: World) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(BrokerCollector(world.broker))
@@ -48,6 +56,37 @@ def notices(connection: FakeConnection) -> int:
     count = sum(code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for code, _ in connection.notices)
     connection.notices.clear()
     return count
+
+
+def test_heartbeats_without_subscriptions_count_while_nothing_changed(tmp_path: Path) -> None:
+    """Version 2: IS_SUB_CHANGE has the client send all of it again."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        one, two = FakeConnection(1), FakeConnection(2)
+
+        async def beat(body: bytes, connection: FakeConnection = one) -> tuple[str | None, str | None]:
+            ext = (await world.call(RequestCode.HEART_BEAT, None, body, connection=connection)).ext
+            return ext.get("IS_SUPPORT_HEART_BEAT_V2"), ext.get("IS_SUB_CHANGE")
+
+        def wanted() -> list[str]:
+            return [one.subString for one in world.broker.clients.consumers["CG"].subscriptions.values()]
+
+        assert await beat(heartbeat("c1")) == (None, None)
+        fresh = FakeConnection(3)
+        assert await beat(second("c3"), fresh) == ("true", "true")  # nobody knows what it subscribes
+        assert await beat(second("c3"), fresh) == ("true", "true")
+        assert await beat(second("c1", without=False)) == ("true", "false")
+        for _ in range(2):
+            assert await beat(second("c1")) == ("true", "false")
+            assert wanted() == ["*"] and sorted(await consumers(world)) == ["c1", "c3"]
+        await beat(heartbeat("c2", tags="a", version=2), two)  # another member wants something else
+        assert wanted() == ["a"]
+        assert await beat(second("c1")) == ("true", "true")
+        assert await beat(second("c1", without=False)) == ("true", "false")
+        assert await beat(second("c1")) == ("true", "false")
+
+    run(test)
 
 
 def test_a_heartbeat_joins_and_creates_the_group(tmp_path: Path) -> None:

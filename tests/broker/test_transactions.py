@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from dledger.formats.properties import decode_properties
 from dledger.formats.record import TRANSACTION_COMMIT, decode_record
 from dledger.formats.state import MAX_WAIT_MS, TRANSACTIONS, VERSIONS, Transaction
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.headers import EndTransactionHeader
+from dledger.remoting.headers import EndTransactionHeader, RelayedCheckHeader
 from tests.broker.harness import FakeConnection, Reply, World, run
 from tests.broker.test_delays import came, leading, now
 
@@ -164,6 +166,47 @@ def test_before_all_voters_know_them_none_is_taken_and_the_first_one_is_noted(tm
             assert (await end(world, sent)).code == 0
             world.node.appender.state_version = 4  # a voter is not heard: it knows them, or could not follow
             assert (await half(world)).code == 0
+
+    run(test)
+
+
+def test_a_producer_at_another_member_is_asked_by_that(tmp_path: Path) -> None:
+    """The leader has no connection of the group: it asks the other members, until one has."""
+
+    async def test() -> None:
+        async with leading(tmp_path, **QUICK) as world:
+            passed_on: list[tuple[str, dict[str, str], bytes]] = []
+
+            def invoke(
+                address: str, code: int, fields: dict[str, str], body: bytes, limit_s: float, done: Any
+            ) -> None:
+                assert code == RequestCode.CHECK_TRANSACTION_STATE
+                passed_on.append((address, fields, body))
+                refusal = RemotingError(ResponseCode.SYSTEM_ERROR, "none here")
+                answer = Response(0) if address == "b:1" else refusal
+                asyncio.get_running_loop().call_soon(done, answer)
+
+            elsewhere = world.broker.transactions._elsewhere
+            elsewhere._members = lambda: {"n0": "", "n1": "a:1", "n2": "b:1", "n3": "c:1"}
+            elsewhere._client = SimpleNamespace(invoke_nowait=invoke)  # type: ignore[assignment]
+            await half(world)
+            await until(lambda: world.broker.transactions.asked)
+            assert [address for address, _, _ in passed_on][:2] == ["a:1", "b:1"]
+            _, fields, body = passed_on[0]
+            assert fields["producerGroup"] == "PG" and decode_record(body).body == b"half"
+            assert not any(address == "c:1" for address, _, _ in passed_on)
+
+            producer = a_producer(world)
+            answer = await world.call(
+                RequestCode.CHECK_TRANSACTION_STATE, RelayedCheckHeader("PG", 7, 8), body
+            )
+            assert answer.code == 0
+            code, told = producer.notices[-1]
+            assert (code, told["tranStateTableOffset"], told["commitLogOffset"]) == (39, "7", "8")
+            assert "producerGroup" not in told and producer.bodies[-1] == body
+            nobody = RelayedCheckHeader("q", 7, 8)
+            refused = await world.call(RequestCode.CHECK_TRANSACTION_STATE, nobody, body)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
 
     run(test)
 

@@ -283,6 +283,9 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     ],
     RequestCode.CONSUMER_SEND_MSG_BACK: lambda: [queue(offset=0, group="g", delayLevel=0)],
     RequestCode.END_TRANSACTION: ends,
+    RequestCode.CHECK_TRANSACTION_STATE: lambda: [
+        queue(producerGroup="p", tranStateTableOffset=0, commitLogOffset=0)
+    ],
     RequestCode.QUERY_CONSUMER_OFFSET: lambda: [queue()],
     RequestCode.UPDATE_CONSUMER_OFFSET: lambda: [queue(commitOffset=0)],
     RequestCode.UPDATE_AND_CREATE_TOPIC: lambda: [

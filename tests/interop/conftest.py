@@ -127,7 +127,8 @@ def rocketmq_libraries(major: int) -> Path:
 
 def java_client(major: int, poll_ms: int = 0, binary: bool = False) -> ClientKind:
     """Apache's Java client of a version; `poll_ms`: pollNameServerInterval instead of its default of 30 s;
-    `binary`: with headers in RocketMQ's own serialization instead of JSON."""
+    `binary`: with headers in RocketMQ's own serialization instead of JSON, and heartbeats of version 2, where
+    it knows them."""
     libraries = rocketmq_libraries(major)
     if shutil.which("javac") is None:
         missing("javac is not installed")
@@ -137,7 +138,7 @@ def java_client(major: int, poll_ms: int = 0, binary: bool = False) -> ClientKin
     install(classes, ["javac", "-nowarn", "-d", str(classes), "-cp", path, str(source)], "the Java driver")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={classes}"]
     if binary:
-        options.append("-Drocketmq.serialize.type=ROCKETMQ")
+        options += ["-Drocketmq.serialize.type=ROCKETMQ", "-Dcom.rocketmq.heartbeat.v2=true"]
     start = ["java", *options, "-cp", f"{classes}:{path}", "JavaDriver"]
     name = f"rocketmq-client {major}" + (f", poll {poll_ms} ms" if poll_ms else "")
     return ClientKind(name, lambda args: [*start, *args.split(), str(poll_ms)], {"JAVA_TOOL_OPTIONS": ""})

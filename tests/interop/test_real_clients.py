@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from dledger.local.cluster import LocalCluster
-from tests.interop.conftest import ClientKind, judge_order
 
 pytestmark = pytest.mark.interop
 
@@ -52,35 +51,6 @@ def test_produce_and_consume_before_and_after_a_leader_kill(
     assert {item["tag"] for item in consumer.named("received")} == {"TagA"}
     print(f"{kind.name}: {total} sent, {len(consumer.named('received')) - len(keys)} received more than once")
 
-    group.restart_node(node)
-
-
-def test_a_consumer_by_sql(ali_ons: Any, group: LocalCluster, drive: Callable[..., Any]) -> None:
-    """The driver's condition wants even numbers from 10 on."""
-    group.create_topic("AliSql")
-    producer = drive(ali_ons, "produce", group.namesrv_addr, "AliSql", "PG_AliSql")
-    consumer = drive(ali_ons, "sql", group.namesrv_addr, "AliSql", "CG_AliSql")
-    producer.wait(lambda events: acked(events) >= BEFORE, READY_S)
-    wanted = set(range(10, BEFORE, 2))
-    consumer.wait(lambda events: {item.get("seq") for item in events}.issuperset(wanted), DELIVERY_LIMIT_S)
-    assert all(item["seq"] >= 10 and item["seq"] % 2 == 0 for item in consumer.named("received"))
-
-
-def test_the_cpp_client_consumes_in_order_over_a_leader_kill(
-    py_rocketmq: ClientKind, group: LocalCluster, drive: Callable[..., Any]
-) -> None:
-    group.create_topic("CppOrderly")
-    producer = drive(py_rocketmq, "produce", group.namesrv_addr, "CppOrderly", "PG_cpp_orderly")
-    consumer = drive(py_rocketmq, "orderly", group.namesrv_addr, "CppOrderly", "CG_cpp_orderly")
-    producer.wait(lambda events: acked(events) >= BEFORE, READY_S)
-    consumer.wait(lambda events: received(events, BEFORE), DELIVERY_LIMIT_S)
-    node = group.kill_leader().node
-    producer.next_ack_ms(time.time() * 1000, RECOVERY_LIMIT_S)
-    total = acked(producer.events) + AFTER
-    producer.wait(lambda events: acked(events) >= total, READY_S)
-    consumer.wait(lambda events: received(events, total), DELIVERY_LIMIT_S)
-    repeated = judge_order(consumer.named("received"))
-    print(f"\n{py_rocketmq.name}: {total} in order (leader {node} killed), {repeated} more than once")
     group.restart_node(node)
 
 

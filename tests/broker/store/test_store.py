@@ -668,7 +668,9 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
         await store.open()
         store.message()
         store.apply()
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            while not store.store.queues.all()[0].flushed:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
         assert len(store.queue_bytes()) == 20 and store.store.snapshot_index == -1
         for _ in range(3):
             store.message()

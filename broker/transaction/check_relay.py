@@ -1,0 +1,81 @@
+"""Checks of transactions whose producers are connected to another member of the group (39).
+
+A producer is connected to the brokers that its last route called leaders, and tells a new one of itself with
+its next heartbeat (30 s). Until then the leader has the other members pass its checks on, one after the
+other; those pass them no further. With access control they refuse that, as it has no account to sign with:
+then the producer is asked with the next check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.broker.context import BrokerContext
+from dledger.broker.requests import Call, Needs, handles
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import RelayedCheckHeader
+from dledger.remoting.limits import MAX_FRAME_SIZE
+
+RELAY_TIMEOUT_S = 3.0
+"""How long a member has to say whether it knows a producer."""
+
+
+class CheckRelay:
+    """Handler of 39 at a member."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._clients = context.clients
+
+    @handles(
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RelayedCheckHeader,
+        needs=Needs.ANY,
+        reads="the brokers' own connections",
+        max_body=MAX_FRAME_SIZE,
+    )
+    def relay(self, call: Call[RelayedCheckHeader]) -> None:
+        """The leader looks for a producer of a group: pass its check on."""
+        group = call.header.producerGroup
+        connection = self._clients.a_producer(group)
+        if connection is None:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"no producer of the group {group} is connected here"
+            )
+        fields = call.request.ext()
+        fields.pop("producerGroup", None)
+        connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, fields, bytes(call.request.body))
+        call.respond()
+
+
+class Elsewhere:
+    """The leader's side of it."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._settings = context.settings
+        self._client = context.client
+        self._members = context.members
+        self._log = context.env.log.child("transactions")
+        self.asked: int = 0
+        """Checks that another member passed on."""
+
+    def ask(self, group: str, fields: Mapping[str, str], body: bytes) -> None:
+        """Have a producer of the group asked, wherever it is connected."""
+        others = {*self._members().values()} - {"", self._settings.now.client_addr}
+        self._pass_on(sorted(others), {**fields, "producerGroup": group}, body)
+
+    def _pass_on(self, addresses: list[str], fields: Mapping[str, str], body: bytes) -> None:
+        if not addresses:
+            self._log.info("no producer to ask for a transaction", group=fields["producerGroup"])
+            return
+        address, *others = addresses
+
+        def answered(result: Response | RemotingError) -> None:
+            if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
+                self.asked += 1
+            else:
+                self._pass_on(others, fields, body)
+
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        self._client.invoke_nowait(address, code, fields, body, RELAY_TIMEOUT_S, answered)
