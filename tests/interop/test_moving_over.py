@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -161,15 +161,12 @@ def test_a_mirror_that_is_killed_copies_all_once(group: LocalCluster, tmp_path: 
     )
     try:
         old.start()
-        send(old.namesrv_addr, range(300))
+        send(old.namesrv_addr, range(1000))
         commit(old.namesrv_addr)
         command = ["mirror", old.namesrv_addr, group.namesrv_addr, "--topic", TOPIC, "--group", GROUP]
-        for pause_s in (1.0, 1.5, 2.0):
-            process = subprocess.Popen([sys.executable, "-m", "dledger", *command, "--every", "0.2"])
-            time.sleep(pause_s)
-            process.kill()
-            process.wait()
-        send(old.namesrv_addr, range(300, 400))
+        for _ in range(3):
+            kill_after_a_copy([sys.executable, "-m", "dledger", *command, "--every", "0.1"])
+        send(old.namesrv_addr, range(1000, 1100))
         group.kill_leader()
         done = dledger(*command, "--once")
         wanted, found = (
@@ -178,6 +175,7 @@ def test_a_mirror_that_is_killed_copies_all_once(group: LocalCluster, tmp_path: 
         )
         assert found == wanted, "the same messages at the same offsets, as nobody else wrote"
         assert done["behind"] == 0
+        assert 0 < done["copied"] < len(found)
         rest = {place: body for place, body in wanted.items() if place[1] >= CONSUMED}
         assert read(group.namesrv_addr, GROUP) == rest
         again = dledger(*command, "--once")
@@ -186,3 +184,16 @@ def test_a_mirror_that_is_killed_copies_all_once(group: LocalCluster, tmp_path: 
         print(f"\n{len(found)} messages mirrored, {done['copied']} in the last of four runs")
     finally:
         old.stop()
+
+
+def kill_after_a_copy(command: list[str]) -> None:
+    """Let a mirror run until it says that it copied something, or that nothing is left to copy."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        told = re.search(r"(\d+) copied, (\d+) behind", line)
+        if told and (int(told[1]) or not int(told[2])):
+            break
+    process.kill()
+    process.wait()
+    process.stderr.close()
