@@ -13,6 +13,7 @@
     poisoned              reason, when a write or fsync failed
     refill                reason, when entries may be gone: no vote until a leader has refilled the store
     lock                  held by the running process
+  importing/              what `dledger import` has written so far; becomes dledger-<id>
   consumequeue/<topic>/<queueId>/<20 digits>
   state/                  snapshots of the applied state
 ```
@@ -38,6 +39,7 @@ MEMBERS_FILE = "members"
 POISONED_FILE = "poisoned"
 REFILL_FILE = "refill"
 LOCK_FILE = "lock"
+IMPORTING_DIR = "importing"
 
 SLOT_SIZE = 512
 SLOT_OFFSETS = (0, SLOT_SIZE)

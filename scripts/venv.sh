@@ -34,7 +34,9 @@ find_python() {
 stamp_of() {
     "$VENV_PYTHON" - "$ROOT/pyproject.toml" "$1" "$ROOT" <<'PY'
 import hashlib, pathlib, sys
-text = pathlib.Path(sys.argv[1]).read_bytes() + sys.argv[2].encode() + sys.argv[3].encode() + sys.version.encode()
+root = pathlib.Path(sys.argv[3])
+parts = [pathlib.Path(sys.argv[1]), root / "setup.py", root / "dledger/_fast/compiled.pyx"]
+text = b"".join(part.read_bytes() for part in parts) + sys.argv[2].encode() + sys.argv[3].encode() + sys.version.encode()
 print(hashlib.sha256(text).hexdigest())
 PY
 }

@@ -18,7 +18,7 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import CLASS_FILTER, filter_of
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
-from dledger.broker.topic.topic_names import group_problem
+from dledger.broker.topic.topic_names import RETRY_PREFIX, group_problem
 from dledger.remoting.bodies import ConsumerIdList, decode_client_config, decode_heartbeat
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -29,7 +29,7 @@ MAX_HEARTBEAT = 128 * 1024
 MAX_GROUPS = 1000
 """Groups of one client."""
 MAX_NEW_GROUPS = 100
-"""Groups that one heartbeat creates; further ones are created by their first pull."""
+"""Groups that one heartbeat creates, or their retry topics; further ones are created by their first pull."""
 SAID_AGAIN_S = 60.0
 """Time between two warnings of one group in the log: while its members come and go, each is another one."""
 MAX_WARNING = 2000
@@ -110,10 +110,10 @@ class ClientProcessor(LeaderService):
         groups_of: list[ConsumerGroup] = []
         created = 0
         for consumer in heartbeat.consumerDataSet:
-            writer = self._gate.writer
-            if writer is not None and created < MAX_NEW_GROUPS and writer.group(consumer.groupName) is None:
+            name, writer = consumer.groupName, self._gate.writer
+            if writer is not None and created < MAX_NEW_GROUPS and writer.slot(RETRY_PREFIX + name) is None:
                 created += 1
-                self._create_group(writer, consumer.groupName)
+                self._create_group(writer, name)
             self._clients.add_consumer(consumer, member, keep_subscriptions=heartbeat.withoutSub)
             groups_of.append(self._clients.consumers[consumer.groupName])
         told = tuple((group, group.changes) for group in groups_of)
@@ -192,5 +192,6 @@ class ClientProcessor(LeaderService):
     def _create_group(self, writer: CommitLogWriter, name: str) -> None:
         try:
             self._creation.group_for_consumer(writer, self._store.state, name)
+            self._creation.retry_topic_for_consumer(writer, name)
         except RemotingError:
             return  # a limit: its pulls hear of it (safety.md S29)

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dledger._fast import FAST
 from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.http.health import health, why_not_ready
@@ -115,6 +116,7 @@ class BrokerCollector(Collector):
         stats = broker.server.stats
         store = broker.store
         yield _gauge("up", "1 while the log is open", int(broker.opened.is_set()))
+        yield _gauge("compiled", "1 with the compiled twins of the hottest loops", int(FAST is not None))
         yield _gauge("serving", "1 while this node leads and serves", int(broker.gate.writer is not None))
         yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
         yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)

@@ -13,6 +13,9 @@ of message stands once, in `send_processor`; here stands how to see that none of
 told, stored and counted is the same, byte by byte: `tests/broker/test_plain_sends.py` drives both ways with
 the same bytes.
 
+Where the compiled twin is (`dledger._fast`), it goes first; what it leaves is for `seal_sends` here, which
+is its specification.
+
 | read            | one call of `PlainSends.take`                                                     |
 |-----------------|-----------------------------------------------------------------------------------|
 | entries         | one run of the log's open batch (`dledger.log.appender.Run`)                      |
@@ -23,11 +26,13 @@ the same bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
+from types import ModuleType
 from typing import NamedTuple
 
 import msgspec
 
+from dledger._fast import FAST
 from dledger.broker.commit_log import TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -97,6 +102,7 @@ class Terms(NamedTuple):
 
 def seal_sends(
     buffer: bytearray,
+    at: int,
     end: int,
     born_host: bytes,
     terms: Terms,
@@ -104,7 +110,7 @@ def seal_sends(
     run: Run,
     answers: AnswerRun,
 ) -> int:
-    """Seal the plain sends at the front of `buffer[:end]` into `run`, and put their answers into `answers`.
+    """Seal the plain sends at the front of `buffer[at:end]` into `run`, and put their answers into `answers`.
     Where the first frame begins that is not complete, no plain send, or finds no room; nothing of that is
     done."""
     max_frame, max_body, added, answer_head, host_hex, answer_tail, store_host, stored_again, looked_for = (
@@ -119,7 +125,6 @@ def seal_sends(
     frames, opaques, costs = answers.frames, answers.opaques, answers.sizes
     unpack_head, pack_fixed, pack_entry = HEAD.unpack_from, FIXED.pack, HEADER.pack
     view = memoryview(buffer)
-    at = 0
     send: _SendV1 | _SendV2
     try:
         while end - at >= HEAD_SIZE:
@@ -240,7 +245,7 @@ class PlainSends:
         self._committed = context.committed
         self._resends = context.resends
         self._answers = answers
-        self._seal: Callable[..., int] = seal_sends
+        self.fast: ModuleType | None = FAST
         self._told(context.settings.now)
         context.settings.listen(self._told)
 
@@ -272,8 +277,11 @@ class PlainSends:
         if run is None:
             return _NOTHING
         answers = AnswerRun()
+        host, terms, slots, at = connection.peer_host, self._terms, writer.slots, 0
         try:
-            at = self._seal(buffer, end, connection.peer_host, self._terms, writer.slots, run, answers)
+            if self.fast is not None:
+                at = self.fast.seal_sends(buffer, at, end, host, terms, slots, run, answers)
+            at = seal_sends(buffer, at, end, host, terms, slots, run, answers)
         finally:
             writer.close_run(run)
             if len(run):

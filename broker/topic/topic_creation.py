@@ -124,6 +124,13 @@ class TopicCreation:
         writer.put_group(group)
         return group
 
+    def retry_topic_for_consumer(self, writer: CommitLogWriter, name: str) -> None:
+        """A group that was made by command has none until somebody consumes: tools find a group by its retry
+        topic. RemotingError 1 at a limit; waits for room in the log as `group_for_consumer` does."""
+        group = writer.group(name)
+        if group is not None and writer.room:
+            self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
+
     def _created(self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False) -> TopicSlot:
         self.put_topic(writer, config, internal=internal)
         created = writer.slot(config.name)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dledger._fast import SWITCH
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
 from dledger.chaos.mutants.suites import FAST, SIM, SUITES, Suite
 
@@ -258,7 +259,12 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
     """This interpreter on a copy of the tree; its output with its errors."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h"),
+        SWITCH: "0",  # mutants are of Python code: no compiled twin may do its work
+    }
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,

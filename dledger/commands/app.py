@@ -46,6 +46,7 @@ CHECKS, TRIALS = "Audit and Spark", "Trials"
 ADMINISTRATION = "Administration"
 _GROUP = "dledger.commands.local_group"
 _LOG = "dledger.commands.log:main"
+_MOVING = "dledger.commands.moving.shell"
 _MQADMIN = "dledger.commands.mqadmin"
 _AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
 _CHAOS, _BENCH = "dledger.chaos.__main__:main", "dledger.bench.__main__:main"
@@ -83,6 +84,15 @@ COMMANDS = MappingProxyType(
         "backup": Program(LOG, "copy a store while its node runs", _LOG, ("backup",)),
         "recover": Program(
             LOG, "go on after the loss of a majority, or end a forged term", _LOG, ("recover",)
+        ),
+        "import": Program(
+            LOG, "make a group of a store of Apache's", f"{_MOVING}:import_command", extra="server"
+        ),
+        "export": Program(
+            LOG, "make stores of Apache's of one of ours", f"{_MOVING}:export_command", extra="server"
+        ),
+        "mirror": Program(
+            LOG, "copy topics to another cluster while both run", f"{_MOVING}:mirror_command", extra="server"
         ),
         "verify": Program(CHECKS, "check one store directory", _AUDIT, ("verify",), "server"),
         "audit": Program(CHECKS, "check store directories, and compare replicas", _AUDIT, extra="server"),

@@ -18,6 +18,7 @@ from dledger.errors import (
     NodeFailed,
     refused_by_system,
 )
+from dledger.files.foreign import foreign_store
 from dledger.files.run_lock import LastRun, RunLock
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
@@ -226,6 +227,11 @@ class StoreFiles:
         data = await self._env.workers.run(Lane.DISK, self._read, IDENTITY_FILE)
         config = self._config
         if data is None:
+            found = await self._env.workers.run(
+                Lane.DISK, foreign_store, self._env.files, config.store_dir, self._dir
+            )
+            if found:
+                raise NodeFailed(found, EXIT_CONFIG)
             return Identity(config.group, config.self_id, self._env.ids.uuid(), config.segment_size), True
         try:
             identity = decode_identity(data)

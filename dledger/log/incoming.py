@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dledger._fast import FAST
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import (
     CHAIN,
@@ -80,6 +81,11 @@ def check_run(
 
     `previous_chain` is the chain value of entry `first - 1`, None when it is not at hand.
     """
+    if FAST is not None:
+        run = Run(first, pos, data)
+        if FAST.check_run(data, first, last, pos, min_term, max_term, previous_chain, run):
+            return run
+        # Something is wrong: what, is said here.
     run = Run(first, pos, data)
     view = memoryview(data)
     unpack = HEADER.unpack_from

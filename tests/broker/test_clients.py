@@ -313,3 +313,21 @@ def test_a_heartbeat_that_says_the_same_again_is_quick_and_keeps_its_client(tmp_
         assert clients.consumers["CG"].members["c1"].connection is one
 
     run(test)
+
+
+def test_a_group_made_by_command_gets_its_retry_topic_with_its_first_consumer(
+    tmp_path: Path,
+) -> None:
+    """Tools ask by its route where the group stands (consumerProgress)."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        body = json.dumps({"groupName": "MADE", "retryQueueNums": 2}).encode()
+        made = await world.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+        assert made.code == ResponseCode.SUCCESS
+        assert "%RETRY%MADE" not in world.broker.store.state.topics
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c", "MADE"))
+        world.node.commit()
+        assert world.broker.store.state.topics["%RETRY%MADE"].read_queues == 2
+
+    run(test)

@@ -1,4 +1,6 @@
-"""Plain sends are taken a read at a time: told, stored and counted is what the way of all requests does."""
+"""Plain sends are taken a read at a time: told, stored and counted is what the way of all requests does.
+
+By the compiled twin, where it is built, and by the Python one."""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import asyncio
 import struct
 import tempfile
 from dataclasses import asdict, dataclass, field
+from itertools import product
+from types import ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dledger._fast import FAST
+from dledger.broker.intake import plain_sends
 from dledger.broker.pending_responses import AnswerRun, PendingResponses
 from dledger.formats.entry import HEADER_SIZE
 from dledger.log.appender import Appender
@@ -66,8 +72,9 @@ class Wire:
 class Side:
     """A broker and one connection to it."""
 
-    def __init__(self, root: str, bulk: bool, **changes: Any) -> None:
+    def __init__(self, root: str, bulk: bool, fast: ModuleType | None = None, **changes: Any) -> None:
         self.world = World(root, **changes)
+        self.world.broker.plain_sends.fast = fast
         self.server = self.world.broker.server
         assert self.server.bulk is not None
         self.taken = 0
@@ -152,6 +159,7 @@ def frame(
     as_text: bool = False,
     without: str = "",
     body: bytes = b"body",
+    extra: dict[str, Any] | None = None,
 ) -> bytes:
     """A plain send, but for what is said. `as_text`: numbers as Java's clients write them."""
     names = SendMessageHeader.__struct_fields__
@@ -163,7 +171,7 @@ def frame(
     wire = dict(zip(names, (*names[:-1], "bname") if code == V1 else "abcdefghijklmn", strict=True))
     command = {
         "code": int(code),
-        "extFields": {wire[name]: value for name, value in values.items()} | {"other": "x"},
+        "extFields": {wire[name]: value for name, value in values.items()} | (extra or {}),
         "flag": 4,
         "language": "JAVA",
         "opaque": 7,
@@ -244,7 +252,8 @@ ODD: dict[str, bytes] = {
     **{f"body {size}": frame(body=bytes(size)) for size in (0, 4999, 5000, 5001, 70_000, 300_000)},
     "half a surrogate": frame().replace(b"AC14", b"\\ud8"),
     "no UTF-8": frame().replace(b"AC14", b"AC\xff4"),
-    "no UTF-8 in a field that is not read": frame().replace(b'"x"', b'"\xff"'),
+    "another field": frame(extra={"other": "x"}),
+    "no UTF-8 in a field that is not read": frame(extra={"other": "x"}).replace(b'"x"', b'"\xff"'),
     "control character": frame().replace(b"JAVA", b"JA\nA"),
     "max offset": encode_request(RequestCode.GET_MAX_OFFSET, 5, {"topic": "T", "queueId": "0"}),
     "binary": encode_request(V2, 7, send_header("T", 0, KEY.format(7)), serialize=SerializeType.ROCKETMQ),
@@ -258,24 +267,27 @@ ODD: dict[str, bytes] = {
 }
 
 
-async def pair(one: str, two: str) -> tuple[Side, Side]:
-    """A broker that takes many at once, and one that does not."""
-    sides = Side(one, True, max_message_size=5000), Side(two, False, max_message_size=5000)
+async def ways(root: str) -> list[Side]:
+    """Brokers that take none, many at once, and many at once by the compiled twin."""
+    sides = [
+        Side(f"{root}/{name}", bulk, fast, max_message_size=5000)
+        for name, bulk, fast in (("none", False, None), ("python", True, None), ("compiled", True, FAST))
+    ]
     for side in sides:
         await side.open()
     return sides
 
 
-async def compare(sides: tuple[Side, Side], data: bytes) -> None:
-    """Both receive these bytes as one read, or as few as they fit in."""
+async def compare(sides: list[Side], data: bytes) -> None:
+    """All receive these bytes as one read, or as few as they fit in."""
     for side in sides:
         side.receive(data)
-    before = told(sides[0].state()), told(sides[1].state())
-    assert before[0] == before[1]
+    before = [told(side.state()) for side in sides]
+    assert before[1] == before[0] and before[2] == before[0]
     for side in sides:
         await side.settle()
-    after = told(sides[0].state()), told(sides[1].state())
-    assert after[0] == after[1]
+    after = [told(side.state()) for side in sides]
+    assert after[1] == after[0] and after[2] == after[0]
     for side in sides:
         if side.wire.closing:
             side.connection.connection_lost(None)
@@ -284,7 +296,7 @@ async def compare(sides: tuple[Side, Side], data: bytes) -> None:
 
 def test_whatever_is_not_plain_goes_the_way_of_all_requests(tmp_path: Any) -> None:
     async def test() -> None:
-        sides = await pair(str(tmp_path / "one"), str(tmp_path / "two"))
+        sides = await ways(str(tmp_path))
         for name, odd in ODD.items():
             try:
                 await compare(sides, odd)
@@ -292,7 +304,7 @@ def test_whatever_is_not_plain_goes_the_way_of_all_requests(tmp_path: Any) -> No
             except AssertionError as error:
                 error.add_note(name)
                 raise
-        assert sides[0].taken > len(ODD) and sides[1].taken == 0
+        assert sides[0].taken == 0 and sides[1].taken == sides[2].taken > len(ODD)
 
     run(test)
 
@@ -311,12 +323,12 @@ def reads(draw: st.DrawFn) -> bytes:
     return data[: draw(st.sampled_from([len(data)] * 3 + [len(data) // 2, len(data) - 1]))]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(reads(), min_size=1, max_size=8))
 def test_both_ways_tell_store_and_count_the_same(stream: list[bytes]) -> None:
     async def test() -> None:
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-            sides = await pair(one, two)
+        with tempfile.TemporaryDirectory() as root:
+            sides = await ways(root)
             for data in stream:
                 await compare(sides, data)
 
@@ -334,9 +346,26 @@ def plain(count: int, size: int = 100, **more: Any) -> bytes:
     )
 
 
-def test_all_of_a_read_is_taken_and_answered_in_one_write(tmp_path: Any) -> None:
+@pytest.mark.skipif(FAST is None, reason="not built")
+@pytest.mark.parametrize("as_text", [False, True])
+def test_the_compiled_twin_takes_all_that_clients_send(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, as_text: bool
+) -> None:
+    monkeypatch.setattr(plain_sends, "seal_sends", lambda buffer, at, *rest: at)
+
     async def test() -> None:
-        side = Side(str(tmp_path), True)
+        side = Side(str(tmp_path), True, FAST)
+        await side.open()
+        side.receive(frame(as_text=as_text) * 3)
+        assert side.taken == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("fast", [None, FAST])
+def test_all_of_a_read_is_taken_and_answered_in_one_write(tmp_path: Any, fast: ModuleType | None) -> None:
+    async def test() -> None:
+        side = Side(str(tmp_path), True, fast)
         await side.open()
         side.receive(plain(50))
         assert side.taken == 50 and len(side.world.broker.committed) == 50
@@ -369,10 +398,11 @@ def test_where_each_send_is_looked_at_none_is_taken(tmp_path: Any, changes: dict
     run(test)
 
 
+@pytest.mark.parametrize("fast", [None, FAST])
 @pytest.mark.parametrize("where", ["stored", "looking", "said"])
-def test_one_that_is_to_be_looked_for_ends_a_run(tmp_path: Any, where: str) -> None:
+def test_one_that_is_to_be_looked_for_ends_a_run(tmp_path: Any, where: str, fast: ModuleType | None) -> None:
     async def test() -> None:
-        side = Side(str(tmp_path), True)
+        side = Side(str(tmp_path), True, fast)
         await side.open()
         key = KEY.format(2)
         if where == "said":
@@ -386,9 +416,10 @@ def test_one_that_is_to_be_looked_for_ends_a_run(tmp_path: Any, where: str) -> N
     run(test)
 
 
-def test_a_frame_that_is_too_large_closes_the_connection(tmp_path: Any) -> None:
+@pytest.mark.parametrize("fast", [None, FAST])
+def test_a_frame_that_is_too_large_closes_the_connection(tmp_path: Any, fast: ModuleType | None) -> None:
     async def test() -> None:
-        side = Side(str(tmp_path), True, server=ServerLimits(max_frame_size=2000))
+        side = Side(str(tmp_path), True, fast, server=ServerLimits(max_frame_size=2000))
         await side.open()
         side.receive(plain(2) + plain(1, 2000))
         assert side.taken == 2 and side.wire.closing
@@ -398,8 +429,8 @@ def test_a_frame_that_is_too_large_closes_the_connection(tmp_path: Any) -> None:
 
 def test_a_run_ends_where_there_is_no_room(tmp_path: Any) -> None:
     async def test() -> None:
-        for limit in ("room_pos", "room_index", "stop_pos"):
-            side = Side(str(tmp_path / limit), True)
+        for limit, fast in product(("room_pos", "room_index", "stop_pos"), (None, FAST)):
+            side = Side(str(tmp_path / f"{limit}{fast is None}"), True, fast)
             await side.open()
             appender, log = side.world.node.appender, side.world.node.log
             assert appender is not None

@@ -45,12 +45,25 @@ STOP_LIMIT_S = 40.0
 
 
 class ApacheGroup:
-    """A NameServer and a DLedger group of three brokers of Apache's. All methods block."""
+    """A NameServer and a DLedger group of three brokers of Apache's, or one broker without DLedger.
+
+    All methods block.
+    """
 
     def __init__(
-        self, directory: Path, libraries: Path, base_port: int, segment_size: int = SEGMENT_SIZE
+        self,
+        directory: Path,
+        libraries: Path,
+        base_port: int,
+        segment_size: int = SEGMENT_SIZE,
+        *,
+        dledger: bool = True,
     ) -> None:
         self.directory = directory
+        self._dledger = dledger
+        self._nodes = NODES if dledger else NODES[:1]
+        self.led: str = self._nodes[0]
+        """Who was master when the group was stopped."""
         self._segment_size = segment_size
         self.namesrv_addr = f"{HOST}:{base_port}"
         self._base = base_port
@@ -62,7 +75,7 @@ class ApacheGroup:
         (directory / "namesrv.conf").write_text(f"listenPort={base_port}\n")
         self._namesrv = self._process(libraries, "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
         self._brokers: dict[str, ManagedProcess] = {}
-        for node in NODES:
+        for node in self._nodes:
             text = "".join(f"{key}={value}\n" for key, value in self._properties(node).items())
             (directory / f"{node}.conf").write_text(text)
             self._brokers[node] = self._process(libraries, node, "org.apache.rocketmq.broker.BrokerStartup")
@@ -89,7 +102,7 @@ class ApacheGroup:
             "namesrvAddr": self.namesrv_addr,
             "storePathRootDir": self.store(node),
             "storePathCommitLog": self.store(node) / "commitlog",
-            "enableDLegerCommitLog": "true",
+            "enableDLegerCommitLog": str(self._dledger).lower(),
             "dLegerGroup": BROKER_NAME,
             "dLegerPeers": ";".join(f"{peer}-{HOST}:{self._base + at}" for at, peer in enumerate(NODES, 1)),
             "dLegerSelfId": node,
@@ -107,7 +120,7 @@ class ApacheGroup:
     @property
     def stores(self) -> list[Path]:
         """Of all nodes."""
-        return [self.store(node) for node in NODES]
+        return [self.store(node) for node in self._nodes]
 
     def start(self) -> None:
         """Start all and wait until there is a master."""
@@ -151,8 +164,12 @@ class ApacheGroup:
         wait_for(ends, START_LIMIT_S, self._describe)
 
     def stop(self) -> None:
-        """SIGTERM to all: brokers write their checkpoints as they end."""
-        for process in (*self._brokers.values(), self._namesrv):
+        """SIGTERM to all, the master last: brokers write their checkpoints as they end."""
+        self.led = self.leader() or self._nodes[-1]
+        for node, process in self._brokers.items():
+            if node != self.led:
+                process.stop(STOP_LIMIT_S)
+        for process in (self._brokers[self.led], self._namesrv):
             process.stop(STOP_LIMIT_S)
 
     def kill(self) -> None:

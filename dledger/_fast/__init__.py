@@ -1,0 +1,53 @@
+"""Compiled twins of the hottest loops: optional, and nothing that is not in Python as well.
+
+| here         | its Python twin, which is the specification                                          |
+|--------------|--------------------------------------------------------------------------------------|
+| `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
+| `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
+| `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
+
+A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
+and the Python twin goes on from there. So it knows no error, no message for people and no rare form.
+Whoever calls has both:
+
+    if FAST is not None:
+        at = FAST.seal_sends(buffer, at, ...)
+    at = seal_sends(buffer, at, ...)
+
+Tests drive both with the same input, good and broken, and compare bytes and state:
+tests/test_compiled_twins.py and tests/broker/test_plain_sends.py. What is built from `compiled.pyx` at
+install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0035.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dledger.runtime.environment import variable
+
+SWITCH = "DLEDGER_FAST"
+"""Environment variable: 0 leaves the compiled twins alone."""
+VERSION = 1
+"""Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
+`compiled.pyx`: a module that was built from an older tree is not used."""
+
+if TYPE_CHECKING:
+    from dledger._fast import compiled as _compiled
+
+
+def _load() -> ModuleType | None:
+    if variable(SWITCH) == "0":
+        return None
+    try:
+        from dledger._fast import compiled
+    except ImportError:  # not built: no compiler, or no Cython, at install
+        return None
+    return compiled if compiled.VERSION == VERSION else None
+
+
+if TYPE_CHECKING:
+    FAST = _compiled if VERSION else None
+else:
+    FAST = _load()
+    """The compiled twins, or None: then the Python twins do all."""

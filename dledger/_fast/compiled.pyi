@@ -1,0 +1,44 @@
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+VERSION: int
+
+def seal_sends(
+    buffer: bytearray,
+    at: int,
+    end: int,
+    born_host: bytes,
+    terms: Any,
+    slots: Mapping[str, Any],
+    run: Any,
+    answers: Any,
+) -> int:
+    """Where it stopped: what lies behind is for the Python twin."""
+
+def check_run(
+    data: bytes,
+    first: int,
+    last: int,
+    pos: int,
+    min_term: int,
+    max_term: int,
+    previous_chain: int | None,
+    run: Any,
+) -> bool:
+    """Whether all is well; `run` is filled then, and half filled otherwise."""
+
+def dispatch(
+    data: bytes,
+    at: int,
+    count: int,
+    pos: int,
+    by_raw_topic: Mapping[bytes, Mapping[int, Any]],
+    tag_codes: Mapping[bytes, int],
+    timer_topic: bytes,
+    store_time: int,
+    touched: dict[Any, None],
+) -> tuple[int, int, int]:
+    """Messages dispatched, where it stopped, store time of the newest one."""
+
+def crc32(data: Sequence[int], begin: int) -> int:
+    """Of small pieces: what the others use inside, for a test."""

@@ -1,0 +1,648 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""See dledger/_fast/__init__.py. Plain cases only: anything else is left to the Python twins.
+
+What comes in may be hostile. Every read of memory below is behind a check against the end of what it reads;
+numbers have at most 18 digits; a number of a frame that becomes a size was compared with the frame first.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memchr, memcmp, memcpy
+
+from dledger.formats.checksum import crc32 as sum_crc32
+
+VERSION = 1
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "little-endian machines only: the Python twins do it elsewhere"
+    #endif
+    #define BIG32(x) __builtin_bswap32(x)
+    #define BIG64(x) __builtin_bswap64(x)
+    static uint32_t crc_table[8][256];
+    static void crc_init(void) {
+        for (int i = 0; i < 256; i++) {
+            uint32_t c = (uint32_t)i;
+            for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+            crc_table[0][i] = c;
+        }
+        for (int i = 0; i < 256; i++)
+            for (int t = 1; t < 8; t++)
+                crc_table[t][i] = crc_table[0][crc_table[t - 1][i] & 255] ^ (crc_table[t - 1][i] >> 8);
+    }
+    /* By eight bytes at a time: for pieces of some hundred bytes, where a call of zlib-ng costs more. */
+    static uint32_t crc_small(const uint8_t *p, size_t n, uint32_t c) {
+        c = ~c;
+        while (n >= 8) {
+            uint32_t a, b;
+            memcpy(&a, p, 4);
+            memcpy(&b, p + 4, 4);
+            a ^= c;
+            c = crc_table[7][a & 255] ^ crc_table[6][(a >> 8) & 255] ^ crc_table[5][(a >> 16) & 255]
+                ^ crc_table[4][a >> 24] ^ crc_table[3][b & 255] ^ crc_table[2][(b >> 8) & 255]
+                ^ crc_table[1][(b >> 16) & 255] ^ crc_table[0][b >> 24];
+            p += 8;
+            n -= 8;
+        }
+        while (n--) c = crc_table[0][(c ^ *p++) & 255] ^ (c >> 8);
+        return ~c;
+    }
+    """
+    void crc_init()
+    uint32_t crc_small(const uint8_t *p, size_t n, uint32_t c) nogil
+    uint32_t BIG32(uint32_t) nogil
+    uint64_t BIG64(uint64_t) nogil
+
+crc_init()
+
+# Sizes and bits of the formats (formats/entry.py, formats/record.py), and limits (remoting/limits.py).
+cdef enum:
+    ENTRY = 48
+    FIXED = 88
+    MIN_RECORD = 91
+    MAGIC_V1 = 0xDAA320A7
+    COVERED_SHIFT = 31
+    SPECIAL_FLAGS = 0x3C  # transactions and IPv6 hosts
+    KIND_MESSAGE = 0
+    KIND_CONFIG = 2
+    MAX_ENTRY = 4 * 1024 * 1024 + 64 * 1024
+    MAX_HEADER = 384 * 1024
+    MAX_PROPERTIES = 32767
+    OVERHEAD = 512
+    ANSWER_ROOM = 512
+    KEY_ROOM = 128
+
+
+cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
+    value = BIG32(value)
+    memcpy(p, &value, 4)
+
+
+cdef inline void put64(uint8_t *p, uint64_t value) noexcept nogil:
+    value = BIG64(value)
+    memcpy(p, &value, 8)
+
+
+cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, p, 4)
+    return BIG32(value)
+
+
+cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, p, 8)
+    return BIG64(value)
+
+
+def crc32(bytes data, uint32_t begin):
+    return crc_small(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), begin)
+
+
+cdef bint holds(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept nogil:
+    """Whether `word` is in there."""
+    return find(p, size, word, length) >= 0
+
+
+cdef Py_ssize_t find(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept nogil:
+    """Where `word` is first, -1 where it is not."""
+    cdef const uint8_t *begin = p
+    cdef const uint8_t *end = p + size
+    while end - p >= length:
+        p = <const uint8_t *>memchr(p, word[0], end - p - length + 1)
+        if p == NULL:
+            return -1
+        if memcmp(p, word, length) == 0:
+            return p - begin
+        p += 1
+    return -1
+
+
+# -- the header of a send -----------------------------------------------------------------------------------
+#
+# JSON as all known clients write it: no white space, every key once, texts of printable ASCII (in the properties
+# the two separators besides). Each function takes where its part begins and where the header ends, and gives
+# where it went on, or NULL for anything else, which the Python twin looks at.
+
+cdef struct Send:
+    int64_t opaque
+    int64_t flag
+    int64_t version
+    int64_t number[14]  # of the fields a to n
+    uint32_t fields  # bits of those that were there
+    uint32_t envelope
+    const uint8_t *topic
+    Py_ssize_t topic_size
+    Py_ssize_t properties_size
+    uint8_t properties[MAX_PROPERTIES + 1]
+
+
+cdef const uint8_t *scan_text(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """A text without escapes, from its opening quote."""
+    if p >= end or p[0] != c'"':
+        return NULL
+    p += 1
+    while p < end and p[0] != c'"':
+        if p[0] < 32 or p[0] > 126 or p[0] == c'\\':
+            return NULL
+        p += 1
+    return p + 1 if p < end else NULL
+
+
+cdef const uint8_t *scan_number(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept nogil:
+    """A whole number, bare or as text."""
+    cdef bint quoted = p < end and p[0] == c'"'
+    cdef bint negative = False
+    cdef int64_t sum = 0
+    cdef int digits = 0
+    if quoted:
+        p += 1
+    if p < end and p[0] == c'-':
+        negative = True
+        p += 1
+    if end - p >= 2 and p[0] == c'0' and c'0' <= p[1] <= c'9':
+        return NULL
+    while p < end and c'0' <= p[0] <= c'9':
+        if digits == 18:
+            return NULL
+        sum = sum * 10 + (p[0] - c'0')
+        digits += 1
+        p += 1
+    if digits == 0 or p >= end or (negative and sum == 0):
+        return NULL
+    if quoted:
+        if p[0] != c'"':
+            return NULL
+        p += 1
+    elif p[0] != c',' and p[0] != c'}':
+        return NULL
+    value[0] = -sum if negative else sum
+    return p
+
+
+cdef const uint8_t *scan_truth(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept nogil:
+    """true or false, bare or as text."""
+    cdef bint quoted = p < end and p[0] == c'"'
+    if quoted:
+        p += 1
+    if end - p > 4 and memcmp(p, b"true", 4) == 0:
+        value[0] = 1
+        p += 4
+    elif end - p > 5 and memcmp(p, b"false", 5) == 0:
+        value[0] = 0
+        p += 5
+    else:
+        return NULL
+    if quoted:
+        if p[0] != c'"':
+            return NULL
+        p += 1
+    return p
+
+
+cdef const uint8_t *scan_properties(const uint8_t *p, const uint8_t *end, Send *send) noexcept nogil:
+    """The text of the properties, decoded."""
+    cdef uint8_t one
+    if p >= end or p[0] != c'"':
+        return NULL
+    p += 1
+    while True:
+        if p >= end:
+            return NULL
+        one = p[0]
+        if one == c'"':
+            return p + 1
+        if one < 32 or one > 126 or send.properties_size >= MAX_PROPERTIES:
+            return NULL
+        if one == c'\\':
+            if end - p < 6 or memcmp(p, b"\\u000", 5) != 0 or (p[5] != c'1' and p[5] != c'2'):
+                return NULL
+            one = p[5] - c'0'
+            p += 5
+        send.properties[send.properties_size] = one
+        send.properties_size += 1
+        p += 1
+
+
+cdef const uint8_t *scan_fields(const uint8_t *p, const uint8_t *end, Send *send) noexcept nogil:
+    """The header fields a to n of SEND_MESSAGE_V2."""
+    cdef const uint8_t *begin
+    cdef int field
+    if p >= end or p[0] != c'{':
+        return NULL
+    p += 1
+    while True:
+        if end - p < 5 or p[0] != c'"' or p[2] != c'"' or p[3] != c':':
+            return NULL
+        field = p[1] - c'a'
+        if field < 0 or field > 13 or send.fields >> field & 1:
+            return NULL
+        send.fields |= 1 << field
+        p += 4
+        if field == 1:  # b: topic
+            begin = p + 1
+            p = scan_text(p, end)
+            if p == NULL:
+                return NULL
+            send.topic = begin
+            send.topic_size = p - 1 - begin
+        elif field == 0 or field == 2 or field == 13:  # a, c, n: producer group, default topic, broker
+            p = scan_text(p, end)
+        elif field == 8:  # i: properties
+            p = scan_properties(p, end, send)
+        elif field == 10 or field == 12:  # k, m: unit mode, batch
+            p = scan_truth(p, end, &send.number[field])
+        else:
+            p = scan_number(p, end, &send.number[field])
+            if field != 6 and (send.number[field] < -2147483648LL or send.number[field] > 2147483647LL):
+                return NULL  # all but g, the time, are Java's int
+        if p == NULL or p >= end:
+            return NULL
+        if p[0] == c'}':
+            return p + 1
+        if p[0] != c',':
+            return NULL
+        p += 1
+
+
+cdef bint scan_header(const uint8_t *p, const uint8_t *end, Send *send) noexcept nogil:
+    """The envelope behind `{"code":310,`: whether all of it was read, and a to i were there."""
+    cdef uint32_t bit
+    while True:
+        if end - p > 12 and memcmp(p, b'"extFields":', 12) == 0:
+            bit = 1
+            p = scan_fields(p + 12, end, send)
+        elif end - p > 9 and memcmp(p, b'"opaque":', 9) == 0:
+            bit = 2
+            p = scan_number(p + 9, end, &send.opaque)
+        elif end - p > 7 and memcmp(p, b'"flag":', 7) == 0:
+            bit = 4
+            p = scan_number(p + 7, end, &send.flag)
+        elif end - p > 10 and memcmp(p, b'"version":', 10) == 0:
+            bit = 8
+            p = scan_number(p + 10, end, &send.version)
+        elif end - p > 11 and memcmp(p, b'"language":', 11) == 0:
+            bit = 16
+            p = scan_text(p + 11, end)
+        elif end - p > 26 and memcmp(p, b'"serializeTypeCurrentRPC":', 26) == 0:
+            bit = 32
+            p = scan_text(p + 26, end)
+        else:
+            return False
+        if p == NULL or p >= end or send.envelope & bit:
+            return False
+        send.envelope |= bit
+        if p[0] == c'}':
+            return p + 1 == end and send.envelope & 1 and send.fields & 0x1FF == 0x1FF
+        if p[0] != c',':
+            return False
+        p += 1
+
+
+cdef Py_ssize_t plain_key(Send *send) noexcept nogil:
+    """Where the unique key begins in properties that make their message no special one; else -1."""
+    cdef Py_ssize_t at = find(send.properties, send.properties_size, b"UNIQ_KEY\x01", 9)
+    if at < 0 or (at and send.properties[at - 1] != 2):
+        return -1
+    if (
+        holds(send.properties, send.properties_size, b"DELAY", 5)
+        or holds(send.properties, send.properties_size, b"DELIVER", 7)
+        or holds(send.properties, send.properties_size, b"TRAN_MSG", 8)
+        or holds(send.properties, send.properties_size, b"__RESEND", 8)
+        or holds(send.properties, send.properties_size, b"CLUSTER\x01", 8)
+        or holds(send.properties, send.properties_size, b"POP_CK\x01", 7)
+    ):
+        return -1
+    return at + 9
+
+
+# -- sends to entries -------------------------------------------------------------------------------------
+
+
+def seal_sends(
+    bytearray buffer, Py_ssize_t at, Py_ssize_t end, bytes born_host, terms, slots, run, answers
+):
+    cdef const uint8_t *base = <const uint8_t *>PyByteArray_AS_STRING(buffer)
+    cdef Send send
+    cdef int64_t index = run.index, pos = run.pos
+    cdef int64_t room_index = run.room_index, room_pos = run.room_pos, stop_pos = run.stop_pos
+    cdef int64_t max_entry = run.max_entry, now = run.now_ms, term = run.term
+    cdef uint32_t chain = run.chain, channel = run.covered
+    cdef uint32_t max_frame = terms.max_frame
+    cdef Py_ssize_t max_body = terms.max_body
+    cdef bytes added = terms.added, head = terms.answer_head, host_hex = terms.host_hex
+    cdef bytes tail = terms.answer_tail, store_host = terms.store_host
+    cdef list parts = run.parts, sizes = run.sizes
+    cdef list frames = answers.frames, opaques = answers.opaques, costs = answers.sizes
+    cdef Py_ssize_t added_size = PyBytes_GET_SIZE(added)
+    cdef Py_ssize_t head_size = PyBytes_GET_SIZE(head), hex_size = PyBytes_GET_SIZE(host_hex)
+    cdef list offsets = None
+    cdef bytes field = None, front, body, texts, key, answer
+    cdef const uint8_t *last_topic = NULL
+    cdef Py_ssize_t last_size = -1, queues = 0, field_size = 0
+    cdef Py_ssize_t stop, body_at, body_size, key_at, key_size, properties_size, size, entry_size
+    cdef uint32_t length, header_size, body_crc, record_crc, next_chain
+    cdef int64_t queue, offset
+    cdef uint8_t *to
+    cdef const uint8_t *key_end
+    cdef uint8_t link[20]
+    cdef char text[ANSWER_ROOM]
+    cdef int text_size, number
+    slot = puts = None
+    stored, looked_for = terms.stored_again, terms.looked_for
+    if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(store_host) != 8:
+        return at
+    if end > PyByteArray_GET_SIZE(buffer):
+        raise ValueError("beyond the buffer")
+    while end - at >= 8:
+        length = get32(base + at)
+        header_size = get32(base + at + 4)
+        stop = at + 4 + <Py_ssize_t>length
+        body_at = at + 8 + <Py_ssize_t>header_size
+        if stop > end or length > max_frame or header_size > MAX_HEADER or header_size < 13 or body_at > stop:
+            break
+        if memcmp(base + at + 8, b'{"code":310,', 12) != 0:
+            break
+        send.opaque = send.flag = send.version = 0
+        send.fields = send.envelope = 0
+        send.properties_size = 0
+        for number in range(14):
+            send.number[number] = 0
+        if not scan_header(base + at + 20, base + body_at, &send):
+            break
+        body_size = stop - body_at
+        queue = send.number[4]
+        # Other flags than FLAG_REDIRECT; a batch; sysFlag that is not for clients to set.
+        if send.flag & ~4 or send.number[12] or send.number[5] & SPECIAL_FLAGS or body_size > max_body:
+            break
+        if send.topic_size != last_size or memcmp(send.topic, last_topic, last_size) != 0:
+            slot = slots.get(send.topic[: send.topic_size].decode("ascii"))
+            if slot is None or not slot.writable or slot.is_retry:
+                break
+            last_topic, last_size = send.topic, send.topic_size
+            offsets, field, puts = slot.next, slot.field, slot.puts
+            queues = min(<Py_ssize_t>slot.queues, len(offsets))
+            field_size = PyBytes_GET_SIZE(field)
+        if not 0 <= queue < queues:
+            break
+        key_at = plain_key(&send)
+        if key_at < 0:
+            break
+        if send.properties[send.properties_size - 1] != 2:
+            send.properties[send.properties_size] = 2
+            send.properties_size += 1
+        key_end = <const uint8_t *>memchr(&send.properties[key_at], 2, send.properties_size - key_at)
+        key_size = key_end - &send.properties[key_at]
+        properties_size = send.properties_size + added_size
+        if key_size > KEY_ROOM or properties_size > MAX_PROPERTIES:
+            break
+        key = PyBytes_FromStringAndSize(<char *>&send.properties[key_at], key_size)
+        if key in stored or key in looked_for or not key.isalnum():
+            break
+        size = FIXED + body_size + field_size + 2 + properties_size
+        entry_size = ENTRY + size
+        if pos >= room_pos or index > room_index or pos + entry_size > stop_pos or entry_size > max_entry:
+            break
+        # The record and its entry.
+        offset = offsets[queue]
+        body = PyBytes_FromStringAndSize(<char *>(base + body_at), body_size)
+        record_crc = sum_crc32(body)
+        front = PyBytes_FromStringAndSize(NULL, ENTRY + FIXED)
+        to = <uint8_t *>PyBytes_AS_STRING(front) + ENTRY
+        put32(to, <uint32_t>size)
+        put32(to + 4, MAGIC_V1)
+        put32(to + 8, record_crc & 0x7FFFFFFF)
+        put32(to + 12, <uint32_t>queue)
+        put32(to + 16, <uint32_t>send.number[7])
+        put64(to + 20, offset)
+        put64(to + 28, pos + ENTRY)
+        put32(to + 36, <uint32_t>send.number[5])
+        put64(to + 40, send.number[6])
+        memcpy(to + 48, PyBytes_AS_STRING(born_host), 8)
+        put64(to + 56, now)
+        memcpy(to + 64, PyBytes_AS_STRING(store_host), 8)
+        put32(to + 72, <uint32_t>send.number[9])
+        put64(to + 76, 0)
+        put32(to + 84, <uint32_t>body_size)
+        body_crc = crc_small(to, FIXED, channel)
+        body_crc = sum_crc32(body, body_crc)
+        texts = PyBytes_FromStringAndSize(NULL, field_size + 2 + properties_size)
+        to = <uint8_t *>PyBytes_AS_STRING(texts)
+        memcpy(to, PyBytes_AS_STRING(field), field_size)
+        to[field_size] = properties_size >> 8
+        to[field_size + 1] = properties_size & 255
+        memcpy(to + field_size + 2, send.properties, send.properties_size)
+        memcpy(to + field_size + 2 + send.properties_size, PyBytes_AS_STRING(added), added_size)
+        body_crc = crc_small(to, field_size + 2 + properties_size, body_crc)
+        put64(link, index)
+        put64(link + 8, term)
+        put32(link + 16, body_crc)
+        next_chain = crc_small(link, 20, chain)
+        to = <uint8_t *>PyBytes_AS_STRING(front)
+        put32(to, 1)
+        put32(to + 4, <uint32_t>entry_size)
+        put64(to + 8, index)
+        put64(to + 16, term)
+        put64(to + 24, pos)
+        put32(to + 32, channel)
+        put32(to + 36, next_chain)
+        put32(to + 40, body_crc)
+        put32(to + 44, <uint32_t>size)
+        # Its answer.
+        text_size = snprintf(
+            text,
+            ANSWER_ROOM,
+            b'%016llX","queueId":"%lld","queueOffset":"%lld","transactionId":"%s"},"flag":1,"language":"JAVA"'
+            b',"opaque":%lld%s',
+            <unsigned long long>(pos + ENTRY),
+            <long long>queue,
+            <long long>offset,
+            PyBytes_AS_STRING(key),
+            <long long>send.opaque,
+            PyBytes_AS_STRING(tail),
+        )
+        if text_size <= 0 or text_size >= ANSWER_ROOM:
+            break
+        answer = PyBytes_FromStringAndSize(NULL, 8 + head_size + hex_size + text_size)
+        to = <uint8_t *>PyBytes_AS_STRING(answer)
+        put32(to, <uint32_t>(4 + head_size + hex_size + text_size))
+        put32(to + 4, <uint32_t>(head_size + hex_size + text_size))
+        memcpy(to + 8, PyBytes_AS_STRING(head), head_size)
+        memcpy(to + 8 + head_size, PyBytes_AS_STRING(host_hex), hex_size)
+        memcpy(to + 8 + head_size + hex_size, text, text_size)
+        # From here on nothing fails but for want of memory, as in the Python twin.
+        parts.append(front)
+        parts.append(body)
+        parts.append(texts)
+        sizes.append(entry_size)
+        frames.append(answer)
+        opaques.append(send.opaque)
+        costs.append(length + OVERHEAD)
+        offsets[queue] = offset + 1
+        puts.messages += 1
+        puts.size += size
+        index += 1
+        pos += entry_size
+        chain = next_chain
+        at = stop
+        run.index, run.pos, run.chain = index, pos, chain
+    return at
+
+
+# -- a follower's check -----------------------------------------------------------------------------------
+
+
+def check_run(bytes data, first_index, last_index, first_pos, lowest, highest, previous_chain, run):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef list sizes = run.sizes, terms = run.terms, chains = run.chains, remaining = run.remaining
+    cdef int64_t total = PyBytes_GET_SIZE(data), offset = 0, end, index, last, pos, term, before, max_term
+    cdef bint known = previous_chain is not None
+    cdef uint32_t chain, channel, body_crc, left = 0, chain_before = 0
+    cdef int64_t size
+    cdef uint8_t link[20]
+    cdef const uint8_t *p
+    try:
+        index, last, pos = first_index, last_index, first_pos
+        before, max_term = lowest, highest
+        if known:
+            chain_before = previous_chain
+    except OverflowError:
+        return False
+    if pos > 1LL << 62:
+        return False
+    view = memoryview(data)
+    while offset < total:
+        if total - offset < ENTRY:
+            return False
+        p = base + offset
+        size = <int32_t>get32(p + 4)
+        term = <int64_t>get64(p + 16)
+        channel = get32(p + 32)
+        chain = get32(p + 36)
+        body_crc = get32(p + 40)
+        end = offset + size
+        if (
+            get32(p) != 1
+            or <int64_t>get64(p + 8) != index
+            or <int64_t>get64(p + 24) != pos + offset
+            or size != <int64_t><int32_t>get32(p + 44) + ENTRY
+            or size < ENTRY
+            or size > MAX_ENTRY
+            or end > total
+            or not before <= term <= max_term
+        ):
+            return False
+        if <uint32_t>sum_crc32(view[offset + ENTRY : end], channel if channel >> COVERED_SHIFT else 0) != body_crc:
+            return False
+        if known:
+            put64(link, index)
+            put64(link + 8, term)
+            put32(link + 16, body_crc)
+            if crc_small(link, 20, chain_before) != chain:
+                return False
+        left = channel & 0xFFFFFF
+        if channel >> 24 & 0x7F == KIND_CONFIG:
+            run.configs.append(index)
+        sizes.append(size)
+        terms.append(term)
+        chains.append(chain)
+        remaining.append(left)
+        known = True
+        chain_before = chain
+        before = term
+        index += 1
+        offset = end
+    return index == last + 1 and left == 0
+
+
+# -- committed entries to queues --------------------------------------------------------------------------
+
+
+def dispatch(
+    bytes data,
+    int64_t at,
+    int64_t count,
+    int64_t pos,
+    by_raw_topic,
+    tag_codes,
+    bytes timer_topic,
+    int64_t store_time,
+    dict touched,
+):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef int64_t total = PyBytes_GET_SIZE(data), done = 0, size, end, topic_at, properties_at, time, offset
+    cdef uint32_t sys_flag
+    cdef int64_t body_size
+    cdef int32_t queue_id
+    cdef const uint8_t *p
+    cdef const uint8_t *last_topic = NULL
+    cdef const uint8_t *tag_end
+    cdef Py_ssize_t last_size = -1, topic_size, found
+    cdef uint8_t unit[20]
+    cdef bytearray units
+    queues = None
+    while done < count:
+        if total - at < ENTRY + MIN_RECORD:
+            break
+        p = base + at
+        size = <int32_t>get32(p + 4)
+        end = at + size
+        if p[32] & 0x7F != KIND_MESSAGE or size < ENTRY + MIN_RECORD or end > total:
+            break
+        sys_flag = get32(p + ENTRY + 36)
+        body_size = <int32_t>get32(p + ENTRY + 84)
+        topic_at = at + ENTRY + FIXED + body_size
+        if get32(p + ENTRY + 4) != MAGIC_V1 or sys_flag & SPECIAL_FLAGS or body_size < 0 or topic_at >= end:
+            break
+        topic_size = base[topic_at]
+        properties_at = topic_at + 3 + topic_size
+        if properties_at > end:
+            break
+        if topic_size != last_size or memcmp(base + topic_at + 1, last_topic, topic_size) != 0:
+            raw = PyBytes_FromStringAndSize(<char *>(base + topic_at + 1), topic_size)
+            if raw == timer_topic:
+                break
+            queues = by_raw_topic.get(raw)
+            if queues is None:
+                break
+            last_topic, last_size = base + topic_at + 1, topic_size
+        queue_id = <int32_t>get32(p + ENTRY + 12)
+        queue = queues.get(queue_id)
+        if queue is None:
+            break
+        found = find(base + properties_at, end - properties_at, b"TAGS\x01", 5)
+        code = 0
+        if found >= 0:
+            if found and base[properties_at + found - 1] != 2:
+                break
+            found += properties_at + 5
+            tag_end = <const uint8_t *>memchr(base + found, 2, end - found)
+            if tag_end == NULL or tag_end == base + found:
+                break
+            code = tag_codes.get(PyBytes_FromStringAndSize(<char *>(base + found), tag_end - (base + found)))
+            if code is None:
+                break
+        bounds = queue.bounds
+        offset = <int64_t>get64(p + ENTRY + 20)
+        if bounds.next != offset:
+            break
+        time = <int64_t>get64(p + ENTRY + 56)
+        if time > store_time:
+            store_time = time
+        if offset == 0:
+            bounds.first_position = pos + at + ENTRY
+        put64(unit, pos + at + ENTRY)
+        put32(unit + 8, <uint32_t>(size - ENTRY))
+        put64(unit + 12, <uint64_t><int64_t>code)
+        units = queue.tail
+        units += PyBytes_FromStringAndSize(<char *>unit, 20)
+        bounds.next = offset + 1
+        touched[queue] = None
+        done += 1
+        at = end
+    return done, at, store_time

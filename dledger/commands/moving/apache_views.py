@@ -1,0 +1,198 @@
+"""ConsumeQueues and IndexFiles as Apache's brokers build them from their log. Blocking.
+
+They need not be exported to be there some day, but a broker that starts without them sets the progress of
+its delay
+levels back to the end of queues that it takes for empty, dispatches from the log only when the next entry
+is committed
+(5.4), and never indexes what lies before the end of its ConsumeQueues.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, parse_levels
+from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
+from dledger.commands.moving.staging import MovingFailed
+from dledger.formats.consume_queue import FILE_SIZE, UNIT, UNIT_SIZE
+from dledger.formats.index_file import (
+    SLOTS,
+    UNITS,
+    IndexFileWriter,
+    file_size,
+    key_hash,
+    message_keys,
+)
+from dledger.formats.message_ids import java_hash
+from dledger.formats.properties import TAGS, find_property
+from dledger.formats.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
+from dledger.formats.store_files import segment_name
+
+QUEUES_DIR, KEYS_DIR = "consumequeue", "index"
+PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
+"""Unit in front of the first message of a queue that does not begin at 0 (fillPreBlank)."""
+BUFFERED_UNITS = 200_000
+_TAGS = TAGS.encode()
+
+
+@dataclass(frozen=True)
+class ApacheSizes:
+    """What a broker of Apache's is configured with: its files must have these sizes."""
+
+    queue_file: int = FILE_SIZE
+    slots: int = SLOTS
+    units: int = UNITS
+    segment: int | None = None
+    levels_ms: tuple[int, ...] = parse_levels(DEFAULT_LEVELS)
+
+
+def read_sizes(path: str) -> ApacheSizes:
+    """From a broker.conf of Apache's; MovingFailed for a value that is no number."""
+    values = {}
+    for line in Path(path).read_text().splitlines():
+        name, separator, value = line.strip().partition("=")
+        if separator and not name.startswith("#"):
+            values[name.strip()] = value.strip()
+    segment = values.get("mappedFileSizeCommitLog", values.get("mapedFileSizeCommitLog"))
+    queue_file = values.get("mappedFileSizeConsumeQueue", values.get("mapedFileSizeConsumeQueue", FILE_SIZE))
+    try:
+        return ApacheSizes(
+            # MessageStoreConfig.getMappedFileSizeConsumeQueue rounds up to whole units.
+            -(-int(queue_file) // UNIT_SIZE) * UNIT_SIZE,
+            int(values.get("maxHashSlotNum", SLOTS)),
+            int(values.get("maxIndexNum", UNITS)),
+            None if segment is None else int(segment),
+            parse_levels(values.get("messageDelayLevel", DEFAULT_LEVELS)),
+        )
+    except ValueError as error:
+        raise MovingFailed(f"{path}: {error}") from error
+
+
+class ApacheViews:
+    """Builds the same files below several roots."""
+
+    def __init__(self, roots: Sequence[str], sizes: ApacheSizes) -> None:
+        self._roots = list(roots)
+        self._sizes = sizes
+        self._queues: dict[tuple[str, int], tuple[int, bytearray]] = {}
+        """Queue -> offset of the first unit that waits, and what waits."""
+        self._begun: set[tuple[str, int]] = set()
+        self._waiting = 0
+        self._written: dict[str, None] = {}
+        """Files of queues, in order of their first write: fsynced at the end."""
+        self._writer: IndexFileWriter | None = None
+        self._maps: list[mmap.mmap] = []
+        self._last_name = ""
+
+    def add(self, record: Record) -> None:
+        """The next message of the log."""
+        kind = record.sys_flag & TRANSACTION_MASK
+        properties = record.properties.encode()
+        if kind in (0, TRANSACTION_COMMIT):
+            self._queue(record, properties)
+            for key in message_keys(properties):
+                self._index(key_hash(record.topic, key), record.physical_offset, record.store_timestamp)
+
+    def _queue(self, record: Record, properties: bytes) -> None:
+        if record.topic == SCHEDULE_TOPIC:
+            levels = self._sizes.levels_ms
+            code = record.store_timestamp + levels[min(max(record.queue_id, 0), len(levels) - 1)]
+        else:
+            tags = find_property(properties, _TAGS)
+            code = java_hash(tags.decode(errors="replace")) if tags else 0
+        queue = (record.topic, record.queue_id)
+        known = self._queues.get(queue)
+        if known is None:
+            known = self._queues[queue] = (record.queue_offset, bytearray())
+        known[1].extend(UNIT.pack(record.physical_offset, record.size, code))
+        self._waiting += 1
+        if self._waiting >= BUFFERED_UNITS:
+            self._flush_queues()
+
+    def _flush_queues(self) -> None:
+        size = self._sizes.queue_file
+        for (topic, queue_id), (first, data) in self._queues.items():
+            at, view = first * UNIT_SIZE, memoryview(data)
+            if (topic, queue_id) not in self._begun:
+                self._begun.add((topic, queue_id))
+                filler = PRE_BLANK * (at % size // UNIT_SIZE)
+                if filler:
+                    self._write_queue(topic, queue_id, at - at % size, filler)
+            while view:
+                room = size - at % size
+                self._write_queue(topic, queue_id, at, view[:room])
+                at += len(view[:room])
+                view = view[room:]
+        self._queues, self._waiting = {}, 0
+
+    def _write_queue(self, topic: str, queue_id: int, at: int, data: bytes | memoryview) -> None:
+        size = self._sizes.queue_file
+        for root in self._roots:
+            rest, place = memoryview(data), at % size
+            directory = f"{root}/{QUEUES_DIR}/{topic}/{queue_id}"
+            os.makedirs(directory, exist_ok=True)
+            path = f"{directory}/{segment_name(at - at % size)}"
+            self._written[path] = None
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                os.ftruncate(fd, size)
+                while rest:
+                    written = os.pwrite(fd, rest, place)
+                    rest, place = rest[written:], place + written
+            finally:
+                os.close(fd)
+
+    def _index(self, hashed: int, position: int, store_ms: int) -> None:
+        writer = self._writer
+        if writer is None or writer.full:
+            writer = self._writer = self._next_file(store_ms, writer)
+        writer.put(hashed, position, store_ms)
+
+    def _next_file(self, store_ms: int, before: IndexFileWriter | None) -> IndexFileWriter:
+        self._close_maps()
+        name = (
+            datetime.fromtimestamp(store_ms / 1000, UTC).strftime("%Y%m%d%H%M%S") + f"{store_ms % 1000:03d}"
+        )
+        if name <= self._last_name:
+            name = str(int(self._last_name) + 1)
+        self._last_name = name
+        size = file_size(self._sizes.slots, self._sizes.units)
+        for root in self._roots:
+            os.makedirs(f"{root}/{KEYS_DIR}", exist_ok=True)
+            fd = os.open(f"{root}/{KEYS_DIR}/{name}", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                os.ftruncate(fd, size)
+                self._maps.append(mmap.mmap(fd, size))
+            finally:
+                os.close(fd)
+        maps = self._maps[:]
+
+        def write(at: int, data: bytes) -> None:
+            for one in maps:
+                one[at : at + len(data)] = data
+
+        return IndexFileWriter(
+            write, self._sizes.slots, self._sizes.units, None if before is None else before.header
+        )
+
+    def _close_maps(self) -> None:
+        for one in self._maps:
+            one.flush()
+            one.close()
+        self._maps = []
+
+    def close(self) -> None:
+        """Everything is written and durable."""
+        self._flush_queues()
+        for path in self._written:
+            fd = os.open(path, os.O_RDWR)
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+        self._close_maps()

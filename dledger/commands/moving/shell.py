@@ -1,0 +1,334 @@
+"""`dledger import SOURCE STORE...`, `dledger export STORE TARGET...` and `dledger mirror OLD NEW`.
+
+Exit codes: 0 done, 1 not done (the text says why and what to do), 2 wrong usage, 3 done, but the audit of
+what was
+written found something. Progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dledger.admin import AsyncAdminClient
+from dledger.audit.findings import Severity
+from dledger.audit.local import audit_stores
+from dledger.audit.report import Report
+from dledger.client import AsyncProducer, ClientError
+from dledger.commands.moving.apache_views import ApacheSizes, read_sizes
+from dledger.commands.moving.exporting import ExportRequest, export_store
+from dledger.commands.moving.importing import (
+    CHECKPOINT_BYTES,
+    Request,
+    import_stores,
+)
+from dledger.commands.moving.mirror import Mirror, Mirrored, all_topics
+from dledger.commands.moving.progress import Progress
+from dledger.commands.moving.source_log import SourceUnusable
+from dledger.commands.moving.staging import MovingFailed, Target
+from dledger.config import NodeConfig
+from dledger.files.offline import InstallUnfinished, StoreUnreadable
+from dledger.runtime import Env
+from dledger.runtime.env import production_env
+
+EXIT_NOT_DONE, EXIT_FINDINGS, EXIT_INTERRUPTED = 1, 3, 130
+TOLD_EVERY_S = 60.0
+"""How often the same trouble is told."""
+MAX_TOLD = 1000
+"""Texts that are remembered for that."""
+SEGMENT_SIZE = NodeConfig.__dataclass_fields__["segment_size"].default
+
+
+def import_command(argv: Sequence[str]) -> int:
+    """`dledger import`; the exit code of the process."""
+    parser = argparse.ArgumentParser(
+        prog="dledger import",
+        description="Make the stores of a new broker group from the store of a broker of Apache RocketMQ, "
+        "which must not run: a CommitLog, a DLedger log, or one behind the other. A run that was cut short "
+        "goes on when the same command is given again.",
+    )
+    parser.add_argument("source", help="storePathRootDir of the old broker")
+    _stores(parser, "stores", "storePathRootDir of each member of the new group")
+    parser.add_argument("--group", required=True, help="dLegerGroup of the new group")
+    parser.add_argument(
+        "--segment-size",
+        type=int,
+        default=SEGMENT_SIZE,
+        metavar="BYTES",
+        help="mapedFileSizeCommitLog of the new group (default %(default)s)",
+    )
+    parser.add_argument(
+        "--commitlog",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where CommitLog files are, if not in SOURCE/commitlog; once for each path",
+    )
+    parser.add_argument(
+        "--replica",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="store of another member of the old DLedger group: refuse where that one is ahead of SOURCE",
+    )
+    parser.add_argument(
+        "--unclean",
+        action="store_true",
+        help="the old broker was killed and cannot be started: take what its log holds",
+    )
+    _common(parser, ["pop"])
+    args = parser.parse_args(argv)
+    try:
+        targets = _targets(args.stores)
+        request = Request(
+            args.source,
+            targets,
+            args.group,
+            args.segment_size,
+            tuple(args.commitlog),
+            tuple(args.replica),
+            frozenset(args.leave),
+            args.unclean,
+            args.checkpoint,
+        )
+        if args.segment_size % 4096 or args.segment_size < 8192:
+            raise ValueError(f"--segment-size {args.segment_size}: a multiple of 4096, and at least 8192")
+    except ValueError as error:
+        parser.error(str(error))
+    env = production_env()
+    progress = Progress("dledger import", quiet=args.quiet)
+    return _run(
+        env,
+        args,
+        "import",
+        lambda: asdict(import_stores(env.files, env.ids, request, progress)),
+        [target.root for target in targets],
+    )
+
+
+def export_command(argv: Sequence[str]) -> int:
+    """`dledger export`; the exit code of the process."""
+    parser = argparse.ArgumentParser(
+        prog="dledger export",
+        description="Make the stores of a group of Apache RocketMQ's brokers in DLedger mode from the store "
+        "of a broker of ours, which must not run. A run that was cut short goes on when the same command is "
+        "given again.",
+    )
+    parser.add_argument("store", help="storePathRootDir of the member that is furthest")
+    _stores(parser, "targets", "storePathRootDir of each member of Apache's group")
+    parser.add_argument(
+        "--broker-conf",
+        metavar="FILE",
+        help="broker.conf of Apache's brokers, for the sizes of their files (default: theirs)",
+    )
+    _common(parser, ["accounts", "pop", "timers", "transactions"])
+    args = parser.parse_args(argv)
+    try:
+        targets = _targets(args.targets)
+        sizes = read_sizes(args.broker_conf) if args.broker_conf else ApacheSizes()
+    except (ValueError, OSError, MovingFailed) as error:
+        parser.error(str(error))
+    env = production_env()
+    request = ExportRequest(args.store, targets, frozenset(args.leave), args.checkpoint, sizes)
+    progress = Progress("dledger export", quiet=args.quiet)
+    return _run(
+        env,
+        args,
+        "export",
+        lambda: asdict(export_store(env.files, request, progress)),
+        [target.root for target in targets],
+    )
+
+
+def mirror_command(argv: Sequence[str]) -> int:
+    """`dledger mirror`; the exit code of the process."""
+    parser = argparse.ArgumentParser(
+        prog="dledger mirror",
+        description="Copy topics of one cluster to another while both run. Started again, it goes on where "
+        "the new cluster says that it was. Ctrl-C ends it.",
+    )
+    parser.add_argument("old", help="NameServer addresses of the old cluster, with ; between")
+    parser.add_argument("new", help="NameServer addresses of the new cluster")
+    parser.add_argument(
+        "--topic", action="append", default=[], help="a topic to copy (default: all of applications)"
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        help="a consumer group whose offsets are translated: at the end, and every --every seconds",
+    )
+    parser.add_argument("--once", action="store_true", help="end when all is copied that is there now")
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds between two reports (default %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    args = parser.parse_args(argv)
+    if args.every < 0.1:
+        parser.error("--every: at least 0.1")
+    try:
+        done = asyncio.run(_mirror(args))
+    except (MovingFailed, ClientError) as error:
+        if args.json:
+            print(json.dumps({"done": False, "error": str(error)}))
+        print(f"dledger mirror: {error}", file=sys.stderr)
+        return EXIT_NOT_DONE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    if args.json:
+        print(json.dumps({"done": True} | asdict(done)))
+    else:
+        print(f"{done.copied} messages of {len(done.topics)} topics copied, {done.behind} are not yet")
+        for group, queues in done.offsets.items():
+            print(f"offsets of {group} set in {queues} queues")
+    return 0
+
+
+async def _mirror(args: argparse.Namespace) -> Mirrored:
+    async with (
+        AsyncAdminClient(args.old) as old,
+        AsyncAdminClient(args.new) as new,
+        AsyncProducer("dledger-mirror", args.new) as producer,
+    ):
+        tell = _told_once_in_a_while()
+        mirror = Mirror(old, new, producer, tell)
+        topics = args.topic or await all_topics(old)
+        await mirror.prepare(topics)
+        done = Mirrored(topics)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(mirror.run(once=args.once), name="mirror")
+                while not task.done():
+                    await asyncio.wait([task], timeout=args.every)
+                    try:
+                        await _report(mirror, args.group, done)
+                    except ClientError as error:  # the next report may get through, the copies go on
+                        if task.done():
+                            raise
+                        tell(f"offsets: {error}")
+        except ExceptionGroup as several:
+            first: Exception = several
+            while isinstance(first, ExceptionGroup):
+                first = first.exceptions[0]
+            raise first from several
+        return done
+
+
+async def _report(mirror: Mirror, groups: Sequence[str], done: Mirrored) -> None:
+    for group, queues in (await mirror.move_offsets(groups)).items():
+        done.offsets[group] = done.offsets.get(group, 0) + queues
+    done.copied = sum(queue.copied for queue in mirror.queues)
+    done.behind = sum(queue.behind for queue in mirror.queues)
+    done.lost = sum(queue.lost for queue in mirror.queues)
+    lost = f", {done.lost} were gone before they were copied" if done.lost else ""
+    print(f"dledger mirror: {done.copied} copied, {done.behind} behind{lost}", file=sys.stderr)
+
+
+def _told_once_in_a_while() -> Callable[[str], None]:
+    said: dict[str, float] = {}
+
+    def tell(text: str) -> None:
+        now = time.monotonic()
+        if now - said.get(text, -TOLD_EVERY_S) >= TOLD_EVERY_S:
+            if len(said) >= MAX_TOLD:
+                said.clear()
+            said[text] = now
+            print(f"dledger mirror: {text}", file=sys.stderr)
+
+    return tell
+
+
+def _stores(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(
+        name,
+        nargs="+",
+        metavar="[ID=]DIR",
+        help=f"{text}; ids are n0, n1, ... in the order given, or stand before it",
+    )
+
+
+def _common(parser: argparse.ArgumentParser, leavable: list[str]) -> None:
+    parser.add_argument(
+        "--leave",
+        action="append",
+        default=[],
+        choices=leavable,
+        help="what is under way and cannot be taken over: leave it behind, knowing that it is lost",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=int,
+        default=CHECKPOINT_BYTES,
+        metavar="BYTES",
+        help="how much is written between two points from which a cut run goes on (default %(default)s)",
+    )
+    parser.add_argument("--no-audit", action="store_true", help="do not audit what was written")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def _targets(words: Sequence[str]) -> tuple[Target, ...]:
+    targets: list[Target] = []
+    for number, word in enumerate(words):
+        node, separator, root = word.partition("=")
+        if not separator or "/" in node:
+            node, root = f"n{number}", word
+        if not node or not root or node in {target.node for target in targets}:
+            raise ValueError(f"{word}: an id of its own and a directory are expected, as n0=/data/n0")
+        targets.append(Target(node, root.rstrip("/") or "/"))
+    if len({target.root for target in targets}) < len(targets):
+        raise ValueError("a directory is given twice")
+    return tuple(targets)
+
+
+def _run(env: Env, args: argparse.Namespace, name: str, work: Any, roots: list[str]) -> int:
+    try:
+        result: dict[str, Any] = work()
+        report = None if args.no_audit else asyncio.run(audit_stores(env, roots))
+    except (MovingFailed, SourceUnusable, StoreUnreadable, InstallUnfinished, OSError) as error:
+        if args.json:
+            print(json.dumps({"done": False, "error": str(error)}))
+        print(f"dledger {name}: {error}", file=sys.stderr)
+        return EXIT_NOT_DONE
+    except KeyboardInterrupt:
+        print(f"dledger {name}: interrupted; the same command goes on where this one was", file=sys.stderr)
+        return EXIT_NOT_DONE
+    finally:
+        env.workers.close()
+    return _tell(args, name, result, report)
+
+
+def _tell(args: argparse.Namespace, name: str, result: dict[str, Any], report: Report | None) -> int:
+    if report is not None:
+        result["audit"] = {
+            "entries": report.entries,
+            "findings": [one.as_json() for one in report.ordered() if one.severity > Severity.INFO],
+            "verdict": report.as_json()["verdict"],
+        }
+    bad = report is not None and report.exit_code > 0
+    if args.json:
+        print(json.dumps({"done": True} | result))
+    else:
+        for key, value in result.items():
+            if value not in ([], {}, False, -1) and key != "audit":
+                shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+                print(f"{key.replace('_', ' ')}: {shown}")
+        if report is not None:
+            print(
+                f"audit: {result['audit']['verdict']}, {report.entries} entries of {len(report.replicas)} "
+                "stores"
+            )
+            for line in report.ordered():
+                if line.severity > Severity.INFO:
+                    print(f"  {line.code} {line.replica} {line.detail}")
+    return EXIT_FINDINGS if bad else 0

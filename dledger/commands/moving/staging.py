@@ -1,0 +1,162 @@
+"""Stores under way: where they are written, what is noted so that a cut run goes on, how they get their
+names.
+Blocking."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dledger.formats.store_files import IMPORTING_DIR, CorruptFile, decode_json, encode_json
+from dledger.runtime import File, Files
+from dledger.runtime.atomic_file import read_file, replace_file
+
+PLAN_FILE, PROGRESS_FILE, LOCK_FILE = "moving-plan", "moving-progress", "moving-lock"
+
+
+class MovingFailed(Exception):
+    """There is no import or export, or it is not finished; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A store to be made. `root`: its storePathRootDir."""
+
+    node: str
+    root: str
+
+    @property
+    def staging(self) -> str:
+        """Where it is written."""
+        return f"{self.root}/{IMPORTING_DIR}"
+
+    @property
+    def final(self) -> str:
+        """Where it is in the end."""
+        return f"{self.root}/dledger-{self.node}"
+
+
+class Staging:
+    """The stores of one run. Plan, progress and lock are in the first one, which gets its name last."""
+
+    def __init__(self, files: Files, targets: Sequence[Target], asked: Mapping[str, object]) -> None:
+        """`asked`: what tells this run from another one."""
+        self._files = files
+        self._targets = tuple(targets)
+        self._first = targets[0]
+        self._asked = dict(asked) | {
+            "targets": [[target.node, os.path.abspath(target.root)] for target in targets]
+        }
+        self._lock: File | None = None
+
+    @property
+    def directories(self) -> str:
+        """For a message: what to remove to begin anew."""
+        return " ".join(target.staging for target in self._targets)
+
+    def finished(self) -> dict[str, Any] | None:
+        """The plan of a run that only has to be tidied up."""
+        return self._read(f"{self._first.final}/{PLAN_FILE}")
+
+    def under_way(self) -> dict[str, Any] | None:
+        """The plan of a run that was cut short; the lock is taken. MovingFailed when it is another one."""
+        plan = self._read(f"{self._first.staging}/{PLAN_FILE}")
+        if plan is not None:
+            self._take_lock()
+        return plan
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        data = read_file(self._files, path)
+        if data is None:
+            return None
+        try:
+            plan = decode_json(data)
+        except CorruptFile as error:
+            raise MovingFailed(f"{path}: {error}: remove {self.directories} and begin anew") from error
+        if plan["asked"] != self._asked:
+            raise MovingFailed(
+                f"{self._first.root}: another run is under way there, asked for with {plan['asked']}. "
+                "Finish it "
+                f"with the same arguments, or remove {self.directories}"
+            )
+        return plan
+
+    def check_empty(self) -> None:
+        """MovingFailed for a directory that holds something."""
+        for target in self._targets:
+            there = [name for name in self._files.listdir(target.root) if name != IMPORTING_DIR]
+            if there:
+                raise MovingFailed(
+                    f"{target.root} is not empty ({', '.join(sorted(there)[:3])}): a store to be made "
+                    "needs a "
+                    "directory of its own"
+                )
+
+    def check_room(self, wanted: int) -> None:
+        """MovingFailed where a file system has less room than `wanted` bytes for each store on it."""
+        shares: dict[int, list[str]] = {}
+        for target in self._targets:
+            self._files.mkdir(target.root)
+            shares.setdefault(os.stat(target.root).st_dev, []).append(target.root)
+        for there in shares.values():
+            free, needed = self._files.usage(there[0]).free, wanted * len(there)
+            if free < needed:
+                raise MovingFailed(
+                    f"{there[0]}: {needed} bytes are needed there ({len(there)} stores), {free} are free. "
+                    "Nothing was written"
+                )
+
+    def begin(self, plan: dict[str, Any]) -> None:
+        """Note what is to be done, before anything is written."""
+        for target in self._targets:
+            self._files.rmtree(target.staging)
+            self._files.mkdir(target.staging)
+        self._take_lock()
+        self.note_plan(plan)
+
+    def note_plan(self, plan: dict[str, Any]) -> None:
+        """Replace the plan, durably."""
+        plan["asked"] = self._asked
+        replace_file(self._files, f"{self._first.staging}/{PLAN_FILE}", encode_json(plan))
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock = self._files.lock(f"{self._first.staging}/{LOCK_FILE}")
+        except BlockingIOError as error:
+            raise MovingFailed(f"{self._first.root}: another process writes there") from error
+
+    def progress(self) -> dict[str, Any] | None:
+        """What was noted last; None before anything was."""
+        data = read_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}")
+        return None if data is None else decode_json(data)
+
+    def note_progress(self, value: dict[str, object]) -> None:
+        """How far everything is durable."""
+        replace_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}", encode_json(value))
+
+    def to_write(self) -> list[Target]:
+        """Those that have not got their names yet."""
+        return [target for target in self._targets if not self._files.exists(target.final)]
+
+    def publish(self) -> None:
+        """Give the stores their names, the first one last."""
+        for target in reversed(self.to_write()):
+            self._files.rename(target.staging, target.final)
+            self._files.sync_dir(target.root)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what was noted; the plan last."""
+        final = self._first.final
+        for name in (PROGRESS_FILE, LOCK_FILE, PLAN_FILE):
+            if self._files.exists(f"{final}/{name}"):
+                self._files.unlink(f"{final}/{name}")
+                self._files.sync_dir(final)
+
+    def close(self) -> None:
+        """Let others in."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
