@@ -394,7 +394,7 @@ def test_many_are_asked_for_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
             await until(lambda: len(producer.notices) == 20)
             asked = [int(fields["tranStateTableOffset"]) for _, fields in producer.notices]
             assert sorted(asked) == list(range(20))
-            assert {row.checks for row in is_open(world).values()} == {1}
+            await until(lambda: {row.checks for row in is_open(world).values()} == {1})  # applied
 
     run(test)
 

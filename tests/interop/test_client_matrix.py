@@ -25,15 +25,16 @@ from tests.interop.conftest import ClientKind, Driver, java_client, judge_order
 pytestmark = pytest.mark.interop
 
 QUICK = range(800)
-QUICK_MS = 50
+QUICK_MS = 100
 SLOW = range(60)
-SLOW_MS = 500
+SLOW_MS = 800
 START_S = 150
 """Until the first message is with every consumer: six programs start at once."""
-END_S = 150
-"""The minute of the outage ends while its first messages wait for their third try, 100 s after the first."""
+END_S = 280
+"""The minute of the outage ends while its first messages wait for their third try, 100 s after the first. With
+a try more, as nobody took one back, it takes three minutes."""
 FAST_POLL_MS = 1000
-MOST_AGAIN = {"reset": len(SLOW)}
+MOST_AGAIN = {"reset": len(SLOW) + 40}
 """Deliveries of a try beyond its first one, by mode; of each other mode AGAIN."""
 AGAIN = 40
 LATER = {"query": ("viewed", 10), "ask": ("replied", 40), "reset": ("received", len(SLOW))}
@@ -182,7 +183,7 @@ def begun(client: Client) -> list[str]:
     """Modes of which nothing was seen yet."""
     first = {"query": "viewed", "ask": "replied", "mixed": "acked", "send": "acked"}
     return [
-        f"{client.name} {mode.name} {member}"
+        f"{client.name} {mode.name} {member}: {client.said(mode, 'ready')[-1:]} {client.said(mode, 'fatal')}"
         for mode, member in client.places
         if not client.said(mode, first.get(mode.name, "received"), None if mode.members > 1 else member)
     ]

@@ -90,8 +90,10 @@ public class JavaDriver {
             for (String each : args[2].split(",")) {
                 String[] words = each.split(":");
                 JavaDriver driver = new JavaDriver(namesrv, words[1], words[2], pollMs, ",\"of\":" + threads.size());
-                // One client for all of the process, and one more for a group's second member.
-                driver.instance = "many" + ProcessHandle.current().pid() + "_" + members.merge(words[2], 1, Integer::sum);
+                // One client for all of the process, one more for a group's second member, and one for lite pull: where
+                // queues come to that while it starts, as another consumer's rebalance serves it too, it does not pull.
+                driver.instance = "many" + ProcessHandle.current().pid() + "_" + members.merge(words[2], 1, Integer::sum)
+                    + (words[0].equals("pull") ? words[0] : "");
                 if (words.length > 3) {
                     driver.count = Integer.parseInt(words[3]);
                     driver.intervalMs = Integer.parseInt(words[4]);
