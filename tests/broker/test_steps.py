@@ -82,7 +82,7 @@ async def side_by_side(client: RemotingClient, config: BrokerConfig) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("load", "python", "c"), [(one_after_the_other, 1040, 860), (side_by_side, 66, 122)])
+@pytest.mark.parametrize(("load", "python", "c"), [(one_after_the_other, 1040, 860), (side_by_side, 72, 122)])
 def test_a_message_takes_no_more_steps_than_it_did(tmp_path: Path, load: Any, python: int, c: int) -> None:
     async def test() -> Steps:
         async with running(*configs(tmp_path, 3)) as (nodes, client):
