@@ -96,7 +96,7 @@ async def measure(
     """Load it for `seconds` behind a warm-up."""
     count = _Count(sender)
     async with asyncio.TaskGroup() as tasks:
-        paced = tasks.create_task(_paced(count, cell.rate)) if cell.rate else None
+        paced = tasks.create_task(_paced(count, cell.rate), name="pace") if cell.rate else None
         for _ in range(cell.window):
             _Slot(count).go()
         try:
