@@ -31,8 +31,8 @@ SLOW_MS = 800
 START_S = 150
 """Until the first message is with every consumer: six programs start at once."""
 END_S = 280
-"""The minute of the outage ends while its first messages wait for their third try, 100 s after the first. With
-a try more, as nobody took one back, it takes three minutes."""
+"""The minute of the outage ends while its first messages wait for their third try, 100 s after the first.
+With a try more, as nobody took one back, it takes three minutes."""
 FAST_POLL_MS = 1000
 MOST_AGAIN = {"reset": len(SLOW) + 40}
 """Deliveries of a try beyond its first one, by mode; of each other mode AGAIN."""
