@@ -42,7 +42,7 @@ from dledger.formats.properties import (
     PROPERTY_SEPARATOR,
     encode_properties,
 )
-from dledger.formats.record import MAX_TOPIC_V1, QUEUE_OFFSET_AT, decode_record, encode_record
+from dledger.formats.record import QUEUE_OFFSET_AT, decode_record, encode_record
 from dledger.formats.state import (
     MAX_INVISIBLE_MS,
     MAX_POP_MESSAGES,
@@ -286,18 +286,13 @@ class PopProcessor(LeaderService):
             raise RemotingError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
 
     def _make_retry_topic(self, writer: CommitLogWriter, topic: str, group: str) -> None:
-        """What a pop takes can come again: the topic for it is there before."""
+        """What a pop takes can come again: the topic for it is there before. Its name has at most 255
+        characters, as that of a group has at most 120 and that of a topic 127."""
         if retry_mark(topic) != "0":
             return
         name = (retry_topic_v2 if self._settings.now.retry_topic_v2 else retry_topic_v1)(topic, group)
         if writer.topic(name) is not None:
             return
-        if len(name) > MAX_TOPIC_V1:
-            raise RemotingError(
-                ResponseCode.INVALID_PARAMETER,
-                f"{name}: the retry topic of a group that pops would have {len(name)} characters: at most "
-                f"{MAX_TOPIC_V1}",
-            )
         if not writer.room:
             raise writer.refused
         self._creation.put_topic(writer, TopicConfig(name, 1, 1, READ_WRITE))

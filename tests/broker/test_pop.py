@@ -89,6 +89,27 @@ def test_what_is_acknowledged_does_not_come_again_and_the_rest_does(tmp_path: Pa
     run(test)
 
 
+@pytest.mark.parametrize("mark", ["_", "+"])
+def test_the_longest_names_pop_and_come_again(tmp_path: Path, mark: str) -> None:
+    """Their retry topic has 255 characters, and its records are those with two bytes for that."""
+
+    async def test() -> None:
+        async with leading(tmp_path, retry_topic_v2=mark == "+") as world:
+            topic, group = "T" * 127, "G" * 120
+            await fill(world, 1, topic=topic)
+            (first,) = await take(world, topic, consumerGroup=group, invisibleTime=SOON)
+            reply = await pop(world, topic, consumerGroup=group, pollTime=2000)
+            (one,) = popped(reply, topic, group)
+            assert one.topic == f"%RETRY%{group}{mark}{topic}" and len(one.topic) == 255
+            assert one.body == first.body and one.record.reconsume_times == 1 and one.record.topic == topic
+            assert (await ack(world, one, group)).code == 0
+            assert not world.broker.store.state[POPS].rows
+            (stored,) = (await world.pull(one.topic, 0)).records
+            assert stored.topic == one.topic
+
+    run(test)
+
+
 def test_a_message_that_fails_again_and_again_counts_its_times(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path, retry_topic_v2=True) as world:
@@ -391,7 +412,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
                 ({"invisibleTime": 1 << 40}, ResponseCode.INVALID_PARAMETER),
                 ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
                 ({"queue": 77}, ResponseCode.INVALID_PARAMETER),
-                ({"consumerGroup": "C" * 120}, ResponseCode.INVALID_PARAMETER),
+                ({"consumerGroup": "C" * 121}, ResponseCode.INVALID_PARAMETER),
             ):
                 assert (await pop(world, **more)).code == code, more  # type: ignore[arg-type]
             (one,) = await take(world)
