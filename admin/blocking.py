@@ -99,6 +99,7 @@ class BlockingOffsets(Face[Offsets]):
     clone = Blocking(Offsets.clone)
     brokers_of = Blocking(Offsets.brokers_of)
     address_of = Blocking(Offsets.address_of)
+    committed = Blocking(Offsets.committed)
 
 
 class BlockingMessages(Face[Messages]):
@@ -110,6 +111,7 @@ class BlockingMessages(Face[Messages]):
     pull = Blocking(Messages.pull)
     consume_directly = Blocking(Messages.consume_directly)
     track = Blocking(Messages.track)
+    redeliver = Blocking(Messages.redeliver)
 
 
 class BlockingBrokers(Face[Brokers]):

@@ -125,6 +125,8 @@ _NO_POOLS = {
 """Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
 What stands for the queue of sends is what waits for its commit."""
 P = TypeVar("P")
+BETWEEN_BROKERS = frozenset({RequestCode.TELL_CONSUMERS, RequestCode.CHECK_TRANSACTION_STATE})
+"""Requests of other brokers of the group."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
@@ -423,7 +425,7 @@ class Broker:
 
     def _authorize(self, connection: Connection, request: Request) -> None:
         # What brokers say to each other has no account; its processor asks where it comes from.
-        if self.access is not None and request.code != RequestCode.TELL_CONSUMERS:
+        if self.access is not None and request.code not in BETWEEN_BROKERS:
             self.access.check(connection, request)
 
     def _connection_lost(self, address: str) -> None:

@@ -209,6 +209,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.AUDIT_ENTRIES: ADMIN,
         RequestCode.AUDIT_UNITS: ADMIN,
         RequestCode.TELL_CONSUMERS: ADMIN,  # never asked: `Broker._authorize`
+        RequestCode.CHECK_TRANSACTION_STATE: ADMIN,  # the same
     }
 )
 """Request code -> what it needs. A code without a line is not answered by brokers."""

@@ -2,8 +2,8 @@
 
 A producer is connected to the brokers that its last route called leaders, and tells a new one of itself with
 its next heartbeat (30 s). Until then the leader has the other members pass its checks on, one after the
-other; those pass them no further. With access control they refuse that, as it has no account to sign with:
-then the producer is asked with the next check.
+other; those pass them no further. They take it from addresses of the group's brokers only, and ask for no
+account (`Broker._authorize`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class CheckRelay:
 
     def __init__(self, context: BrokerContext) -> None:
         self._clients = context.clients
+        self._origins = context.origins
 
     @handles(
         RequestCode.CHECK_TRANSACTION_STATE,
@@ -37,6 +38,8 @@ class CheckRelay:
     )
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
         """The leader looks for a producer of a group: pass its check on."""
+        if not self._origins.is_member(call.connection):
+            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group pass checks on")
         group = call.header.producerGroup
         connection = self._clients.a_producer(group)
         if connection is None:

@@ -197,9 +197,11 @@ def test_a_producer_at_another_member_is_asked_by_that(tmp_path: Path) -> None:
             assert not any(address == "c:1" for address, _, _ in passed_on)
 
             producer = a_producer(world)
-            answer = await world.call(
-                RequestCode.CHECK_TRANSACTION_STATE, RelayedCheckHeader("PG", 7, 8), body
-            )
+            check = RelayedCheckHeader("PG", 7, 8)
+            forged = await world.call(RequestCode.CHECK_TRANSACTION_STATE, check, body)
+            assert forged.code == ResponseCode.NO_PERMISSION and producer.notices == []
+            world.node.meta["n1"] = {"store_ip": world.connection.peer.partition(":")[0]}
+            answer = await world.call(RequestCode.CHECK_TRANSACTION_STATE, check, body)
             assert answer.code == 0
             code, told = producer.notices[-1]
             assert (code, told["tranStateTableOffset"], told["commitLogOffset"]) == (39, "7", "8")

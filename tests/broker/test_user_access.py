@@ -568,4 +568,4 @@ def test_every_code_says_what_it_does_to_which_resource() -> None:
     }
     assert plain <= ACTIONS.keys() <= RULES.keys()
     audits = {code for code, rule in RULES.items() if rule.admin} - ACTIONS.keys()
-    assert {RequestCode(code).name.partition("_")[0] for code in audits} == {"AUDIT", "TELL"}
+    assert {RequestCode(code).name.partition("_")[0] for code in audits} == {"AUDIT", "TELL", "CHECK"}

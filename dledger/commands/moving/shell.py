@@ -1,8 +1,7 @@
 """`dledger import SOURCE STORE...`, `dledger export STORE TARGET...` and `dledger mirror OLD NEW`.
 
 Exit codes: 0 done, 1 not done (the text says why and what to do), 2 wrong usage, 3 done, but the audit of
-what was
-written found something. Progress goes to standard error.
+what was written found something. Progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dledger.admin import AsyncAdminClient
 from dledger.audit.findings import Severity
-from dledger.audit.local import audit_stores
-from dledger.audit.report import Report
 from dledger.client import AsyncProducer, ClientError
 from dledger.commands.moving.apache_views import ApacheSizes, read_sizes
 from dledger.commands.moving.exporting import ExportRequest, export_store
@@ -36,6 +33,9 @@ from dledger.config import NodeConfig
 from dledger.files.offline import InstallUnfinished, StoreUnreadable
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+
+if TYPE_CHECKING:
+    from dledger.audit.report import Report
 
 EXIT_NOT_DONE, EXIT_FINDINGS, EXIT_INTERRUPTED = 1, 3, 130
 TOLD_EVERY_S = 60.0
@@ -294,7 +294,7 @@ def _targets(words: Sequence[str]) -> tuple[Target, ...]:
 def _run(env: Env, args: argparse.Namespace, name: str, work: Any, roots: list[str]) -> int:
     try:
         result: dict[str, Any] = work()
-        report = None if args.no_audit else asyncio.run(audit_stores(env, roots))
+        report = None if args.no_audit else _audit(env, roots)
     except (MovingFailed, SourceUnusable, StoreUnreadable, InstallUnfinished, OSError) as error:
         if args.json:
             print(json.dumps({"done": False, "error": str(error)}))
@@ -306,6 +306,12 @@ def _run(env: Env, args: argparse.Namespace, name: str, work: Any, roots: list[s
     finally:
         env.workers.close()
     return _tell(args, name, result, report)
+
+
+def _audit(env: Env, roots: list[str]) -> Report:
+    from dledger.audit.local import audit_stores  # needs the extra of brokers
+
+    return asyncio.run(audit_stores(env, roots))
 
 
 def _tell(args: argparse.Namespace, name: str, result: dict[str, Any], report: Report | None) -> int:
