@@ -214,7 +214,7 @@ class Clients:
         if not group.members and group.elsewhere:
             changed = group.subscribe(here.subscriptions)
             self.on_subscribed(here.groupName)
-        if changed or before != set(group.client_ids):
+        if changed or not group.client_ids or before != set(group.client_ids):
             self._tell_or_drop(group)
 
     def forget_elsewhere(self) -> None:

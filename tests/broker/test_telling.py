@@ -129,6 +129,8 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert broken.code == ResponseCode.SYSTEM_ERROR
         await tell(world, link, here("b", "c", "d"))
         assert await consumers(world) == ["b", "c"], "no more than the limit"
+        await tell(world, link, here("x", group="OTHER"))
+        assert "OTHER" not in world.broker.clients.consumers, "no room for it: nothing of it stays"
         await tell(world, link, here("d"))
         assert await consumers(world) == ["d"], "what went makes room"
 
