@@ -35,6 +35,7 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadHeader
 from dledger.remoting.headers import (
+    PULL_SUBSCRIPTION,
     PullMessageHeader,
     PullMessageResponseHeader,
     QueryMessageHeader,
@@ -50,8 +51,6 @@ REDELIVERY_GROUP = "TOOLS_REDELIVERY"
 """The consumer group whose offsets in `%DLQ%` topics say which dead letters were given back."""
 MAX_PULL = 32
 """Messages of one pull."""
-PULL_SUBSCRIPTION = 4
-"""In the flags of a pull: its expression counts, not the one of a heartbeat (PullSysFlag)."""
 OF_EARLIER_TRIES = frozenset(
     (
         CONSUME_START_TIME,

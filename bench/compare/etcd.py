@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from dledger.bench.compare.system import FSYNC, NODES, START_LIMIT_S, CompareError, Done, Nodes, reachable
+from dledger.bench.compare.system import (
+    FSYNC,
+    NODES,
+    START_LIMIT_S,
+    CompareError,
+    Done,
+    Nodes,
+    Started,
+    reachable,
+)
 
 PROGRAM = "etcd"
 HOST = "127.0.0.1"
@@ -21,15 +30,11 @@ END_STREAM, END_HEADERS, ACK = 1, 4, 1
 WINDOW_SIZE = 1 << 30
 
 
-class Etcd:
+class Etcd(Started):
     """`etcd` from the PATH. Ports: `base` and the five after it."""
 
     name = "etcd"
     durability = FSYNC
-
-    def __init__(self, base: int) -> None:
-        self._base = base
-        self._nodes: Nodes | None = None
 
     @property
     def version(self) -> str:
@@ -58,15 +63,6 @@ class Etcd:
             command = [PROGRAM, *(f"--{name}={value}" for name, value in options.items())]
             nodes.start(f"n{number}", command)
         asyncio.run(self._ready())
-
-    def stop(self) -> None:
-        """See `System`."""
-        if self._nodes is not None:
-            self._nodes.stop()
-
-    def pids(self) -> list[int]:
-        """See `System`."""
-        return [] if self._nodes is None else self._nodes.pids()
 
     async def connect(self, size: int) -> _Sender:
         """See `System`."""

@@ -15,6 +15,7 @@ from dledger.bench.compare.system import (
     CompareError,
     Done,
     Nodes,
+    Started,
     reachable,
 )
 
@@ -23,15 +24,11 @@ STREAM, SUBJECT, INBOX = "BENCH", "bench.m", "_INBOX.bench"
 HOST = "127.0.0.1"
 
 
-class NatsStream:
+class NatsStream(Started):
     """`nats-server` from the PATH. Ports: `base` and the five after it."""
 
     name = "NATS JetStream"
     durability = PAGE_CACHE
-
-    def __init__(self, base: int) -> None:
-        self._base = base
-        self._nodes: Nodes | None = None
 
     @property
     def version(self) -> str:
@@ -53,15 +50,6 @@ class NatsStream:
             )
             nodes.start(f"n{number}", [PROGRAM, "-c", str(conf)])
         asyncio.run(self._make_stream())
-
-    def stop(self) -> None:
-        """See `System`."""
-        if self._nodes is not None:
-            self._nodes.stop()
-
-    def pids(self) -> list[int]:
-        """See `System`."""
-        return [] if self._nodes is None else self._nodes.pids()
 
     async def connect(self, size: int) -> _Sender:
         """See `System`."""

@@ -18,6 +18,7 @@ from dledger.bench.compare.system import (
     CompareError,
     Done,
     Nodes,
+    Started,
     reachable,
 )
 
@@ -31,15 +32,14 @@ MAX_FRAME = 131_072
 COOKIE = "dledgerbench"
 
 
-class RabbitMq:
+class RabbitMq(Started):
     """`kind`: quorum or stream. Ports: `base` and the six after it."""
 
     def __init__(self, kind: str, base: int) -> None:
         self.name = {"quorum": "RabbitMQ quorum queue", "stream": "RabbitMQ stream"}[kind]
         self.durability = FSYNC if kind == "quorum" else PAGE_CACHE
+        super().__init__(base)
         self._kind = kind
-        self._base = base
-        self._nodes: Nodes | None = None
         self._environments: list[dict[str, str]] = []
 
     @property
@@ -90,19 +90,13 @@ class RabbitMq:
 
     def stop(self) -> None:
         """See `System`."""
-        if self._nodes is None:
-            return
         for environment in self._environments:
             self._control(environment, "shutdown")
-        self._nodes.stop()
+        super().stop()
         port = str(self._base + 2 * NODES)
         epmd = shutil.which("epmd")
         if epmd is not None:
             subprocess.run([epmd, "-port", port, "-kill"], capture_output=True, check=False)
-
-    def pids(self) -> list[int]:
-        """See `System`."""
-        return [] if self._nodes is None else self._nodes.pids()
 
     async def connect(self, size: int) -> _Sender:
         """See `System`. To the first node, which made the queue, and so leads it."""

@@ -15,6 +15,7 @@ from dledger.bench.compare.system import (
     START_LIMIT_S,
     CompareError,
     Nodes,
+    Started,
     reachable,
 )
 from dledger.client import AsyncProducer, ClientError
@@ -31,7 +32,7 @@ JAVA_OPENS = (
 LOGBACK = "<configuration><root level='ERROR'/></configuration>\n"
 
 
-class RocketMq:
+class RocketMq(Started):
     """`jars`: directory with those of rocketmq-broker and rocketmq-namesrv, and all that they need. Ports:
     from `base` on, up to 33 more."""
 
@@ -39,9 +40,8 @@ class RocketMq:
     durability = PAGE_CACHE
 
     def __init__(self, jars: Path, base: int) -> None:
+        super().__init__(base)
         self._jars = jars
-        self._base = base
-        self._nodes: Nodes | None = None
         self._namesrv = f"{HOST}:{base}"
 
     @property
@@ -72,15 +72,6 @@ class RocketMq:
             )
             self._java(directory, f"n{number}", "org.apache.rocketmq.broker.BrokerStartup")
         asyncio.run(self._ready())
-
-    def stop(self) -> None:
-        """See `System`."""
-        if self._nodes is not None:
-            self._nodes.stop()
-
-    def pids(self) -> list[int]:
-        """See `System`."""
-        return [] if self._nodes is None else self._nodes.pids()
 
     async def connect(self, size: int) -> OurSender:
         """See `System`."""

@@ -99,6 +99,24 @@ class Nodes:
         return "\n".join(texts)
 
 
+class Started:
+    """What systems have in common whose processes are started here."""
+
+    def __init__(self, base: int) -> None:
+        """`base`: the first of their ports."""
+        self._base = base
+        self._nodes: Nodes | None = None
+
+    def stop(self) -> None:
+        """See `System`."""
+        if self._nodes is not None:
+            self._nodes.stop()
+
+    def pids(self) -> list[int]:
+        """See `System`."""
+        return [] if self._nodes is None else self._nodes.pids()
+
+
 def with_children(pids: Sequence[int]) -> list[int]:
     """Those processes and all that descend from them."""
     parent_of: dict[int, int] = {}
