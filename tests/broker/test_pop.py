@@ -337,6 +337,8 @@ def test_in_order_a_reset_gives_the_queue_free(tmp_path: Path) -> None:
             assert (await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)).code == 0
             again = popped(await waits)
             assert [one.body for one in again] == [b"2", b"3", b"4", b"5"]
+            (row,) = world.broker.store.state[POP_ORDERS].rows.values()
+            assert row.counts == (0, 0, 0, 0), "the log holds nothing of the pop before"
             assert (await batch_ack(world, old)).code == 0  # they were taken before: nothing changes
             assert world.broker.store.state.consumer_offset("CG", "T", 0) == 2
             assert (await batch_ack(world, again)).code == 0
