@@ -156,18 +156,38 @@ class BrokerProgress:
     def __init__(self, offsets: QueueOffsets, consumer_group: str) -> None:
         self._offsets = offsets
         self._group = consumer_group
+        self._begun: set[tuple[str, str]] = set()
+        """Broker groups and topics where an offset of the group was committed from here."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue, self._group)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        # Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
+        # commitOffset): of first offsets that come together only one is kept. So the first one goes alone.
+        first: dict[tuple[str, str], MessageQueue] = {}
+        for queue in offsets:
+            place = (queue.broker_name, queue.topic)
+            if place not in self._begun:
+                first.setdefault(place, queue)
+        errors = await self._commit({queue: offsets[queue] for queue in first.values()})
+        self._begun.update(place for place, queue in first.items() if queue not in errors)
+        rest = {queue: offset for queue, offset in offsets.items() if queue not in first.values()}
+        errors |= await self._commit(rest)
+        for error in sorted(errors.values(), key=lambda error: isinstance(error, ClientError)):
+            raise error
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, BaseException]:
+        """Commit all of these at once: what failed, by queue."""
         outcomes = await asyncio.gather(
             *(self._offsets.commit(queue, self._group, offset) for queue, offset in offsets.items()),
             return_exceptions=True,
         )
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        for error in sorted(errors, key=lambda error: isinstance(error, ClientError)):
-            raise error
+        return {
+            queue: outcome
+            for queue, outcome in zip(offsets, outcomes, strict=True)
+            if isinstance(outcome, BaseException)
+        }
 
 
 class FileProgress:

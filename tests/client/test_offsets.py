@@ -1,0 +1,61 @@
+"""Progress of a group at its brokers: what is committed together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.client.errors import BrokerRefused
+from dledger.client.message import MessageQueue
+from dledger.client.offsets import BrokerProgress
+
+GROUP = "billing"
+QUEUES = [MessageQueue("orders", name, number) for name in ("west", "east") for number in range(3)]
+
+
+class UnguardedBroker:
+    """As Apache's brokers: the table of a group and topic is looked up, and then put if there was none."""
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[str, str], dict[int, int]] = {}
+        self.refuses: set[MessageQueue] = set()
+
+    async def commit(self, queue: MessageQueue, consumer_group: str, offset: int) -> None:
+        assert consumer_group == GROUP
+        place = (queue.broker_name, queue.topic)
+        table = self.tables.get(place)
+        await asyncio.sleep(0)
+        if queue in self.refuses:
+            raise BrokerRefused(f"{queue} refused", 1)
+        if table is None:
+            table = self.tables[place] = {}
+        table[queue.queue_id] = offset
+
+
+def progress_at(broker: UnguardedBroker) -> BrokerProgress:
+    return BrokerProgress(broker, GROUP)  # type: ignore[arg-type]
+
+
+def test_the_first_offsets_of_a_group_are_all_kept() -> None:
+    async def main() -> None:
+        broker = UnguardedBroker()
+        await progress_at(broker).save(dict.fromkeys(QUEUES, 7))
+        assert broker.tables == {(name, "orders"): {0: 7, 1: 7, 2: 7} for name in ("west", "east")}
+
+    asyncio.run(main())
+
+
+def test_a_first_offset_that_failed_does_not_stand_for_the_table() -> None:
+    async def main() -> None:
+        broker = UnguardedBroker()
+        progress = progress_at(broker)
+        broker.refuses = {QUEUES[0]}
+        with pytest.raises(BrokerRefused):
+            await progress.save({QUEUES[0]: 1, QUEUES[1]: 1})
+        assert broker.tables == {("west", "orders"): {1: 1}}, "the others are committed nevertheless"
+        broker.tables, broker.refuses = {}, set()
+        await progress.save(dict.fromkeys(QUEUES[:3], 2))
+        assert broker.tables == {("west", "orders"): {0: 2, 1: 2, 2: 2}}
+
+    asyncio.run(main())
