@@ -27,6 +27,7 @@ from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.chaos.scenarios.reset_judge import Reset
@@ -338,22 +339,24 @@ class Operator(Planned):
         change.unanswered = producer.unanswered > unanswered
         change.end = self.now()
         if operation.pick % RESET_EVERY == 0:
-            await self._reset(producer)
+            await self._reset(producer, PUSH_GROUP)
+            if self._stage.profile.orderly:
+                await self._reset(producer, ORDERED_GROUP)
 
-    async def _reset(self, producer: AsyncProducer) -> None:
-        """The workers begin the first topic again."""
+    async def _reset(self, producer: AsyncProducer, group: str) -> None:
+        """A group begins the first topic again."""
         topic, stage = self._topics[0], self._stage
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
             for queue, messages in stage.ledger.messages.items()
-            if queue[0] == topic
+            if queue[0] == topic and group == PUSH_GROUP  # of the other the log tells
         }
-        reset = Reset(PUSH_GROUP, topic, self.now(), unseen)
+        reset = Reset(group, topic, self.now(), unseen)
         self._history.resets.append(reset)
         elections = stage.elections
         try:
             offsets = QueueOffsets(producer._core)
-            reset.told = await offsets.reset(topic, BROKER_NAME, PUSH_GROUP, 0)
+            reset.told = await offsets.reset(topic, BROKER_NAME, group, 0)
             reset.outcome = ACKNOWLEDGED
             if stage.elections > elections:
                 stage.marks.reach("offsets were reset while the leader changed")
