@@ -40,5 +40,15 @@ def dispatch(
 ) -> tuple[int, int, int]:
     """Messages dispatched, where it stopped, store time of the newest one."""
 
+def read_messages(
+    data: bytes,
+    at: int,
+    broker_name: str,
+    message_type: Any,
+    queue_type: Any,
+    messages: list[Any],
+) -> int:
+    """Where it stopped: what lies behind is for the Python twin. `messages` got the others."""
+
 def crc32(data: Sequence[int], begin: int) -> int:
     """Of small pieces: what the others use inside, for a test."""

@@ -7,13 +7,14 @@ numbers have at most 18 digits; a number of a frame that becomes a size was comp
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 1
+VERSION = 2
 
 cdef extern from *:
     """
@@ -68,6 +69,7 @@ cdef enum:
     MAGIC_V1 = 0xDAA320A7
     COVERED_SHIFT = 31
     SPECIAL_FLAGS = 0x3C  # transactions and IPv6 hosts
+    UNPLAIN_FLAGS = 0x73D  # those, and compressed bodies
     KIND_MESSAGE = 0
     KIND_CONFIG = 2
     MAX_ENTRY = 4 * 1024 * 1024 + 64 * 1024
@@ -75,6 +77,7 @@ cdef enum:
     MAX_PROPERTIES = 32767
     OVERHEAD = 512
     ANSWER_ROOM = 512
+    HOST_ROOM = 24
     KEY_ROOM = 128
 
 
@@ -646,3 +649,135 @@ def dispatch(
         done += 1
         at = end
     return done, at, store_time
+
+
+# -- records to messages of a client ------------------------------------------------------------------------
+
+
+cdef bint ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Whether all of it is ASCII."""
+    cdef const uint8_t *end = p + size
+    cdef uint64_t eight
+    while end - p >= 8:
+        memcpy(&eight, p, 8)
+        if eight & 0x8080808080808080ULL:
+            return False
+        p += 8
+    while p < end:
+        if p[0] & 0x80:
+            return False
+        p += 1
+    return True
+
+
+cdef str text_of(const uint8_t *p, Py_ssize_t size):
+    """A text of ASCII characters."""
+    return PyUnicode_DecodeASCII(<const char *>p, size, NULL)
+
+
+cdef str host_of(const uint8_t *p):
+    """An IPv4 host of a record."""
+    cdef char text[HOST_ROOM]
+    cdef int size = snprintf(text, HOST_ROOM, b"%d.%d.%d.%d:%u", p[0], p[1], p[2], p[3], get32(p + 4))
+    return text_of(<uint8_t *>text, size)
+
+
+cdef str id_of(const uint8_t *host, const uint8_t *position):
+    """The offset message id: both in hexadecimal digits."""
+    cdef char text[40]
+    cdef int size = snprintf(
+        text, 40, b"%08X%08X%016llX", get32(host), get32(host + 4), <unsigned long long>get64(position)
+    )
+    return text_of(<uint8_t *>text, size)
+
+
+cdef dict properties_of(const uint8_t *p, const uint8_t *end):
+    """Name and value between separators, as Java reads them: what is no pair is skipped."""
+    cdef dict found = {}
+    cdef const uint8_t *stop
+    cdef const uint8_t *middle
+    while p < end:
+        stop = <const uint8_t *>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p >= 3:
+            middle = <const uint8_t *>memchr(p, 1, stop - p)
+            if middle != NULL and middle != p:
+                found[text_of(p, middle - p)] = text_of(middle + 1, stop - middle - 1)
+        p = stop + 1
+    return found
+
+
+def read_messages(bytes data, Py_ssize_t at, str broker_name, message_type, queue_type, list messages):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(data), size, body_size, topic_size, properties_size
+    cdef const uint8_t *p
+    cdef const uint8_t *topic_at
+    cdef const uint8_t *texts
+    cdef const uint8_t *last_topic = NULL
+    cdef const uint8_t *last_born = NULL
+    cdef const uint8_t *last_store = NULL
+    cdef Py_ssize_t last_size = -1
+    cdef int32_t queue_id, last_queue = 0
+    cdef uint32_t sys_flag
+    cdef str topic = None, born_host = None, store_host = None, offset_id
+    cdef dict properties
+    queue = None
+    if at < 0:
+        return at
+    while total - at >= MIN_RECORD:
+        p = base + at
+        size = <int32_t>get32(p)
+        sys_flag = get32(p + 36)
+        body_size = <int32_t>get32(p + 84)
+        # Compressed bodies, transactions and IPv6 hosts are not plain.
+        if get32(p + 4) != MAGIC_V1 or sys_flag & UNPLAIN_FLAGS or not MIN_RECORD <= size <= total - at:
+            break
+        if body_size < 0 or body_size > size - MIN_RECORD:
+            break
+        topic_at = p + FIXED + body_size + 1
+        topic_size = topic_at[-1]
+        if topic_size > size - MIN_RECORD - body_size:
+            break
+        texts = topic_at + topic_size + 2
+        properties_size = texts[-2] << 8 | texts[-1]
+        if properties_size != size - MIN_RECORD - body_size - topic_size or properties_size > MAX_PROPERTIES:
+            break
+        queue_id = <int32_t>get32(p + 12)
+        if topic_size != last_size or queue_id != last_queue or memcmp(topic_at, last_topic, topic_size) != 0:
+            if topic_size == 0 or topic_at[0] == c'%' or not ascii(topic_at, topic_size):
+                break  # a topic of retries goes by the name of the one before
+            topic = text_of(topic_at, topic_size)
+            queue = queue_type(topic, broker_name, queue_id)
+            last_topic, last_size, last_queue = topic_at, topic_size, queue_id
+        if not ascii(texts, properties_size):
+            break
+        properties = properties_of(texts, texts + properties_size)
+        if last_born == NULL or memcmp(p + 48, last_born, 8) != 0:
+            born_host = host_of(p + 48)
+            last_born = p + 48
+        if last_store == NULL or memcmp(p + 64, last_store, 8) != 0:
+            store_host = host_of(p + 64)
+            last_store = p + 64
+        offset_id = id_of(p + 64, p + 28)
+        messages.append(
+            message_type(
+                topic,
+                PyBytes_FromStringAndSize(<const char *>(p + FIXED), body_size),
+                queue,
+                <int64_t>get64(p + 20),
+                properties.get("UNIQ_KEY", offset_id),
+                offset_id,
+                properties,
+                <int32_t>get32(p + 16),
+                <int32_t>get32(p + 72),
+                <int64_t>get64(p + 40),
+                <int64_t>get64(p + 56),
+                born_host,
+                store_host,
+                <int64_t>get64(p + 28),
+                <int32_t>sys_flag,
+            )
+        )
+        at += size
+    return at
