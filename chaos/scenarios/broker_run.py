@@ -19,7 +19,6 @@ from dledger.chaos.scenarios.broker_clients import (
     Operator,
     OrderlyWorker,
     Planned,
-    PopWorker,
     Producer,
     Program,
     PullReader,
@@ -60,6 +59,7 @@ from dledger.chaos.scenarios.ordered_judge import OrderedJudge
 from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
+from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S

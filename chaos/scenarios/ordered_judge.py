@@ -47,7 +47,7 @@ class Given:
     acknowledged."""
     left: tuple[int, ...] = ()
     """What of `before` was not acknowledged then."""
-    acked: set[int] = field(default_factory=set)
+    acked: dict[int, None] = field(default_factory=dict)
     reset: bool = False
     """It ended by a reset of the group's offset."""
     again: bool = False
@@ -144,9 +144,10 @@ class OrderedJudge:
 
     def _changed(self, header: EntryHeader, now: Given, op: Mapping[str, Any]) -> None:
         # What is acknowledged stays so.
-        acked = set(op.get("acked", ()))
-        if not now.acked <= acked:
-            raise InvariantViolated(f"entry {header.index}: {now.acked - acked} were acknowledged before")
+        acked = dict.fromkeys(op.get("acked", ()))
+        lost = [offset for offset in now.acked if offset not in acked]
+        if lost:
+            raise InvariantViolated(f"entry {header.index}: {lost} were acknowledged before")
         now.row, now.acked = op, acked
         self._passed.update(dict.fromkeys((*now.batch[0], offset) for offset in acked))
 
@@ -163,7 +164,7 @@ class OrderedJudge:
             raise InvariantViolated(
                 f"entry {header.index} frees {key} of {now.row['offsets']}, the group is at {self._at[key]}"
             )
-        now.acked = set(now.row["offsets"])
+        now.acked = dict.fromkeys(now.row["offsets"])
 
     def judge(self, history: OrderedHistory) -> int:
         """How many messages of all pops were acknowledged. InvariantViolated."""
