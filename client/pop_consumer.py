@@ -248,18 +248,7 @@ class AsyncPopConsumer(AsyncClient):
 
     async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
         options = self.options
-        header = PopMessageHeader(
-            consumerGroup=self.group,
-            topic=self.topic,
-            queueId=-1,
-            maxMsgNums=options.batch_size,
-            invisibleTime=round(options.invisible_s * 1000),
-            pollTime=round(options.poll_s * 1000),
-            bornTime=self._core.env.wall.now_ms(),
-            initMode=0 if self._from_where is FromWhere.FIRST else 1,
-            expType="TAG",
-            exp=self._subscription.expression,
-        )
+        header = self._question()
         answer = await self._core.invoke_leader(
             group, self.topic, RequestCode.POP_MESSAGE, header, timeout_s=options.poll_s + options.timeout_s
         )
@@ -276,6 +265,21 @@ class AsyncPopConsumer(AsyncClient):
             if not self._subscription.matches(message.tags):  # two tags of one hash
                 await self.ack(message)
         return wanted
+
+    def _question(self) -> PopMessageHeader:
+        options = self.options
+        return PopMessageHeader(
+            consumerGroup=self.group,
+            topic=self.topic,
+            queueId=-1,
+            maxMsgNums=options.batch_size,
+            invisibleTime=round(options.invisible_s * 1000),
+            pollTime=round(options.poll_s * 1000),
+            bornTime=self._core.env.wall.now_ms(),
+            initMode=0 if self._from_where is FromWhere.FIRST else 1,
+            expType="TAG",
+            exp=self._subscription.expression,
+        )
 
     async def _ask(self, handle: Handle, code: int, header: AckMessageHeader) -> Response:
         answer = await self._core.invoke_leader(self._core.group(handle.broker), self.topic, code, header)

@@ -96,6 +96,17 @@ def test_too_little_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: py
         cluster.check_disk()
 
 
+def test_where_there_is_room_nobody_looks_at_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster.create(tmp_path)
+    wanted = cluster.spec.disk_wanted()
+    usage = type(shutil.disk_usage(tmp_path))(wanted, 0, wanted)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: pytest.fail(f"looked through {path}"))
+    cluster.check_disk()
+
+
 def test_status_of_a_stopped_group_has_every_key(tmp_path: Path) -> None:
     status = LocalCluster.create(tmp_path, ClusterSpec(base_port=find_base_port(start=22000))).status()
     assert status["namesrv"][0].keys() == {"addr", "pid", "own"}
