@@ -28,6 +28,8 @@ from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir
 from dledger.broker.timer.timer_wheel import (
     NEAR_UNITS,
+    NO_UNITS,
+    Columns,
     Place,
     Progress,
     QueueUnits,
@@ -113,7 +115,7 @@ class TimerService(LeaderService):
         self._wheel: Wheel | None = None
         self._looking: asyncio.Task[None] | None = None
         self._due: _Due | None = None
-        self._ready: list[Timer] = []
+        self._ready: Columns = NO_UNITS
         """Taken from the wheel, to be delivered next."""
         self._recalled: dict[int, set[tuple[str, str]]] = {}
         """Of what is delivered now: due time -> real topic and unique key."""
@@ -153,7 +155,7 @@ class TimerService(LeaderService):
         self._wheel = None
         self._looking = None
         self._due = None
-        self._ready = []
+        self._ready = NO_UNITS
         self._recalled = {}
         self._underway.clear()
 
@@ -198,7 +200,7 @@ class TimerService(LeaderService):
         await self._follow(wheel, queue, writer)
         if wheel is not self._wheel or (self._due is None and wheel.seen < queue.bounds.next):
             return 0.0
-        first = self._ready[0].due if self._ready else wheel.next_due()
+        first = int(self._ready.due[0]) if len(self._ready) else wheel.next_due()
         now_ms = writer.clock_ms()
         if self._due is None and (first is None or first > now_ms):
             return self._wait_s(wheel, first, now_ms, tasks, writer, queue)
@@ -276,7 +278,7 @@ class TimerService(LeaderService):
             return
         self._wheel = Wheel.of(found)
         self._claims.waiting = found.waiting
-        self._ready = []  # they are among those that were found
+        self._ready = NO_UNITS  # they are among those that were found
 
     def _units(self, queue: ConsumeQueue, first: int) -> QueueUnits:
         bounds, flushed = queue.bounds, queue.flushed
@@ -300,15 +302,15 @@ class TimerService(LeaderService):
 
     async def _deliver(self, writer: CommitLogWriter, wheel: Wheel, due: _Due) -> float:
         """One batch. How long to wait in seconds."""
-        if not self._ready:
+        if not len(self._ready):
             self._ready = wheel.take(due.until, self._most)
         ready = self._ready[: self._most]
         whose = self._ready
-        if ready:
-            for past in [time for time in self._recalled if time < ready[0].due]:
+        if len(ready):
+            for past in [time for time in self._recalled if time < ready.due[0]]:
                 del self._recalled[past]
-            await self._hear_recalls(wheel, ready[-1].due)
-        places = [(one.position, one.size) for one in ready]
+            await self._hear_recalls(wheel, int(ready.due[-1]))
+        places = list(zip(ready.position.tolist(), ready.size.tolist(), strict=True))
         records: Sequence[Buffer | None] | None = self._reader.views(places)
         if records is None:
             records = await self._reader.records(places)
@@ -326,12 +328,12 @@ class TimerService(LeaderService):
             count, came, size = restored.taken, restored.messages, restored.size
             self.recalled += restored.recalled
         self._ready = whose[count:]
-        following = self._ready[0].due if self._ready else wheel.next_due()
+        following = int(self._ready.due[0]) if len(self._ready) else wheel.next_due()
         whole = (following is None or following > due.until) and wheel.horizon[0] > due.until
         if whole:
             place: Place = (due.until, due.end)
         elif count:
-            place = (ready[count - 1].due, ready[count - 1].offset + 1)
+            place = (int(ready.due[count - 1]), int(ready.offset[count - 1]) + 1)
         else:
             return CLOCK_S  # the rest is looked for
         ops = self._moved(progress.rows, place, due.end)
@@ -352,13 +354,13 @@ class TimerService(LeaderService):
         self,
         writer: CommitLogWriter,
         progress: Progress,
-        ready: list[Timer],
+        ready: Columns,
         records: Sequence[Buffer | None],
     ) -> Restored | None:
         """Plain messages at the front, by the compiled twin. None where it has none: `_one_by_one` does."""
-        if FAST is None or not ready or not progress.all_wait(ready):
+        if FAST is None or not len(ready) or not progress.all_wait(ready):
             return None
-        recalled = [self._recalled.get(one.due) for one in ready] if self._recalled else None
+        recalled = list(map(self._recalled.get, ready.due.tolist())) if self._recalled else None
         most = SHARED_BATCH_BYTES if self._shared() else BATCH_BYTES
         room = min(writer.max_batch, most) - PROGRESS_BYTES
         deleted = writer.pending[DELETIONS].rows
@@ -370,13 +372,13 @@ class TimerService(LeaderService):
         self,
         writer: CommitLogWriter,
         progress: Progress,
-        ready: list[Timer],
+        ready: Columns,
         records: Sequence[Buffer | None],
     ) -> tuple[list[Outgoing], int]:
         """Messages that come, and of how many that was decided."""
         messages: list[Outgoing] = []
         count, room = 0, min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES
-        for one, data in zip(ready[:BATCH_MESSAGES], records, strict=False):
+        for one, data in zip(ready.timers(0, BATCH_MESSAGES), records, strict=False):
             if progress.waits(one.due, one.offset):
                 message = self._message(writer, one, data)
                 if message is not None:
@@ -488,7 +490,7 @@ class TimerService(LeaderService):
 
     def _passed_ms(self, writer: CommitLogWriter, wheel: Wheel, queue: ConsumeQueue) -> int:
         """Everything is delivered that is in the queue and was due then."""
-        if self._due is not None or self._ready or wheel.seen < queue.bounds.next:
+        if self._due is not None or len(self._ready) or wheel.seen < queue.bounds.next:
             return 0
         known = wheel.next_due()
         latest = wheel.horizon[0] if known is None else known

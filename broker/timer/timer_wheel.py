@@ -65,13 +65,13 @@ class Progress:
                 return (due, offset) >= row.place
         return False
 
-    def all_wait(self, units: Sequence[Timer]) -> bool:
+    def all_wait(self, units: Columns) -> bool:
         """Whether all of them are to come, which are in order of delivery."""
         if len(self.rows) != 1:
-            return all(self.waits(one.due, one.offset) for one in units)
+            return all(map(self.waits, units.due.tolist(), units.offset.tolist()))
         (row,) = self.rows
-        first = units[0]
-        return (first.due, first.offset) >= row.place and min([one.offset for one in units]) >= row.begin
+        first = int(units.due[0]), int(units.offset[0])
+        return first >= row.place and int(units.offset.min()) >= row.begin
 
     def waiting(self, due: Array, first: int) -> Array:
         """Which of the units from offset `first` on wait: a mask."""
@@ -125,6 +125,9 @@ def _joined(parts: Sequence[Columns]) -> Columns:
             for name in ("due", "offset", "position", "size")
         )
     )
+
+
+NO_UNITS: Final = _joined([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ class Wheel:
     found: Found
     at: int = 0
     """Those before are taken."""
-    late: Columns = field(default_factory=lambda: _joined([]))
+    late: Columns = field(default_factory=lambda: NO_UNITS)
     """What came since, in order of delivery, but for the newest."""
     late_at: int = 0
     """Those before are taken."""
@@ -300,8 +303,7 @@ class Wheel:
     def _settle(self) -> None:
         """Put what is on the heap where it is taken from at less cost."""
         late = self.late[self.late_at :]
-        new = Columns(*np.array(sorted(self.arrived), np.int64).reshape(-1, 4).T)
-        self.late = _merged(late, new)
+        self.late = _merged(late, columns_of(sorted(self.arrived)))
         self.late_at, self.settled = 0, self.seen
         self.arrived = []
 
@@ -316,9 +318,8 @@ class Wheel:
             self.recalls.sort()
             # Not within a time of which something was taken, whose recalls must all be known.
             self.horizon = min(self.horizon, (self.recalls[len(self.recalls) // 2].due, 0))
-        due, offset = self.horizon
-        self.late = late[(late.due < due) | ((late.due == due) & (late.offset < offset))]
-        self.recalls = [one for one in self.recalls if one.due <= due]
+        self.late = _before(late, self.horizon)
+        self.recalls = [one for one in self.recalls if one.due <= self.horizon[0]]
         heapq.heapify(self.recalls)
 
     def next_due(self) -> int | None:
@@ -333,20 +334,19 @@ class Wheel:
                 places.append((int(columns.due[at]), int(columns.offset[at])))
         return min(places, default=None)
 
-    def take(self, until_ms: int, most: int) -> list[Timer]:
+    def take(self, until_ms: int, most: int) -> Columns:
         """The next ones that are due then or before, at most so many; they are taken out."""
         some = _merged(
             _due(self.found.messages, self.at, until_ms, most), _due(self.late, self.late_at, until_ms, most)
-        )
-        listed = some.timers(0, most)
+        )[:most]
         if until_ms >= self.horizon[0]:
-            listed = [one for one in listed if (one.due, one.offset) < self.horizon]
+            some = _before(some, self.horizon)
         if self.arrived and self.arrived[0].due <= until_ms:
-            listed = self._with_newest(listed, until_ms, most)
-        of_found = sum([one.offset < self.found.end for one in listed])
+            some = columns_of(self._with_newest(some.timers(0, most), until_ms, most))
+        of_found = int(np.count_nonzero(some.offset < self.found.end))
         self.at += of_found
-        self.late_at += sum([one.offset < self.settled for one in listed]) - of_found
-        return listed
+        self.late_at += int(np.count_nonzero(some.offset < self.settled)) - of_found
+        return some
 
     def _with_newest(self, listed: list[Timer], until_ms: int, most: int) -> list[Timer]:
         """With those of the heap, which are taken out of it."""
@@ -376,6 +376,17 @@ class Wheel:
         while self.recalls and self.recalls[0].due <= until_ms:
             taken.append(heapq.heappop(self.recalls))
         return taken
+
+
+def columns_of(units: Sequence[Timer]) -> Columns:
+    """Units as columns."""
+    return Columns(*np.array(units, np.int64).reshape(-1, 4).T)
+
+
+def _before(columns: Columns, place: Place) -> Columns:
+    """Those of them that come before a place in the order of delivery."""
+    due, offset = place
+    return columns[(columns.due < due) | ((columns.due == due) & (columns.offset < offset))]
 
 
 def _due(columns: Columns, at: int, until_ms: int, most: int) -> Columns:

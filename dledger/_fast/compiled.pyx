@@ -559,7 +559,8 @@ cdef bint read_waited(
                 which, at = 3, 6
         if which >= 0:
             text[which], sizes[which] = name + at, stop - name - at
-            if which != 2:
+            # RocketMQ leaves the names of the real queue in what a delay level delivers.
+            if which == 3 or (which < 2 and not delayed):
                 one.cut_at[one.cuts] = name - (end - one.properties_size)
                 one.cut_size[one.cuts] = stop + 1 - name
                 one.cuts += 1

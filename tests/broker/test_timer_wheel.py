@@ -94,7 +94,7 @@ def test_a_wheel_gives_all_in_order(
     heard: set[int] = set()
     for until in [*sorted(ticks), 20]:
         while True:
-            some = wheel.take(until, 5)
+            some = wheel.take(until, 5).timers(0, 5)
             heard |= {one.offset for one in wheel.take_recalls(until)}
             taken += some
             # Whoever is given a message has heard of its recalls.
@@ -122,7 +122,7 @@ def test_no_more_arrives_than_memory_is_for(monkeypatch: pytest.MonkeyPatch, hea
         wheel.arrive(packed([(due, int(recall)) for due, recall in some], start), progress)
         assert wheel.came <= 10 and len(wheel.recalls) <= 10
     assert not wheel.complete and wheel.seen == 200
-    got = wheel.take(1000, 1000)
+    got = wheel.take(1000, 1000).timers(0, 1000)
     wanted = expected([(due, int(recall)) for due, recall in units], progress)
     assert got == wanted[: len(got)] and got
 
