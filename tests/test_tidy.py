@@ -28,12 +28,12 @@ LEAVES = ("runtime", "formats")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": (),
     "formats": (),
-    "dledger": LEAVES,
+    "dledger": ("_fast", *LEAVES),
     "remoting": LEAVES,
     "namesrv": ("remoting", *LEAVES),
-    "client": ("remoting", *LEAVES),
+    "client": ("remoting", "_fast", *LEAVES),
     "audit": LEAVES,
-    "broker": ("dledger", "remoting", "audit", *LEAVES),
+    "broker": ("dledger", "remoting", "audit", "_fast", *LEAVES),
     "admin": ("client", "remoting", *LEAVES),
     "spark": ("audit", "client", *LEAVES),
     "chaos": ("*",),
@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 OURS = tuple(MAY_IMPORT)
 """The parts. `dledger` is the replicated commit log, the others its sub-packages by links of their names."""
-INNER: dict[str, tuple[str, ...]] = {"local": LEAVES, "commands": ("*",)}
+INNER: dict[str, tuple[str, ...]] = {"_fast": LEAVES, "local": LEAVES, "commands": ("*",)}
 """Parts that lie in `dledger/` itself, outside of the log: what they may import. Nobody imports commands."""
 
 PURE = (

@@ -5,6 +5,7 @@
 | `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
+| `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
 and the Python twin goes on from there. So it knows no error, no message for people and no rare form.
@@ -16,7 +17,7 @@ Whoever calls has both:
 
 Tests drive both with the same input, good and broken, and compare bytes and state:
 tests/test_compiled_twins.py and tests/broker/test_plain_sends.py. What is built from `compiled.pyx` at
-install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0035.
+install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0036.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 1
+VERSION = 2
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 
