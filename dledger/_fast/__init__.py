@@ -3,6 +3,7 @@
 | here         | its Python twin, which is the specification                                          |
 |--------------|--------------------------------------------------------------------------------------|
 | `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
+| `measure_batch`, `seal_batch` | `dledger.broker.intake.send_processor`, `CommitLogWriter.add_batch` |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
 | `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
@@ -29,7 +30,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 4
+VERSION = 5
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 
