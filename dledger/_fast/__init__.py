@@ -5,6 +5,8 @@
 | `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
+| `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`:       |
+|              | messages that waited to the sealed entries of their delivery                         |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
 and the Python twin goes on from there. So it knows no error, no message for people and no rare form.
@@ -15,8 +17,8 @@ Whoever calls has both:
     at = seal_sends(buffer, at, ...)
 
 Tests drive both with the same input, good and broken, and compare bytes and state:
-tests/test_compiled_twins.py and tests/broker/test_plain_sends.py. What is built from `compiled.pyx` at
-install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0035.
+tests/test_compiled_twins.py, and tests/broker/test_plain_sends.py and test_restored_messages.py. What is
+built from `compiled.pyx` at install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0036.
 """
 
 from __future__ import annotations
