@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from dledger._fast import FAST
 from dledger.client.compression import CorruptBody, NotInstalled, decompress
 from dledger.client.errors import InvalidMessage, LibraryMissing
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
@@ -150,28 +151,48 @@ class SendHeader:
         )
 
 
+def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
+    """The messages of an answer's body, records back to back, as `received` makes them. CorruptRecord,
+    LibraryMissing."""
+    messages: list[ReceivedMessage] = []
+    at, end = 0, len(data)
+    while at < end:
+        if FAST is not None and not namespace:
+            at = FAST.read_messages(data, at, broker_name, ReceivedMessage, MessageQueue, messages)
+            if at == end:
+                break
+        record = records.decode_record(data, at)
+        messages.append(received(record, broker_name, namespace))
+        at += record.size
+    return messages
+
+
 def received(record: records.Record, broker_name: str, namespace: str = "") -> ReceivedMessage:
     """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
+    sys_flag, body = record.sys_flag, record.body
+    if sys_flag & records.COMPRESSED:
+        body, sys_flag = decompressed(body, sys_flag)
     properties = decode_properties(record.properties)
-    body, sys_flag = decompressed(record.body, record.sys_flag)
     offset_id = encode_message_id(record.store_host, record.physical_offset)
     topic = record.topic
     if topic.startswith(RETRY_PREFIX):
         topic = properties.get(RETRY_TOPIC, topic)
+    if namespace:
+        topic = without_namespace(topic, namespace)
     return ReceivedMessage(
-        topic=without_namespace(topic, namespace),
-        body=body,
-        queue=MessageQueue(record.topic, broker_name, record.queue_id),
-        queue_offset=record.queue_offset,
-        message_id=properties.get(UNIQ_KEY, offset_id),
-        offset_message_id=offset_id,
-        properties=properties,
-        flag=record.flag,
-        reconsume_times=record.reconsume_times,
-        born_timestamp_ms=record.born_timestamp,
-        store_timestamp_ms=record.store_timestamp,
-        born_host=host_text(record.born_host),
-        store_host=host_text(record.store_host),
-        physical_offset=record.physical_offset,
-        sys_flag=sys_flag,
+        topic,
+        body,
+        MessageQueue(record.topic, broker_name, record.queue_id),
+        record.queue_offset,
+        properties.get(UNIQ_KEY, offset_id),
+        offset_id,
+        properties,
+        record.flag,
+        record.reconsume_times,
+        record.born_timestamp,
+        record.store_timestamp,
+        host_text(record.born_host),
+        host_text(record.store_host),
+        record.physical_offset,
+        sys_flag,
     )

@@ -7,9 +7,10 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from enum import Enum
 from typing import Protocol, cast
+
+from msgspec.structs import replace
 
 from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Self
+
+from msgspec.structs import asdict, astuple
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
@@ -27,12 +28,11 @@ from dledger.remoting.bodies import ConsumerData
 from dledger.runtime import Env
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery(ReceivedMessage):
+class Delivery(ReceivedMessage, frozen=True):
     """A message that waits to be acknowledged: what `async for` over a consumer gives."""
 
-    _inbox: Inbox = field(repr=False, compare=False)
-    _assigned: AssignedQueue = field(repr=False, compare=False)
+    _inbox: Inbox
+    _assigned: AssignedQueue
 
     async def ack(self) -> bool:
         """It is consumed. The group's position moves up to the first message that is not. False when the
@@ -302,12 +302,8 @@ class AsyncLitePullConsumer(GroupConsumer):
         return found
 
     def _delivery(self, assigned: AssignedQueue, message: ReceivedMessage) -> Delivery:
-        known = {name: getattr(message, name) for name in _FIELDS}
-        return Delivery(**known, _inbox=self._inbox, _assigned=assigned)
-
-
-_FIELDS = tuple(each.name for each in fields(ReceivedMessage))
+        return Delivery(**asdict(message), _inbox=self._inbox, _assigned=assigned)
 
 
 def _plain(message: ReceivedMessage) -> ReceivedMessage:
-    return ReceivedMessage(*(getattr(message, name) for name in _FIELDS))
+    return ReceivedMessage(*astuple(message)[: len(ReceivedMessage.__struct_fields__)])

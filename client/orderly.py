@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dledger.client.core import ClientCore
-from dledger.client.encoding import received
+from dledger.client.encoding import received_all
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
@@ -20,7 +21,7 @@ from dledger.client.producer import tracing_of
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
 from dledger.formats.properties import FIRST_POP_TIME, POP_CK
-from dledger.formats.record import CorruptRecord, decode_records
+from dledger.formats.record import CorruptRecord
 from dledger.remoting.bodies import PERM_READ, ConsumerData
 from dledger.remoting.bodies import Subscription as WireSubscription
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -247,18 +248,7 @@ class AsyncPopConsumer(AsyncClient):
 
     async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
         options = self.options
-        header = PopMessageHeader(
-            consumerGroup=self.group,
-            topic=self.topic,
-            queueId=-1,
-            maxMsgNums=options.batch_size,
-            invisibleTime=round(options.invisible_s * 1000),
-            pollTime=round(options.poll_s * 1000),
-            bornTime=self._core.env.wall.now_ms(),
-            initMode=0 if self._from_where is FromWhere.FIRST else 1,
-            expType="TAG",
-            exp=self._subscription.expression,
-        )
+        header = self._question()
         answer = await self._core.invoke_leader(
             group, self.topic, RequestCode.POP_MESSAGE, header, timeout_s=options.poll_s + options.timeout_s
         )
@@ -275,6 +265,21 @@ class AsyncPopConsumer(AsyncClient):
             if not self._subscription.matches(message.tags):  # two tags of one hash
                 await self.ack(message)
         return wanted
+
+    def _question(self) -> PopMessageHeader:
+        options = self.options
+        return PopMessageHeader(
+            consumerGroup=self.group,
+            topic=self.topic,
+            queueId=-1,
+            maxMsgNums=options.batch_size,
+            invisibleTime=round(options.invisible_s * 1000),
+            pollTime=round(options.poll_s * 1000),
+            bornTime=self._core.env.wall.now_ms(),
+            initMode=0 if self._from_where is FromWhere.FIRST else 1,
+            expType="TAG",
+            exp=self._subscription.expression,
+        )
 
     async def _ask(self, handle: Handle, code: int, header: AckMessageHeader) -> Response:
         answer = await self._core.invoke_leader(self._core.group(handle.broker), self.topic, code, header)
@@ -330,11 +335,11 @@ def popped(answer: Response, broker_name: str, namespace: str = "") -> list[Rece
     starts = decode_info(told.startOffsetInfo or "")
     counts = decode_info(told.orderCountInfo or "")
     found = []
-    for record in decode_records(answer.body):
-        message = received(record, broker_name, namespace)
+    for message in received_all(answer.body, broker_name, namespace):
         properties = dict(message.properties)
         if POP_CK not in properties:
-            mark, queue = retry_mark(record.topic), str(record.queue_id)
+            topic, _, queue_id = message.queue
+            mark, queue = retry_mark(topic), str(queue_id)
             properties[POP_CK] = Handle(
                 int(starts[mark, queue]),
                 told.popTime,
@@ -342,10 +347,10 @@ def popped(answer: Response, broker_name: str, namespace: str = "") -> list[Rece
                 told.reviveQid,
                 mark,
                 broker_name,
-                record.queue_id,
-                record.queue_offset,
+                queue_id,
+                message.queue_offset,
             ).encode()
-            exact, least = (mark, f"qo{queue}%{record.queue_offset}"), (mark, queue)
+            exact, least = (mark, f"qo{queue}%{message.queue_offset}"), (mark, queue)
             times = int(counts.get(exact, counts.get(least, "0")))
             if times > 0:
                 message = replace(message, reconsume_times=times)

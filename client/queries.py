@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from dledger.client.core import ClientCore
-from dledger.client.encoding import received
+from dledger.client.encoding import received_all
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import ReceivedMessage, check_topic
 from dledger.client.namespaces import with_namespace
 from dledger.client.routes import subscribe_queues
-from dledger.formats.record import CorruptRecord, decode_records
+from dledger.formats.record import CorruptRecord
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import QueryMessageHeader
 
@@ -63,8 +63,7 @@ class MessageQueries:
         try:
             return [
                 message
-                for record in decode_records(answer.body)
-                for message in [received(record, broker, self._core.options.namespace)]
+                for message in received_all(answer.body, broker, self._core.options.namespace)
                 # Brokers of RocketMQ's find a key by its hash.
                 if header.key == message.unique_key or header.key in message.keys
             ]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from dledger.client.core import ClientCore
-from dledger.client.encoding import received
+from dledger.client.encoding import received_all
 from dledger.client.errors import LibraryMissing, refused_text
 from dledger.client.failures import Failures
 from dledger.client.groups import LEADER_HINT, LEADER_ID, BrokerGroup
@@ -14,7 +14,7 @@ from dledger.client.hooks import filtered
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.options import PullOptions
 from dledger.client.subscription import Subscription
-from dledger.formats.record import CorruptRecord, decode_records
+from dledger.formats.record import CorruptRecord
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadHeader, RemotingError, RequestTimeout
@@ -220,10 +220,10 @@ class QueueReader:
             self._sink.put(messages, self.next_offset)
 
     def _decode(self, body: bytes) -> list[ReceivedMessage]:
-        broker, matches = self.queue.broker_name, self._subscription.matches
-        namespace = self._core.options.namespace
-        messages = [received(record, broker, namespace) for record in decode_records(body)]
-        wanted = [message for message in messages if matches(message.tags)]
+        subscription = self._subscription
+        wanted = received_all(body, self.queue.broker_name, self._core.options.namespace)
+        if subscription.tags:
+            wanted = [message for message in wanted if subscription.matches(message.tags)]
         return filtered(self._options.filters, wanted, self._failures) if self._options.filters else wanted
 
     async def _unreadable(self, error: LibraryMissing) -> None:

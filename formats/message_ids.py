@@ -6,6 +6,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
+_LONG = (1 << 64) - 1
 _UNIQUE_TAIL = struct.Struct(">HIIH")
 
 
@@ -30,6 +31,7 @@ def pack_ipv4_host(address: str, port: int) -> bytes:
     return pack_host(bytes(int(part) for part in address.split(".")), port)
 
 
+@lru_cache(maxsize=1024)  # a reader of records meets the same few hosts again and again
 def host_text(host: bytes) -> str:
     """ "ip:port" of a record's host field; IPv6 in brackets."""
     ip, port = host[:-4], int.from_bytes(host[-4:], "big")
@@ -46,8 +48,9 @@ def is_ipv4(address: str) -> bool:
 
 
 def encode_message_id(host: bytes, physical_offset: int) -> str:
-    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters)."""
-    return (host + physical_offset.to_bytes(8, "big")).hex().upper()
+    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters), which
+    is a Java long: any 64 bits."""
+    return (host + (physical_offset & _LONG).to_bytes(8, "big")).hex().upper()
 
 
 def decode_message_id(text: str) -> OffsetMessageId:

@@ -45,8 +45,8 @@ SYSTEM_TOPIC = "rmq_sys_dledger"
 
 CRC_MASK = 0x7FFFFFFF
 
-_HEAD = struct.Struct(">iiIiiqqi")
-_INT = struct.Struct(">i")
+_BORN_HOST_AT = 48
+_BEFORE_BODY = struct.Struct(">iqi")
 _SHORT = struct.Struct(">h")
 _LONG = struct.Struct(">q")
 
@@ -130,30 +130,42 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
 
     The body CRC is not checked (`check_body_crc`); without `with_body` the body is empty bytes.
     """
-    view = memoryview(data)
+    view = data if type(data) is bytes else memoryview(data)
     try:
-        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag = _HEAD.unpack_from(
-            view, offset
-        )
-        if magic not in (MAGIC_V1, MAGIC_V2):
+        (
+            size,
+            magic,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared,
+            body_size,
+        ) = FIXED.unpack_from(view, offset)
+        at = offset + FIXED_SIZE
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
             raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#x} is not a message record's")
         if size < MIN_SIZE or offset + size > len(view):
             raise CorruptRecord(f"record of {size} bytes does not fit into {len(view) - offset}")
-        at = offset + 40
-        (born_timestamp,) = _LONG.unpack_from(view, at)
-        at += 8
-        host_size = 20 if sys_flag & BORN_HOST_V6 else 8
-        born_host = bytes(view[at : at + host_size])
-        at += host_size
-        (store_timestamp,) = _LONG.unpack_from(view, at)
-        at += 8
-        host_size = 20 if sys_flag & STORE_HOST_V6 else 8
-        store_host = bytes(view[at : at + host_size])
-        at += host_size
-        (reconsume_times,) = _INT.unpack_from(view, at)
-        (prepared,) = _LONG.unpack_from(view, at + 4)
-        (body_size,) = _INT.unpack_from(view, at + 12)
-        at += 16
+        if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):  # what follows the first host is elsewhere
+            at = offset + _BORN_HOST_AT
+            host_size = 20 if sys_flag & BORN_HOST_V6 else 8
+            born_host = bytes(view[at : at + host_size])
+            at += host_size
+            (store_timestamp,) = _LONG.unpack_from(view, at)
+            at += 8
+            host_size = 20 if sys_flag & STORE_HOST_V6 else 8
+            store_host = bytes(view[at : at + host_size])
+            at += host_size
+            reconsume_times, prepared, body_size = _BEFORE_BODY.unpack_from(view, at)
+            at += _BEFORE_BODY.size
         if body_size < 0:
             raise CorruptRecord(f"body of {body_size} bytes")
         body = bytes(view[at : at + body_size]) if with_body else b""

@@ -24,6 +24,7 @@ MAX_VECTORS = 1024
 # Other systems cannot say what is in memory, nor write and sync in one call.
 _NOWAIT = getattr(os, "RWF_NOWAIT", None)
 _DSYNC = getattr(os, "RWF_DSYNC", None)
+_FADVISE = getattr(os, "posix_fadvise", None)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ class File(Protocol):
     def fdatasync(self) -> None:
         """Make written content (and the length) durable. A failure is final (safety.md S3)."""
 
+    def start_writeback(self, length: int, offset: int) -> None:
+        """Ask the system to begin writing what is in its memory to the device, and do not wait. Promises
+        nothing: for use before many files are fsynced, so that not each of them waits for itself."""
+
     def allocate(self, size: int) -> None:
         """Reserve blocks up to `size`, reading as zeros; a full disk is an error here, not later."""
 
@@ -118,8 +123,9 @@ class Files(Protocol):
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory."""
 
-    def mkdir(self, path: str) -> None:
-        """Make a directory with its parents and make their names durable; no error if it is there."""
+    def mkdir(self, path: str, *, sync: bool = True) -> None:
+        """Make a directory with its parents and make their names durable; no error if it is there. Without
+        `sync` they are durable after `sync_dir` of the parents, as the names of files."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically; durable after `sync_dir` of the parent(s)."""
@@ -217,6 +223,15 @@ class OsFile:
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
 
+    def start_writeback(self, length: int, offset: int) -> None:
+        if _FADVISE is None:
+            return
+        try:
+            # Linux begins to write what is dirty; only whole pages that are not dirty leave its memory.
+            _FADVISE(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            return  # a hint that this file system does not take: what cannot be written, the fsync says
+
     def allocate(self, size: int) -> None:
         os.posix_fallocate(self._fd, 0, size)
 
@@ -292,7 +307,10 @@ class OsFiles:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, sync: bool = True) -> None:
+        if not sync:
+            os.makedirs(path, exist_ok=True)
+            return
         missing = []
         while not os.path.isdir(path):
             missing.append(path)

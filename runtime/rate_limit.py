@@ -81,6 +81,9 @@ class PacedFile:
     def fdatasync(self) -> NoReturn:
         raise _read_only(self.path)
 
+    def start_writeback(self, length: int, offset: int) -> NoReturn:
+        raise _read_only(self.path)
+
     def allocate(self, size: int) -> NoReturn:
         raise _read_only(self.path)
 
@@ -121,7 +124,7 @@ class PacedFiles:
     def usage(self, path: str) -> DiskUsage:
         return self._files.usage(path)
 
-    def mkdir(self, path: str) -> NoReturn:
+    def mkdir(self, path: str, *, sync: bool = True) -> NoReturn:
         raise _read_only(path)
 
     def rename(self, old: str, new: str) -> NoReturn:

@@ -156,7 +156,7 @@ class FsspecFiles:
         info = self._info(path)
         return info is not None and info["type"] == "directory"
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, sync: bool = True) -> None:
         """Refused."""
         _refuse(path)
 
@@ -275,6 +275,10 @@ class FsspecFile:
         _refuse(self.path)
 
     def fdatasync(self) -> None:
+        """Refused."""
+        _refuse(self.path)
+
+    def start_writeback(self, length: int, offset: int) -> None:
         """Refused."""
         _refuse(self.path)
 

@@ -138,9 +138,11 @@ def queue_dir(root: str, topic: str, queue_id: int) -> str:
 
 
 def make_directories(files: Files, paths: list[str]) -> None:
-    """Directories of queues, with that of their topic. May be repeated where it failed in between."""
+    """Directories of queues, with that of their topic. May be repeated where it failed in between. Their
+    names are made durable before a snapshot counts on them: a sync for each, here, takes 40 s with ten
+    thousand queues."""
     for path in paths:
-        files.mkdir(path)
+        files.mkdir(path, sync=False)
 
 
 def write_units(files: Files, writes: list[PendingWrite]) -> None:
@@ -152,6 +154,16 @@ def write_units(files: Files, writes: list[PendingWrite]) -> None:
                 file.pwritev([data], at)
             finally:
                 file.close()
+
+
+def start_writeback(files: Files, ranges: list[tuple[str, int, int]]) -> None:
+    """The system begins to write these (path, length, offset) to the device."""
+    for path, length, offset in ranges:
+        file = files.open(path)
+        try:
+            file.start_writeback(length, offset)
+        finally:
+            file.close()
 
 
 def sync_file(files: Files, path: str) -> None:
@@ -215,18 +227,21 @@ def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
 
 def _pieces(write: PendingWrite) -> list[tuple[str, int, bytes]]:
     pieces = []
-    for start in _file_starts(write.first, write.last):
-        low = max(write.first * UNIT_SIZE, start)
-        high = min(write.last * UNIT_SIZE, start + FILE_SIZE)
-        base = write.first * UNIT_SIZE
-        path = f"{write.directory}/{segment_name(start)}"
-        pieces.append((path, low - start, write.data[low - base : high - base]))
+    done = 0
+    for path, length, offset in file_ranges(write.directory, write.first, write.last):
+        pieces.append((path, offset, write.data[done : done + length]))
+        done += length
     return pieces
 
 
-def file_paths(directory: str, first: int, last: int) -> list[str]:
-    """The files that hold units [first, last)."""
-    return [f"{directory}/{segment_name(start)}" for start in _file_starts(first, last)]
+def file_ranges(directory: str, first: int, last: int) -> list[tuple[str, int, int]]:
+    """Where units [first, last) are: paths, each with a length and an offset in bytes."""
+    ranges = []
+    for start in _file_starts(first, last):
+        low = max(first * UNIT_SIZE, start)
+        high = min(last * UNIT_SIZE, start + FILE_SIZE)
+        ranges.append((f"{directory}/{segment_name(start)}", high - low, low - start))
+    return ranges
 
 
 def _file_starts(first: int, last: int) -> range:

@@ -6,8 +6,11 @@ Reading is in `reader`. Everything here lives on the event loop; files are touch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from posixpath import dirname
 from typing import Annotated
 
 from dledger.broker.store.consume_queue import (
@@ -15,10 +18,11 @@ from dledger.broker.store.consume_queue import (
     PendingWrite,
     QueueTable,
     cut_queue,
-    file_paths,
+    file_ranges,
     free_units,
     make_directories,
     queue_dir,
+    start_writeback,
     sync_file,
     write_units,
 )
@@ -42,6 +46,9 @@ from dledger.runtime.env import Env
 from dledger.runtime.files import Files
 from dledger.runtime.settings import Setting
 from dledger.runtime.workers import Lane
+
+SYNCS = 2
+"""Jobs of one fsync each under way: while one waits for the device, the result of another is on its way."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,8 @@ class MessageStore:
         self.leaving: dict[str, None] = {}
         """Topics whose files are still there: until they are gone, nothing is written for a new topic of that
         name."""
+        self._unsynced_names: dict[str, None] = {}
+        """Directories in which those of queues were made since they were last synced."""
         self.snapshot_index: int = -1
         self._log: LogReader | None = None
         self._opened = False
@@ -161,6 +170,7 @@ class MessageStore:
         await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
         await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
         await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
+        self._unsynced_names.clear()
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
         """The replicated state after the last entry applied: (part, next piece of it)."""
@@ -288,9 +298,7 @@ class MessageStore:
             pieces = snapshot_pieces(applied, self.dispatcher.applied_end, self.state.copy(), term)
             targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
             await self._write_pending()
-            for queue, last in targets:
-                if queue.synced < last:
-                    await self._sync(queue, last)
+            await self._sync([(queue, last) for queue, last in targets if queue.synced < last])
             packed = await gathered(("state", piece) for piece in pieces)
             data = await self._env.workers.run(Lane.DISK, seal_snapshot, packed["state"])
             path = f"{self._state_dir}/{SNAPSHOT_FILE}"
@@ -304,27 +312,54 @@ class MessageStore:
             topics = list(self.leaving)
             for topic in topics:
                 await run(Lane.DISK, files.rmtree, f"{self.queue_root}/{topic}")
+                self._unsynced_names.pop(f"{self.queue_root}/{topic}", None)
             await run(Lane.DISK, files.sync_dir, self.queue_root)
             for topic in topics:
                 del self.leaving[topic]
             self._messages_flushed = -1  # what was held back is looked for
 
-    async def _sync(self, queue: ConsumeQueue, last: int) -> None:
-        """One durable action a job (simulation.md). A failed fsync is final, also one for want of room: what
-        was written may be gone, and the next one would not say so."""
-        directory = queue_dir(self.queue_root, queue.topic, queue.queue_id)
-        files, run = self._env.files, self._env.workers.run
-        try:
-            for path in file_paths(directory, queue.synced, last):
-                await run(Lane.DISK, sync_file, files, path)
+    async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
+        """Units below an offset of each queue, and the names of their files and directories. A failed fsync
+        is final, also one for want of room: what was written may be gone, and the next one would not say
+        so."""
+        run, files = self._env.workers.run, self._env.files
+        ranges: list[tuple[str, int, int]] = []
+        directories: dict[str, None] = {}
+        for queue, last in targets:
+            directory = queue_dir(self.queue_root, queue.topic, queue.queue_id)
+            ranges += file_ranges(directory, queue.synced, last)
             if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
-                await run(Lane.DISK, files.sync_dir, directory)  # a file may be new
-                queue.names_synced = True
+                directories[directory] = None  # a file may be new
+        directories |= self._unsynced_names
+        # The device writes them all before the first fsync: else each of ten thousand files has a commit of
+        # the file system's journal to itself.
+        for start in range(0, len(ranges), self.limits.write_group):
+            await run(Lane.DISK, start_writeback, files, ranges[start : start + self.limits.write_group])
+        try:
+            await self._run_each(partial(sync_file, files, path) for path, _, _ in ranges)
+            await self._run_each(partial(files.sync_dir, directory) for directory in directories)
         except OSError as error:
             if error.errno in TOO_MANY_FILES:
                 raise  # of the opening
             raise refused_by_system("cannot fsync queues", error) from error
-        queue.synced = last
+        self._unsynced_names.clear()
+        for queue, last in targets:
+            queue.names_synced = True
+            queue.synced = last
+
+    async def _run_each(self, jobs: Iterable[Callable[[], None]]) -> None:
+        """One durable action a job (simulation.md). The first failure, when those under way have ended."""
+        under_way: deque[asyncio.Future[None]] = deque()
+        try:
+            for job in jobs:
+                if len(under_way) >= SYNCS:
+                    await under_way.popleft()
+                under_way.append(self._env.workers.run(Lane.DISK, job))
+            while under_way:
+                await under_way.popleft()
+        finally:
+            if under_way:
+                await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _write_pending(self) -> None:
         """Write what the files lack; what fails is looked for again."""
@@ -345,8 +380,10 @@ class MessageStore:
             if new:
                 paths = [write.directory for write in new]
                 await self._env.workers.run(Lane.DISK, make_directories, files, paths)
+                self._unsynced_names[self.queue_root] = None
                 for write in new:
                     write.queue.directory_made = True
+                    self._unsynced_names[dirname(write.directory)] = None
             await self._env.workers.run(Lane.DISK, write_units, files, group)
             for write in group:
                 write.queue.flushed = write.last

@@ -95,6 +95,10 @@ class SimFile:
             self._change(inode, (offset, data[:fits]))
             disk.world.fault(disk.name, "torn_write", f"{self.path} {offset}+{fits} of {len(data)}")
 
+    def start_writeback(self, length: int, offset: int) -> None:
+        """A crash of this machine keeps any part of what is not fsynced, asked for or not."""
+        self._open_inode()
+
     def allocate(self, size: int) -> None:
         """Reserve blocks up to `size`, reading as zeros."""
         inode = self._open_inode()
@@ -183,7 +187,7 @@ class SimFile:
                 self._view.release()
             _check_no_exports(inode.content)
         except BufferError:
-            inode.content = bytearray(inode.content)
+            inode.leave_to_the_dead()
 
     def held_lock(self) -> bool:
         """Whether this open file belongs to a process that still runs."""
@@ -362,9 +366,15 @@ class SimFiles:
         self._looks_up("is_dir", path)
         return isinstance(self.disk.find(path), Directory)
 
-    def mkdir(self, path: str) -> None:
-        """Make a directory with its parents and make their names durable; no error if it is there."""
+    def mkdir(self, path: str, *, sync: bool = True) -> None:
+        """Make a directory with its parents, and make their names durable with `sync`; no error if it is
+        there."""
         if self.is_dir(path):
+            return
+        if not sync:
+            if self.effect("mkdir", path):
+                self.disk.check_room(path)
+                self.disk.make_directory(path)
             return
         # Harmless to repeat, so several in one job are allowed; all are durable when it ends.
         if self.effect("mkdir", path, durable=True, ends_job=False):

@@ -105,7 +105,7 @@ SUITES: tuple[Suite, ...] = (
         300,
         seeds=12,
         profiles=("brokers-orderly",),
-        packages=("broker/client", "formats/state"),
+        packages=("broker/client", "broker/pop", "broker/offset", "formats/state"),
     ),
     Suite(
         "scenarios",

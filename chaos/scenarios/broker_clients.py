@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from dataclasses import replace
 from functools import partial
 from hashlib import shake_128
 from types import MappingProxyType
@@ -27,8 +26,8 @@ from dledger.chaos.scenarios.broker_judge import DELAYS_MS
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS
 from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
+from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
 from dledger.chaos.scenarios.plan import Operation
-from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
 from dledger.chaos.scenarios.reset_judge import Reset
 from dledger.chaos.scenarios.timed_sends import send_timed
 from dledger.chaos.scenarios.transaction_history import End, Fate
@@ -36,8 +35,7 @@ from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.listening import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from dledger.client.offsets import FromWhere, QueueOffsets
-from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions
-from dledger.client.pop_consumer import AsyncPopConsumer
+from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer
@@ -77,11 +75,6 @@ CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
 for, less what a consumer holds on to it: a call that is longer may not be alone at its end."""
 RESET_EVERY = 3
 """Of the operator's operations so many end with a reset of the workers' group."""
-POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)
-POP_LIMIT_S = 120.0
-"""Longer than any request: what a pop gives was asked for after it began."""
-FORGET_EVERY, SHORTEN_EVERY = 7, 11
-"""Of the messages that are popped."""
 
 
 class Program:
@@ -338,22 +331,24 @@ class Operator(Planned):
         change.unanswered = producer.unanswered > unanswered
         change.end = self.now()
         if operation.pick % RESET_EVERY == 0:
-            await self._reset(producer)
+            await self._reset(producer, PUSH_GROUP)
+            if self._stage.profile.orderly:
+                await self._reset(producer, ORDERED_GROUP)
 
-    async def _reset(self, producer: AsyncProducer) -> None:
-        """The workers begin the first topic again."""
+    async def _reset(self, producer: AsyncProducer, group: str) -> None:
+        """A group begins the first topic again."""
         topic, stage = self._topics[0], self._stage
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
             for queue, messages in stage.ledger.messages.items()
-            if queue[0] == topic
+            if queue[0] == topic and group == PUSH_GROUP  # of the other the log tells
         }
-        reset = Reset(PUSH_GROUP, topic, self.now(), unseen)
+        reset = Reset(group, topic, self.now(), unseen)
         self._history.resets.append(reset)
         elections = stage.elections
         try:
             offsets = QueueOffsets(producer._core)
-            reset.told = await offsets.reset(topic, BROKER_NAME, PUSH_GROUP, 0)
+            reset.told = await offsets.reset(topic, BROKER_NAME, group, 0)
             reset.outcome = ACKNOWLEDGED
             if stage.elections > elections:
                 stage.marks.reach("offsets were reset while the leader changed")
@@ -455,67 +450,6 @@ class PullReader(Consumer):
     def _committed(self, queue: tuple[str, int]) -> int:
         own = (one for one in reversed(self._history.commits) if one.queue == queue)
         return next((one.offset for one in own if one.outcome == ACKNOWLEDGED), -1)
-
-
-class PopWorker(Program):
-    """Pops all topics; most messages it acknowledges, some it keeps for less time, and some it forgets."""
-
-    _count = 0
-
-    async def main(self, env: Env) -> None:
-        self.lives += 1
-        known: list[str] = []
-        async with asyncio.TaskGroup() as group:
-            while True:
-                for topic in [topic for topic in self._topics if topic not in known]:
-                    known.append(topic)
-                    group.create_task(self._read(env, topic), name=f"pop-{topic}")
-                await asyncio.sleep(ASSIGN_EVERY_S)
-
-    async def _read(self, env: Env, topic: str) -> None:
-        client = replace(self.options(), instance_name=f"{topic}-{self.lives}")
-        consumer = AsyncPopConsumer(
-            POP_GROUP,
-            NAMESRV_ADDR,
-            topic=topic,
-            from_where=FromWhere.FIRST,
-            options=POP_OPTIONS,
-            client=client,
-            env=env,
-        )
-        async with consumer:
-            while True:
-                asked, term = self.now(), self._stage.leader_term()
-                try:
-                    messages = await consumer.pop(POP_LIMIT_S)
-                except ClientError:
-                    await asyncio.sleep(0.1)
-                    continue
-                found: list[Handed] = []
-                for message in messages:
-                    times = (asked, self.now()), (term, self._stage.leader_term())
-                    found.append(handed := Handed(message.body, message.reconsume_times, *times))
-                    self._history.pops.handed.append(handed)
-                    self._history.pops.values[message.body] = None
-                for message, handed in zip(messages, found, strict=True):
-                    await self._settle(consumer, message, handed)
-
-    async def _settle(self, consumer: AsyncPopConsumer, message: ReceivedMessage, handed: Handed) -> None:
-        self._count += 1
-        if self._count % FORGET_EVERY == 0:
-            return
-        ack = Ack(handed, short=self._count % SHORTEN_EVERY == 0)
-        self._history.pops.acks.append(ack)
-        try:
-            if ack.short:
-                await consumer.change_invisible(message, SHORT_MS / 1000)
-            else:
-                await consumer.ack(message)
-        except ClientError:
-            ack.outcome = UNKNOWN
-        else:
-            ack.outcome = ACKNOWLEDGED
-        ack.end = self.now()
 
 
 class PushWorker(Consumer):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dledger.chaos.scenarios.deletion_history import DeletionHistory
 from dledger.chaos.scenarios.history import RUNNING
 from dledger.chaos.scenarios.oracle import Queue
+from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP, Ordered, OrderedHistory
 from dledger.chaos.scenarios.pop_history import PopHistory
 from dledger.chaos.scenarios.reset_judge import Reset
 from dledger.chaos.scenarios.timer_history import TimerHistory
@@ -121,6 +122,7 @@ class BrokerHistory:
     users: UserHistory = field(default_factory=UserHistory)
     resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
+    ordered: OrderedHistory = field(default_factory=OrderedHistory)
     transactions: TransactionHistory = field(default_factory=TransactionHistory)
     timers: TimerHistory = field(default_factory=TimerHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
@@ -129,11 +131,19 @@ class BrokerHistory:
     def received(self, receipt: Receipt) -> None:
         """A consumer was handed a message."""
         self.receipts.append(receipt)
-        reached = self.reached.setdefault(receipt.group, {})
-        reached[receipt.queue] = max(reached.get(receipt.queue, 0), receipt.offset + 1)
+        self._reach(receipt.group, receipt.queue, receipt.offset)
         for reset in self.resets:
             if reset.group == receipt.group:
                 reset.handed(receipt.queue, receipt.offset)
+
+    def popped_in_order(self, message: Ordered) -> None:
+        """A consumer popped a message in order."""
+        self.ordered.handed.append(message)
+        self._reach(ORDERED_GROUP, message.batch[0], message.offset)
+
+    def _reach(self, group: str, queue: Queue, offset: int) -> None:
+        reached = self.reached.setdefault(group, {})
+        reached[queue] = max(reached.get(queue, 0), offset + 1)
 
     @property
     def operations(self) -> int:

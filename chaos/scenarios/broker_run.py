@@ -19,7 +19,6 @@ from dledger.chaos.scenarios.broker_clients import (
     Operator,
     OrderlyWorker,
     Planned,
-    PopWorker,
     Producer,
     Program,
     PullReader,
@@ -43,6 +42,7 @@ from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, TIMERS, UNREAD
 from dledger.chaos.scenarios.broker_stage import (
     BRIEF_CLIENT,
     OPERATOR,
+    ORDERED,
     ORDERLY,
     POP,
     PRODUCERS,
@@ -54,8 +54,12 @@ from dledger.chaos.scenarios.deletion_history import generations, is_brief, judg
 from dledger.chaos.scenarios.disks import find_file
 from dledger.chaos.scenarios.history import ACKNOWLEDGED
 from dledger.chaos.scenarios.oracle import Delays, Offsets, Queue, Timers, Topics, Transactions
+from dledger.chaos.scenarios.ordered_history import ORDERED_GROUP
+from dledger.chaos.scenarios.ordered_judge import OrderedJudge
+from dledger.chaos.scenarios.ordered_worker import OrderedWorker
 from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
+from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
 from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S
@@ -132,6 +136,10 @@ class BrokerRun(Run):
                 for number in (ORDERLY if stage.profile.orderly else ())
             ),
             *(PopWorker(stage, number, history, topics) for number in POP),
+            *(
+                OrderedWorker(stage, number, history, topics)
+                for number in (ORDERED if stage.profile.orderly else ())
+            ),
             *(BriefTopics(stage, BRIEF_CLIENT, history, topics) for _ in range(stage.profile.deletes)),
         ]
         for program in self._programs:
@@ -234,7 +242,8 @@ class BrokerRun(Run):
     def _caught_up(self) -> bool:
         """Whether every group was handed everything; looked at only when something changed."""
         history = self.broker_history
-        now = (len(history.receipts) + len(history.pops.handed), self.stage.ledger.index, self.stage.begun)
+        handed = len(history.receipts) + len(history.pops.handed) + len(history.ordered.handed)
+        now = (handed, self.stage.ledger.index, self.stage.begun)
         if now == self._waits_for:
             return False
         self._waits_for = now
@@ -248,7 +257,8 @@ class BrokerRun(Run):
     def _judge_completeness(self) -> None:
         stage = self.stage
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
-        groups = (*GROUPS, ORDERLY_GROUP) if stage.profile.orderly and not stage.measured else GROUPS
+        in_order = stage.profile.orderly and not stage.measured
+        groups = (*GROUPS, ORDERLY_GROUP, ORDERED_GROUP) if in_order else GROUPS
         messages = _lasting(stage.ledger.messages)
         judge_completeness(self.broker_history.reached, groups, messages, stage.begun)
         begun = stage.begun
@@ -342,12 +352,14 @@ class BrokerRun(Run):
         replay = BrokerReplay()
         right = not any(fault.kind == "clock-jump" for fault in self.plan.faults)
         pops = PopJudge(stage.begun, clocks_are_right=right)
+        ordered = OrderedJudge(stage.begun, clocks_are_right=right)
         resets = ResetJudge()
         transactions = TransactionJudge()
         for header, record in log:
             replay.apply(header, record)
             resets.apply(header, record)
             pops.apply(header, record)
+            ordered.apply(header, record)
             transactions.apply(header, record)
         again, _ = judge_deletions(history.deletions, replay)
         stage.cluster.count("a topic that is made again has nothing of the one before", again)
@@ -391,6 +403,14 @@ class BrokerRun(Run):
         if transactions.given_up:
             stage.marks.reach("a half message was given up")
         stage.cluster.count("a popped message is acknowledged, or comes again", pops.acknowledged)
+        acknowledged = ordered.judge(history.ordered)
+        stage.cluster.count("a queue that is popped in order has one consumer at a time", acknowledged)
+        if ordered.frees:
+            stage.marks.reach("a reset freed a queue that was popped in order")
+        if ordered.over_terms:
+            stage.marks.reach("a queue was popped in order again after its leader had changed")
+        if ordered.partly:
+            stage.marks.reach("a batch that was popped in order was acknowledged in part, and came again")
         self._reach_marks()
 
     def _stale_ns(self) -> int:

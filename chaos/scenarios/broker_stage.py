@@ -50,6 +50,8 @@ PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPE
 """Numbers of the client machines."""
 ORDERLY = (POP[-1] + 1, POP[-1] + 2)
 """In runs with consumers that work in order."""
+ORDERED = (ORDERLY[-1] + 1, ORDERLY[-1] + 2)
+"""There, too: those that pop in order."""
 BRIEF_CLIENT = POP[-1] + 1
 """In runs with topics that are deleted."""
 CHECKED_SEEDS = 4
@@ -181,7 +183,7 @@ class BrokerStage(Stage):
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         if PROFILES[plan.profile].orderly:
-            self.clients = ORDERLY[-1] + 1
+            self.clients = ORDERED[-1] + 1
         elif PROFILES[plan.profile].deletes:
             self.clients = BRIEF_CLIENT + 1
         super().__init__(plan, trace)

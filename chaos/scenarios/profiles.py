@@ -65,7 +65,8 @@ class Profile:
     deletes: bool = False
     """With a client that makes topics and deletes them."""
     orderly: bool = False
-    """Two more consumers share a group that works in order, and change hands again and again."""
+    """Two more consumers share a group that works in order, and change hands again and again; and two another
+    that pops in order."""
     spread_chance: float = 0.0
     """That a worker's job does not run in one piece; it costs a thread each time."""
 
@@ -179,6 +180,9 @@ NEW_LEADER = "a consumer went on with a new leader"
 MIXED = "brokers of two versions serve together"
 LOCKED_ANEW = "a queue went to another consumer after its leader had changed"
 DELETED_MEANWHILE = "a topic was made again and deleted while the leader changed"
+ORDERED_ANEW = "a queue was popped in order again after its leader had changed"
+ORDERED_PARTLY = "a batch that was popped in order was acknowledged in part, and came again"
+ORDERED_FREED = "a reset freed a queue that was popped in order"
 IN_A_CALL = "the leader changed in the middle of an orderly call"
 FORWARDED = "a broker forwarded what only the leader can do"
 ON_THE_WAY = "the leader changed while a request was forwarded to it"
@@ -437,7 +441,7 @@ PROFILES: dict[str, Profile] = {
         ),
         brokers=True,
         orderly=True,
-        marks=(NEW_LEADER, LOCKED_ANEW, IN_A_CALL),
+        marks=(NEW_LEADER, LOCKED_ANEW, IN_A_CALL, ORDERED_ANEW, ORDERED_PARTLY, ORDERED_FREED),
     ),
     # Topics are deleted and made again while leaders go, nodes start again from their snapshots, and
     # retention takes the beginning of the log.

@@ -72,7 +72,7 @@ class ResetJudge:
         index, offsets = self._offsets
         key, unheard = (op["group"], op["topic"]), dict(op["queues"])
         # A reset is never half: its offsets are in the batch of what says that nobody has heard.
-        if index != header.index - 1 or header.batch_remaining or offsets["group"] != op["group"]:
+        if index != header.index - 1 or offsets["group"] != op["group"]:
             raise InvariantViolated(f"entry {header.index}: {key} has to hear of a reset that is not with it")
         done = {queue: offset for _, queue, offset in offsets["offsets"]}
         if any(unheard.get(queue, offset) != offset for queue, offset in done.items()):

@@ -8,6 +8,7 @@ numbers have at most 18 digits; a number of a frame that becomes a size was comp
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -15,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 2
+VERSION = 6
 
 cdef extern from *:
     """
@@ -70,6 +71,7 @@ cdef enum:
     MAGIC_V1 = 0xDAA320A7
     COVERED_SHIFT = 31
     SPECIAL_FLAGS = 0x3C  # transactions and IPv6 hosts
+    UNPLAIN_FLAGS = 0x73D  # those, and compressed bodies
     KIND_MESSAGE = 0
     KIND_CONFIG = 2
     MAX_ENTRY = 4 * 1024 * 1024 + 64 * 1024
@@ -77,6 +79,8 @@ cdef enum:
     MAX_PROPERTIES = 32767
     OVERHEAD = 512
     ANSWER_ROOM = 512
+    HOST_ROOM = 24
+    BATCH_HEAD = 20
     KEY_ROOM = 128
 
 
@@ -123,6 +127,22 @@ cdef Py_ssize_t find(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssi
             return p - begin
         p += 1
     return -1
+
+
+cdef bint ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Whether all of it is ASCII."""
+    cdef const uint8_t *end = p + size
+    cdef uint64_t eight
+    while end - p >= 8:
+        memcpy(&eight, p, 8)
+        if eight & 0x8080808080808080ULL:
+            return False
+        p += 8
+    while p < end:
+        if p[0] & 0x80:
+            return False
+        p += 1
+    return True
 
 
 # -- the header of a send -----------------------------------------------------------------------------------
@@ -494,6 +514,168 @@ def seal_sends(
         at = stop
         run.index, run.pos, run.chain = index, pos, chain
     return at
+
+
+# -- a batch to entries -----------------------------------------------------------------------------------
+
+
+def measure_batch(bytes body, Py_ssize_t most, Py_ssize_t added):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef const uint8_t *properties
+    cdef const uint8_t *key_end
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), at = 0, messages = 0, size = 0, rest, found, first_size = 0
+    cdef int64_t body_size, properties_size, kept
+    cdef bytes first = None
+    while at < total:
+        rest = total - at
+        if messages == most or rest < BATCH_HEAD + 2:
+            return None
+        body_size = <int32_t>get32(base + at + 16)
+        if body_size < 0 or body_size > rest - BATCH_HEAD - 2:
+            return None
+        properties = base + at + BATCH_HEAD + body_size + 2
+        properties_size = <int64_t>properties[-2] << 8 | properties[-1]
+        if (
+            properties_size > MAX_PROPERTIES
+            or properties_size > rest - BATCH_HEAD - 2 - body_size
+            or <int64_t><int32_t>get32(base + at) != BATCH_HEAD + body_size + 2 + properties_size
+            or not ascii(properties, properties_size)
+        ):
+            return None
+        found = find(properties, properties_size, b"UNIQ_KEY\x01", 9)
+        if (
+            found < 0
+            or (found and properties[found - 1] != 2)
+            or holds(properties, properties_size, b"DELAY", 5)
+            or holds(properties, properties_size, b"DELIVER", 7)
+            or holds(properties, properties_size, b"TRAN_MSG", 8)
+            or holds(properties, properties_size, b"__RESEND", 8)
+            or holds(properties, properties_size, b"CLUSTER\x01", 8)
+        ):
+            return None
+        if first is None:
+            key_end = <const uint8_t *>memchr(properties + found + 9, 2, properties_size - found - 9)
+            first_size = (properties_size if key_end == NULL else key_end - properties) - found - 9
+            first = PyBytes_FromStringAndSize(<const char *>(properties + found + 9), first_size)
+        kept = properties_size + (properties[properties_size - 1] != 2) + added
+        if kept > MAX_PROPERTIES:
+            return None
+        size += body_size + kept
+        messages += 1
+        at += BATCH_HEAD + 2 + body_size + properties_size
+    return None if first is None else (messages, size, first)
+
+
+def seal_batch(
+    bytes body,
+    bytes added,
+    bytes born_host,
+    bytes store_host,
+    bytes host_hex,
+    slot,
+    Py_ssize_t queue_id,
+    int64_t sys_flag,
+    int64_t born_timestamp,
+    Py_ssize_t messages,
+    Py_ssize_t size,
+    int following,
+    run,
+):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef bytes field = slot.field
+    cdef list offsets = slot.next, sizes = run.sizes
+    cdef Py_ssize_t field_size = PyBytes_GET_SIZE(field), added_size = PyBytes_GET_SIZE(added)
+    cdef Py_ssize_t hex_size = PyBytes_GET_SIZE(host_hex), total = PyBytes_GET_SIZE(body), at = 0, number
+    cdef Py_ssize_t record_size, body_size, properties_size, kept, written = 0
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size + messages * (ENTRY + FIXED + field_size + 2))
+    cdef bytes ids = PyBytes_FromStringAndSize(NULL, messages * (hex_size + 17))
+    cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(data)
+    cdef uint8_t *id = <uint8_t *>PyBytes_AS_STRING(ids)
+    cdef uint8_t *to
+    cdef uint8_t *into
+    cdef const uint8_t *properties
+    cdef int64_t index = run.index, pos = run.pos, now = run.now_ms, term = run.term, offset
+    cdef uint32_t chain = run.chain, covered = run.covered, channel, body_crc
+    cdef uint8_t link[20]
+    cdef char text[24]
+    if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(store_host) != 8 or messages <= 0 or following < 0:
+        raise ValueError("hosts of 8 bytes, and a message")
+    offset = offsets[queue_id]
+    view = memoryview(data)
+    for number in range(messages):
+        if total - at < BATCH_HEAD + 2:
+            raise ValueError("another batch was measured")
+        body_size = <int32_t>get32(base + at + 16)
+        properties = base + at + BATCH_HEAD + body_size + 2
+        properties_size = <Py_ssize_t>properties[-2] << 8 | properties[-1]
+        kept = properties_size + (properties[properties_size - 1] != 2) + added_size
+        record_size = FIXED + body_size + field_size + 2 + kept
+        if written + ENTRY + record_size > PyBytes_GET_SIZE(data):
+            raise ValueError("another batch was measured")
+        to = out + written + ENTRY
+        put32(to, <uint32_t>record_size)
+        put32(to + 4, MAGIC_V1)
+        put32(to + 12, <uint32_t>queue_id)
+        put32(to + 16, get32(base + at + 12))
+        put64(to + 20, offset)
+        put64(to + 28, pos + ENTRY)
+        put32(to + 36, <uint32_t>sys_flag)
+        put64(to + 40, born_timestamp)
+        memcpy(to + 48, PyBytes_AS_STRING(born_host), 8)
+        put64(to + 56, now)
+        memcpy(to + 64, PyBytes_AS_STRING(store_host), 8)
+        put32(to + 72, 0)
+        put64(to + 76, 0)
+        put32(to + 84, <uint32_t>body_size)
+        into = to + FIXED
+        memcpy(into, base + at + BATCH_HEAD, body_size)
+        put32(
+            to + 8,
+            <uint32_t>sum_crc32(view[written + ENTRY + FIXED : written + ENTRY + FIXED + body_size]) & 0x7FFFFFFF,
+        )
+        into += body_size
+        memcpy(into, PyBytes_AS_STRING(field), field_size)
+        into += field_size
+        into[0] = kept >> 8
+        into[1] = kept & 255
+        memcpy(into + 2, properties, properties_size)
+        into += 2 + properties_size
+        if properties[properties_size - 1] != 2:
+            into[0] = 2
+            into += 1
+        memcpy(into, PyBytes_AS_STRING(added), added_size)
+        channel = covered | <uint32_t>(messages - number - 1 + following)
+        body_crc = sum_crc32(view[written + ENTRY : written + ENTRY + record_size], channel if covered else 0)
+        put64(link, index)
+        put64(link + 8, term)
+        put32(link + 16, body_crc)
+        chain = crc_small(link, 20, chain)
+        to = out + written
+        put32(to, 1)
+        put32(to + 4, <uint32_t>(ENTRY + record_size))
+        put64(to + 8, index)
+        put64(to + 16, term)
+        put64(to + 24, pos)
+        put32(to + 32, channel)
+        put32(to + 36, chain)
+        put32(to + 40, body_crc)
+        put32(to + 44, <uint32_t>record_size)
+        memcpy(id, PyBytes_AS_STRING(host_hex), hex_size)
+        snprintf(text, 24, b"%016llX", <unsigned long long>(pos + ENTRY))
+        memcpy(id + hex_size, text, 16)
+        id[hex_size + 16] = c','
+        id += hex_size + 17
+        sizes.append(ENTRY + record_size)
+        written += ENTRY + record_size
+        at += BATCH_HEAD + 2 + body_size + properties_size
+        offset += 1
+        index += 1
+        pos += ENTRY + record_size
+    if written != PyBytes_GET_SIZE(data) or at != total:
+        raise ValueError("another batch was measured")
+    run.parts.append(data)
+    run.index, run.pos, run.chain = index, pos, chain
+    return ids[: messages * (hex_size + 17) - 1]
 
 
 # -- messages that waited, to entries ---------------------------------------------------------------------
@@ -917,3 +1099,119 @@ def dispatch(
         done += 1
         at = end
     return done, at, store_time
+
+
+# -- records to messages of a client ------------------------------------------------------------------------
+
+
+cdef str text_of(const uint8_t *p, Py_ssize_t size):
+    """A text of ASCII characters."""
+    return PyUnicode_DecodeASCII(<const char *>p, size, NULL)
+
+
+cdef str host_of(const uint8_t *p):
+    """An IPv4 host of a record."""
+    cdef char text[HOST_ROOM]
+    cdef int size = snprintf(text, HOST_ROOM, b"%d.%d.%d.%d:%u", p[0], p[1], p[2], p[3], get32(p + 4))
+    return text_of(<uint8_t *>text, size)
+
+
+cdef str id_of(const uint8_t *host, const uint8_t *position):
+    """The offset message id: both in hexadecimal digits."""
+    cdef char text[40]
+    cdef int size = snprintf(
+        text, 40, b"%08X%08X%016llX", get32(host), get32(host + 4), <unsigned long long>get64(position)
+    )
+    return text_of(<uint8_t *>text, size)
+
+
+cdef dict properties_of(const uint8_t *p, const uint8_t *end):
+    """Name and value between separators, as Java reads them: what is no pair is skipped."""
+    cdef dict found = {}
+    cdef const uint8_t *stop
+    cdef const uint8_t *middle
+    while p < end:
+        stop = <const uint8_t *>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p >= 3:
+            middle = <const uint8_t *>memchr(p, 1, stop - p)
+            if middle != NULL and middle != p:
+                found[text_of(p, middle - p)] = text_of(middle + 1, stop - middle - 1)
+        p = stop + 1
+    return found
+
+
+def read_messages(bytes data, Py_ssize_t at, str broker_name, message_type, queue_type, list messages):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(data), size, body_size, topic_size, properties_size
+    cdef const uint8_t *p
+    cdef const uint8_t *topic_at
+    cdef const uint8_t *texts
+    cdef const uint8_t *last_topic = NULL
+    cdef const uint8_t *last_born = NULL
+    cdef const uint8_t *last_store = NULL
+    cdef Py_ssize_t last_size = -1
+    cdef int32_t queue_id, last_queue = 0
+    cdef uint32_t sys_flag
+    cdef str topic = None, born_host = None, store_host = None, offset_id
+    cdef dict properties
+    queue = None
+    if at < 0:
+        return at
+    while total - at >= MIN_RECORD:
+        p = base + at
+        size = <int32_t>get32(p)
+        sys_flag = get32(p + 36)
+        body_size = <int32_t>get32(p + 84)
+        # Compressed bodies, transactions and IPv6 hosts are not plain.
+        if get32(p + 4) != MAGIC_V1 or sys_flag & UNPLAIN_FLAGS or not MIN_RECORD <= size <= total - at:
+            break
+        if body_size < 0 or body_size > size - MIN_RECORD:
+            break
+        topic_at = p + FIXED + body_size + 1
+        topic_size = topic_at[-1]
+        if topic_size > size - MIN_RECORD - body_size:
+            break
+        texts = topic_at + topic_size + 2
+        properties_size = texts[-2] << 8 | texts[-1]
+        if properties_size != size - MIN_RECORD - body_size - topic_size or properties_size > MAX_PROPERTIES:
+            break
+        queue_id = <int32_t>get32(p + 12)
+        if topic_size != last_size or queue_id != last_queue or memcmp(topic_at, last_topic, topic_size) != 0:
+            if topic_size == 0 or topic_at[0] == c'%' or not ascii(topic_at, topic_size):
+                break  # a topic of retries goes by the name of the one before
+            topic = text_of(topic_at, topic_size)
+            queue = queue_type(topic, broker_name, queue_id)
+            last_topic, last_size, last_queue = topic_at, topic_size, queue_id
+        if not ascii(texts, properties_size):
+            break
+        properties = properties_of(texts, texts + properties_size)
+        if last_born == NULL or memcmp(p + 48, last_born, 8) != 0:
+            born_host = host_of(p + 48)
+            last_born = p + 48
+        if last_store == NULL or memcmp(p + 64, last_store, 8) != 0:
+            store_host = host_of(p + 64)
+            last_store = p + 64
+        offset_id = id_of(p + 64, p + 28)
+        messages.append(
+            message_type(
+                topic,
+                PyBytes_FromStringAndSize(<const char *>(p + FIXED), body_size),
+                queue,
+                <int64_t>get64(p + 20),
+                properties.get("UNIQ_KEY", offset_id),
+                offset_id,
+                properties,
+                <int32_t>get32(p + 16),
+                <int32_t>get32(p + 72),
+                <int64_t>get64(p + 40),
+                <int64_t>get64(p + 56),
+                born_host,
+                store_host,
+                <int64_t>get64(p + 28),
+                <int32_t>sys_flag,
+            )
+        )
+        at += size
+    return at

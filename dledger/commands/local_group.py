@@ -20,14 +20,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dledger.commands.group_actions import Wish, bring_back, bring_up, kill_and_wait
+from dledger.commands.further_groups import bring_up_all, find_group, groups_of, look_at_all
+from dledger.commands.group_actions import Wish, bring_back, kill_and_wait
 from dledger.commands.group_status import (
     ERRORS,
     FINE,
     NOT_SEEN,
     NothingSeen,
     Seen,
-    look_at_directory,
     look_at_namesrv,
 )
 from dledger.local import wire
@@ -129,7 +129,8 @@ def _place() -> str:
 
 
 @_command("start a group, or what of it does not run")
-@click.option("--nodes", type=int, help="Brokers, 1 to 9. [default: 3]")
+@click.option("--groups", type=int, help="So many groups, 1 to 16, behind one NameServer. [default: 1]")
+@click.option("--nodes", type=int, help="Brokers of a group, 1 to 9. [default: 3]")
 @click.option("--base-port", type=int, help="First port. [default: 9876; with --namesrv the next free range]")
 @click.option("--group", metavar="NAME", help="The brokerName. [default: broker-a]")
 @click.option("--cluster", metavar="NAME", help="The brokerClusterName. [default: DefaultCluster]")
@@ -142,15 +143,16 @@ def _place() -> str:
 @click.option("--segment-mb", type=int, help="MiB of a log segment. [default: 64]")
 @click.option("--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A property of every broker.")
-def up(directory: Path, as_json: bool, timeout: float, **options: Any) -> int:
+def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **options: Any) -> int:
     """Start a group on this machine and wait until it serves: a NameServer and three brokers, or those of
     them that do not run.
 
-    What was asked for is kept in the directory: `dledger up` alone starts the same group again.
+    What was asked for is kept in the directory: `dledger up` alone starts the same groups again.
 
     \b
-    Several groups behind one NameServer:
-      dledger up
+    Several groups behind one NameServer, each with a leader and cores of its own:
+      dledger up --groups 3
+    The same, in a directory of its own:
       dledger up --group broker-b --dir g2 --namesrv 127.0.0.1:9876
 
     \b
@@ -158,10 +160,11 @@ def up(directory: Path, as_json: bool, timeout: float, **options: Any) -> int:
       B                  NameServer
       B + 10 (i + 1)     broker number i (0, 1, ...), for clients
       the two after it   its peers, and HTTP (/health, /metrics)
-    Three brokers need B to B + 32.
+      two below it       the VIP channel of RocketMQ's clients
+    Three brokers need B to B + 32, further groups the next free ranges of 100.
     """
-    cluster, started = bring_up(directory, Wish(**options), timeout, _tell)
-    seen = look_at_directory(cluster)
+    found, started = bring_up_all(directory, Wish(**options), groups, timeout, _tell)
+    cluster, seen = found[0], look_at_all(found)
     if as_json:
         return _show(Seen({**seen.found, "started": started}, [], seen.problems), as_json)
     print("\n".join([f"started {', '.join(started)}" if started else "runs already", "", *seen.lines]))
@@ -232,7 +235,7 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
         return _show(look_at_namesrv(namesrv, options["group"]), as_json)
     if options["group"] is not None:
         raise click.UsageError("--group goes with --namesrv or --peers")
-    return _show(look_at_directory(LocalCluster.open(directory)), as_json)
+    return _show(look_at_all(groups_of(directory)), as_json)
 
 
 def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
@@ -247,9 +250,10 @@ def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
 
 @_command("SIGKILL the broker that leads")
 @click.option("--wait", is_flag=True, help="Wait until another node leads, and say how long it took.")
-def kill_leader(directory: Path, as_json: bool, wait: bool) -> int:
+@click.option("--group", metavar="NAME", help="Of this group. [default: the first]")
+def kill_leader(directory: Path, as_json: bool, wait: bool, group: str | None) -> int:
     """SIGKILL the broker that leads."""
-    cluster = LocalCluster.open(directory)
+    cluster = find_group(directory, group)
     killed = kill_and_wait(cluster, wait)
     if as_json:
         print(json.dumps(killed))
@@ -262,16 +266,23 @@ def kill_leader(directory: Path, as_json: bool, wait: bool) -> int:
 
 
 @_command("start what is down; if nothing is, all again, leader last")
-@click.option("--node", metavar="ID", help="This one only, as n0.")
+@click.option("--node", metavar="ID", help="This one only, as n0; of the first group, or that of --group.")
+@click.option("--group", metavar="NAME", help="Only this group. [default: all]")
 @click.option(
     "--timeout", type=float, default=START_LIMIT_S, show_default=True, help="Seconds to wait for each."
 )
-def restart(directory: Path, as_json: bool, node: str | None, timeout: float) -> int:
+def restart(directory: Path, as_json: bool, node: str | None, group: str | None, timeout: float) -> int:
     """Start what is down, and wait until it has caught up. If nothing is, restart all brokers, one after
     another, the leader last."""
-    cluster = LocalCluster.open(directory)
-    done = bring_back(cluster, node, timeout, _tell)
-    seen = look_at_directory(cluster)
+    only = find_group(directory, group) if node or group else None
+    groups = groups_of(directory) if only is None else [only]
+    incomplete = [one for one in groups if one.down() or not (one.spec.namesrv or one.namesrv_pid())]
+    groups = incomplete or groups
+    done = []
+    for one in groups:
+        prefix = "" if one.directory == directory.resolve() else f"{one.spec.group}/"
+        done += [prefix + name for name in bring_back(one, node, timeout, _tell)]
+    seen = look_at_all(groups_of(directory))
     if as_json:
         return _show(Seen({**seen.found, "restarted": done}, [], seen.problems), as_json)
     print(f"restarted and caught up: {', '.join(done)}")
@@ -281,13 +292,16 @@ def restart(directory: Path, as_json: bool, node: str | None, timeout: float) ->
 
 @_command("stop a group; its data stays")
 def down(directory: Path, as_json: bool) -> int:
-    """Stop all processes of a group: SIGTERM, after 10 s SIGKILL.
+    """Stop all processes of the groups in a directory: SIGTERM, after 10 s SIGKILL.
 
     The data stays: `dledger up` goes on with it. A NameServer that another group started is left alone.
     """
-    cluster = LocalCluster.open(directory)
-    others = _others_behind(cluster)
-    outcome = cluster.stop()
+    groups = groups_of(directory)
+    others = _others_behind(groups)
+    outcome: dict[str, str] = {}
+    for one in reversed(groups):  # the NameServer last
+        prefix = "" if one is groups[0] else f"{one.spec.group}/"
+        outcome |= {prefix + name: what for name, what in one.stop().items()}
     if as_json:
         print(json.dumps(outcome))
         return FINE
@@ -298,12 +312,13 @@ def down(directory: Path, as_json: bool) -> int:
     return FINE
 
 
-def _others_behind(cluster: LocalCluster) -> list[str]:
-    """Groups that are left without a NameServer when this one stops."""
+def _others_behind(groups: list[LocalCluster]) -> list[str]:
+    """Groups of other directories that are left without a NameServer when these stop."""
+    cluster = groups[0]
     if cluster.namesrv_pid() is None:
         return []
     try:
         known = wire.registered(cluster.namesrv_addr)
     except wire.NoAnswer:  # then nobody finds them now
         return []
-    return sorted(name for name in known if name != cluster.spec.group)
+    return sorted(set(known) - {one.spec.group for one in groups})

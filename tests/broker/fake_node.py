@@ -36,6 +36,10 @@ class FakeLog:
     def end_pos(self) -> int:
         return len(self.data)
 
+    @property
+    def durable_pos(self) -> int:
+        return len(self.data)
+
     def term_of(self, index: int) -> int | None:
         if index < 0:
             return -1

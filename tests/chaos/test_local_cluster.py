@@ -17,7 +17,7 @@ from dledger.local.ports import port_taken
 
 def test_ports_of_a_group_are_distinct_and_follow_from_the_base_port() -> None:
     spec = ClusterSpec(nodes=3, base_port=20000)
-    assert len(spec.ports()) == 1 + 3 * 3
+    assert len(spec.ports()) == 1 + 3 * 4
     assert spec.namesrv_port == 20000
     assert [spec.port(node) for node in spec.node_ids] == [20010, 20020, 20030]
     assert [spec.raft_port(node) for node in spec.node_ids] == [20011, 20021, 20031]
@@ -94,6 +94,17 @@ def test_too_little_disk_says_how_much_is_wanted(tmp_path: Path, monkeypatch: py
     wanted = cluster.spec.disk_wanted() // MIB
     with pytest.raises(ClusterError, match=f"{wanted} MiB wanted .* 10 MiB free"):
         cluster.check_disk()
+
+
+def test_where_there_is_room_nobody_looks_at_each_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster.create(tmp_path)
+    wanted = cluster.spec.disk_wanted()
+    usage = type(shutil.disk_usage(tmp_path))(wanted, 0, wanted)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: pytest.fail(f"looked through {path}"))
+    cluster.check_disk()
 
 
 def test_status_of_a_stopped_group_has_every_key(tmp_path: Path) -> None:

@@ -101,9 +101,37 @@ def test_groups_side_by_side(directories: tuple[Path, Path]) -> None:
     assert succeed("status", one)["groups"][0]["leader"] == "n0"
 
 
+def test_several_groups_by_one_command(tmp_path: Path) -> None:
+    def dledger(*words: str) -> Any:
+        line = [sys.executable, "-m", "dledger", *words, "--json"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    place = ("--dir", str(tmp_path / "groups"))
+    port = str(find_base_port(start=13000))
+    size = ("--groups", "2", "--nodes", "1", "--segment-mb", "16")
+    started = dledger("up", *place, *size, "--base-port", port)
+    assert started["started"] == ["namesrv", "broker-n0", "broker-b/broker-n0"]
+    try:
+        address = f"127.0.0.1:{port}"
+        dledger("bench", "produce", "--namesrv", address, "--topic", "T", "--messages", "1600")
+        queues = dledger("admin", "topic", "show", "T", "--namesrv", address)["queues"]
+        assert {row["broker"] for row in queues if row["messages"]} == {"broker-a", "broker-b"}
+        assert dledger("kill-leader", *place, "--group", "broker-b")["killed"] == "n0"
+        assert dledger("restart", *place)["restarted"] == ["broker-b/n0"]
+        leaders = {group["name"]: group["leader"] for group in dledger("status", *place)["groups"]}
+        assert leaders == {"broker-a": "n0", "broker-b": "n0"}
+    finally:
+        stopped = dledger("down", *place)
+    assert stopped == {"broker-b/broker-n0": "stopped", "broker-n0": "stopped", "namesrv": "stopped"}
+
+
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     code, _, error = cluster("status", tmp_path / "nowhere")
     assert (code, "no group" in error) == (1, True)
-    code, _, error = cluster("start", tmp_path / "big", "--segment-mb", str(64 * 1024 * 1024))
+    port = str(find_base_port(start=17000))
+    size = str(64 * 1024 * 1024)
+    code, _, error = cluster("start", tmp_path / "big", "--base-port", port, "--segment-mb", size)
     assert (code, "MiB wanted" in error) == (1, True)
     assert cluster("explode", tmp_path)[0] == 2

@@ -11,11 +11,22 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from dledger.commands import further_groups
 from dledger.commands.app import command
+from dledger.commands.further_groups import bring_up_all, find_group, further_names, look_at_all
 from dledger.commands.group_actions import DECIDED, Wish, bring_up, kill_and_wait
-from dledger.commands.group_status import NothingSeen, look_at_directory, look_at_namesrv
+from dledger.commands.group_status import (
+    ERRORS,
+    FINE,
+    NOT_SEEN,
+    WARNINGS,
+    NothingSeen,
+    Seen,
+    look_at_directory,
+    look_at_namesrv,
+)
 from dledger.local import wire
-from dledger.local.cluster import ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
 from dledger.local.wire import NoAnswer, Registered
 from dledger.runtime.environment import NAMESRV_ADDR
 
@@ -102,6 +113,68 @@ def test_behind_a_name_server_of_others_ports_are_found(
     assert cluster.broker_properties("n0")["namesrvAddr"] == ELSEWHERE
     again, _ = bring_up(tmp_path / "b", Wish())
     assert again.spec == cluster.spec
+
+
+@pytest.mark.parametrize(
+    ("first", "taken", "expected"),
+    [
+        ("broker-a", ["broker-a"], ["broker-b", "broker-c"]),
+        ("broker-a", ["broker-a", "broker-b"], ["broker-c", "broker-d"]),
+        ("broker-y", ["broker-y"], ["broker-z", "broker-2"]),
+        ("east", ["east"], ["east-2", "east-3"]),
+        ("east", ["east", "east-2"], ["east-3", "east-4"]),
+    ],
+)
+def test_names_of_further_groups(first: str, taken: list[str], expected: list[str]) -> None:
+    assert further_names(first, 2, taken) == expected
+
+
+def test_several_groups_in_one_directory(
+    unstarted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    knows(monkeypatch, {})
+    told: list[str] = []
+
+    def up(groups: int | None, **wish: Any) -> list[LocalCluster]:
+        return bring_up_all(tmp_path / "g", Wish(**wish), groups, 1.0, told.append)[0]
+
+    base = find_base_port(start=24000)
+    three = up(3, base_port=base, nodes=1, segment_mb=16, settings=("maxMessageSize=65536",))
+    assert [group.spec.group for group in three] == ["broker-a", "broker-b", "broker-c"]
+    assert len({port for group in three for port in group.spec.ports()}) == 1 + 3 * 4
+    assert {group.namesrv_addr for group in three} == {f"127.0.0.1:{base}"}
+    assert {group.spec.segment_size for group in three} == {16 * MIB}
+    assert all(group.spec.broker == three[0].spec.broker for group in three)
+    assert [one.spec for one in up(None)] == [one.spec for one in three]
+    assert [group.spec.group for group in up(4)][3:] == ["broker-d"]
+    assert {group.spec.broker["traceOn"] for group in up(None, settings=("traceOn=false",))} == {"false"}
+    with pytest.raises(ClusterError, match=r"--groups 2: .* has 4"):
+        up(2)
+    with pytest.raises(ClusterError, match=r"--groups 17: from 1 to 16"):
+        up(17)
+    assert find_group(tmp_path / "g", "broker-c").directory == three[2].directory
+    assert find_group(tmp_path / "g", None).spec == find_group(tmp_path / "g", "broker-a").spec
+    with pytest.raises(ClusterError, match="there are broker-a, broker-b"):
+        find_group(tmp_path / "g", "broker-x")
+
+
+def test_the_verdict_on_several_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    groups = [LocalCluster(tmp_path, ClusterSpec(group=name)) for name in ("a", "b")]
+    codes = {"a": FINE, "b": NOT_SEEN}
+
+    def seen(group: LocalCluster) -> Seen:
+        name = group.spec.group
+        problems = ["nothing runs"] if codes[name] else []
+        return Seen({"groups": [name]}, ["namesrv N", f"group {name}"], problems, codes[name])
+
+    monkeypatch.setattr(further_groups, "look_at_directory", seen)
+    both = look_at_all(groups)
+    assert (both.code, both.problems) == (WARNINGS, ["b: nothing runs"])
+    assert both.lines == ["namesrv N", "group a", "group b"] and both.found == {"groups": ["a", "b"]}
+    codes["a"] = ERRORS
+    assert look_at_all(groups).code == ERRORS
+    codes["a"] = NOT_SEEN
+    assert look_at_all(groups).code == NOT_SEEN
 
 
 def test_the_variable_says_where_a_new_group_registers(

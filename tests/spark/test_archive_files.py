@@ -33,9 +33,9 @@ class MortalFiles(OsFiles):
         self._step()
         return super().open(path, create)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, sync: bool = True) -> None:
         self._step()
-        super().mkdir(path)
+        super().mkdir(path, sync=sync)
 
     def rename(self, old: str, new: str) -> None:
         self._step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,53 @@ def test_a_restart_from_a_snapshot_replays_only_the_rest(tmp_path: Path) -> None
         await again.store.save_snapshot()
         assert len(again.queue_bytes()) == 6 * 20
         assert again.queue_bytes() == store.queue_bytes()
+
+    run(test)
+
+
+class Recorded(OsFiles):
+    """Tells in which order names were made durable, and replaced."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def sync_dir(self, path: str) -> None:
+        self.done.append(path)
+        super().sync_dir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.done.append(f"-> {new}")
+        super().rename(old, new)
+
+
+def test_names_of_new_queues_are_durable_before_a_snapshot_counts_on_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        files = Recorded()
+        store = Store(tmp_path)
+        store.store._env = replace(store.env, files=files)
+        await store.open()
+
+        async def saved() -> set[str]:
+            files.done.clear()
+            store.apply()
+            await store.store.flush()
+            flushed = list(files.done)
+            await store.store.save_snapshot()
+            assert not flushed, "ten thousand queues would take 40 s"
+            published = files.done.index(f"-> {tmp_path}/state/snapshot")
+            queues = f"{tmp_path}/consumequeue"
+            before = [name for name in files.done[:published] if name.startswith(queues)]
+            assert len(before) == len(set(before))
+            return {name.removeprefix(queues) for name in before}
+
+        store.message("T", 0)
+        store.message("T", 1)
+        store.message("U", 0)
+        assert await saved() == {"", "/T", "/T/0", "/T/1", "/U", "/U/0"}
+        store.message("T", 0)
+        assert await saved() == set()
+        store.message("T", 2)
+        assert await saved() == {"", "/T", "/T/2"}
 
     run(test)
 

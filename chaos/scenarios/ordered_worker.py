@@ -1,0 +1,138 @@
+"""A client machine that pops in order: our consumer, with the two fields of its request that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import msgspec
+
+from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
+from dledger.chaos.scenarios.ordered_history import (
+    ACK,
+    CHANGED_MS,
+    INVISIBLE_MS,
+    LONGER,
+    ORDERED_GROUP,
+    SHORTER,
+    Ordered,
+    Settled,
+)
+from dledger.client.errors import ClientError
+from dledger.client.groups import BrokerGroup
+from dledger.client.message import ReceivedMessage
+from dledger.client.offsets import FromWhere
+from dledger.client.options import PopOptions
+from dledger.client.pop_consumer import AsyncPopConsumer, handle_of
+from dledger.remoting.pop_headers import PopMessageHeader
+from dledger.runtime.env import Env
+
+OPTIONS = PopOptions(batch_size=16, invisible_s=INVISIBLE_MS / 1000, poll_s=1.0, timeout_s=1.0)
+POP_LIMIT_S = 60.0
+"""Longer than any request: what a pop gives was asked for after it began."""
+FORGETS, SHORTENS, LENGTHENS, SHUFFLES = 60, 40, 50, 4
+"""Of so many messages one is not acknowledged, or its time changed; of so many batches one is acknowledged
+in another order."""
+CALL_S = 0.02
+LONG_CALL_S = 1.8
+"""Longer than the invisible time before it was changed."""
+
+
+class OrderedConsumer(AsyncPopConsumer):
+    """Pops in order. The same attempt until there was an answer, as RocketMQ's proxies do."""
+
+    attempts = 0
+    name = ""
+
+    def _question(self) -> PopMessageHeader:
+        attempt = f"{self.name}-{self.attempts}"
+        return msgspec.structs.replace(super()._question(), order=True, attemptId=attempt)
+
+    async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
+        found = await super()._pop(group)
+        self.attempts += 1
+        return found
+
+
+class OrderedWorker(Program):
+    """Pops all topics in order. Most messages it acknowledges, some after a longer time that it asks for;
+    some it gives back soon, and some it forgets."""
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        known: list[str] = []
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for topic in [topic for topic in self._topics if topic not in known]:
+                    known.append(topic)
+                    group.create_task(self._read(env, topic), name=f"pop-{topic}")
+                await asyncio.sleep(ASSIGN_EVERY_S)
+
+    async def _read(self, env: Env, topic: str) -> None:
+        consumer = OrderedConsumer(
+            ORDERED_GROUP,
+            NAMESRV_ADDR,
+            topic=topic,
+            from_where=FromWhere.FIRST,
+            options=OPTIONS,
+            client=replace(self.options(), instance_name=f"ordered-{topic}-{self.lives}"),
+            env=env,
+        )
+        consumer.name = f"{self.name}-{topic}-{self.lives}"
+        async with consumer:
+            while True:
+                asked, term = self.now(), self._stage.leader_term()
+                try:
+                    messages = await consumer.pop(POP_LIMIT_S)
+                except ClientError:
+                    await asyncio.sleep(0.1)
+                    continue
+                between, terms = (asked, self.now()), (term, self._stage.leader_term())
+                found = [(message, _ordered(message, between, terms)) for message in messages]
+                for _, ordered in found:
+                    self._history.popped_in_order(ordered)
+                if env.random.randrange(SHUFFLES) == 0:
+                    env.random.shuffle(found)
+                for message, ordered in found:
+                    await self._work(env, consumer, message, ordered)
+
+    async def _work(
+        self, env: Env, consumer: OrderedConsumer, message: ReceivedMessage, ordered: Ordered
+    ) -> None:
+        await asyncio.sleep(env.random.uniform(0.0, CALL_S))
+        if env.random.randrange(FORGETS) == 0:
+            return
+        if env.random.randrange(SHORTENS) == 0:
+            await self._change(consumer, message, ordered, SHORTER)
+            return
+        if env.random.randrange(LENGTHENS) == 0:
+            await self._change(consumer, message, ordered, LONGER)
+            await asyncio.sleep(LONG_CALL_S)
+        done = Settled(ordered, ACK, self.now())
+        self._history.ordered.settled.append(done)
+        try:
+            await consumer.ack(message)
+        except ClientError:
+            done.outcome = UNKNOWN
+        else:
+            done.outcome = ACKNOWLEDGED
+        done.end = self.now()
+
+    async def _change(
+        self, consumer: OrderedConsumer, message: ReceivedMessage, ordered: Ordered, kind: str
+    ) -> None:
+        change = Settled(ordered, kind, self.now())
+        self._history.ordered.settled.append(change)
+        try:
+            await consumer.change_invisible(message, CHANGED_MS[kind] / 1000)
+        except ClientError:
+            change.outcome = UNKNOWN
+        else:
+            change.outcome = ACKNOWLEDGED
+        change.end = self.now()
+
+
+def _ordered(message: ReceivedMessage, between: tuple[int, int], terms: tuple[int, int]) -> Ordered:
+    batch = (message.queue.topic, message.queue.queue_id), handle_of(message).time
+    return Ordered(batch, message.queue_offset, message.body, message.reconsume_times, between, terms)

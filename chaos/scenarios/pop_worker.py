@@ -1,0 +1,83 @@
+"""A client machine that pops: our consumer, many of whose messages are not acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
+from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
+from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
+from dledger.client.errors import ClientError
+from dledger.client.message import ReceivedMessage
+from dledger.client.offsets import FromWhere
+from dledger.client.options import PopOptions
+from dledger.client.pop_consumer import AsyncPopConsumer
+from dledger.runtime.env import Env
+
+POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)
+POP_LIMIT_S = 120.0
+"""Longer than any request: what a pop gives was asked for after it began."""
+FORGET_EVERY, SHORTEN_EVERY = 7, 11
+"""Of the messages that are popped."""
+
+
+class PopWorker(Program):
+    """Pops all topics; most messages it acknowledges, some it keeps for less time, and some it forgets."""
+
+    _count = 0
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        known: list[str] = []
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for topic in [topic for topic in self._topics if topic not in known]:
+                    known.append(topic)
+                    group.create_task(self._read(env, topic), name=f"pop-{topic}")
+                await asyncio.sleep(ASSIGN_EVERY_S)
+
+    async def _read(self, env: Env, topic: str) -> None:
+        client = replace(self.options(), instance_name=f"{topic}-{self.lives}")
+        consumer = AsyncPopConsumer(
+            POP_GROUP,
+            NAMESRV_ADDR,
+            topic=topic,
+            from_where=FromWhere.FIRST,
+            options=POP_OPTIONS,
+            client=client,
+            env=env,
+        )
+        async with consumer:
+            while True:
+                asked, term = self.now(), self._stage.leader_term()
+                try:
+                    messages = await consumer.pop(POP_LIMIT_S)
+                except ClientError:
+                    await asyncio.sleep(0.1)
+                    continue
+                found: list[Handed] = []
+                for message in messages:
+                    times = (asked, self.now()), (term, self._stage.leader_term())
+                    found.append(handed := Handed(message.body, message.reconsume_times, *times))
+                    self._history.pops.handed.append(handed)
+                    self._history.pops.values[message.body] = None
+                for message, handed in zip(messages, found, strict=True):
+                    await self._settle(consumer, message, handed)
+
+    async def _settle(self, consumer: AsyncPopConsumer, message: ReceivedMessage, handed: Handed) -> None:
+        self._count += 1
+        if self._count % FORGET_EVERY == 0:
+            return
+        ack = Ack(handed, short=self._count % SHORTEN_EVERY == 0)
+        self._history.pops.acks.append(ack)
+        try:
+            if ack.short:
+                await consumer.change_invisible(message, SHORT_MS / 1000)
+            else:
+                await consumer.ack(message)
+        except ClientError:
+            ack.outcome = UNKNOWN
+        else:
+            ack.outcome = ACKNOWLEDGED
+        ack.end = self.now()
