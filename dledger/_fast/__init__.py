@@ -5,6 +5,7 @@
 | `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
+| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
 | `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
@@ -29,7 +30,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 2
+VERSION = 3
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 
