@@ -1,19 +1,31 @@
-"""`dledger bench timers`: how late timer messages come, and what those that wait take of a broker's memory.
+"""`dledger bench timers`: how late timer messages come, what they cost, and what they do to others.
 
 Starts a group of real processes on loopback in a temporary directory, and sends messages with a time of their
-own: first at a steady rate, then many that are due at one second. Late is what is stored in the topic after
-its due time, by the clock of the brokers, which is also this program's; and what a consumer was handed.
+own: first at a steady rate, then many that are due at one second, twice:
+
+| part   | what goes on beside it              | what it shows                                    |
+|--------|-------------------------------------|--------------------------------------------------|
+| steady | a consumer                          | late                                             |
+| alone  | nothing                             | late; processor time of the brokers              |
+| beside | a consumer; BESIDE_RATE sends a     | late; what those wait for their answers before   |
+|        | second by a process of its own      | and meanwhile                                    |
+
+Late is what is stored in the topic after its due time, by the clock of the brokers, which is also this
+program's; and what a consumer was handed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 from pathlib import Path
 
 from dledger.client.message import Message, SendResult
-from dledger.client.offsets import FromWhere
 from dledger.client.options import ProducerOptions
 from dledger.client.producer import AsyncProducer
 from dledger.client.pull_consumer import AsyncPullConsumer
@@ -21,14 +33,21 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.runtime.env import production_env
 
 TOPIC = "timed"
+OTHERS = "others"
 STEADY_S = 20.0
 WAIT_S = 3.0
 """For so long the messages of the steady part wait."""
+BESIDE_RATE = 1000
+"""Messages a second of the producer beside it."""
+QUIET_S = 8.0
+"""Before what is due at one second nothing else goes on for so long: what others wait for then is what it is
+compared with."""
+AFTER_S = 3.0
 GIVE_UP_S = 120.0
 
 
 def timers(messages: int, rate: int, size: int, precision_ms: int) -> dict[str, object]:
-    """`rate`: messages a second of the first part, `messages`: of the second; `size`: bytes of a body."""
+    """`rate`: messages a second of the first part, `messages`: of the others; `size`: bytes of a body."""
     with tempfile.TemporaryDirectory(prefix="timers-") as directory:
         spec = ClusterSpec(
             base_port=find_base_port(3),
@@ -39,15 +58,16 @@ def timers(messages: int, rate: int, size: int, precision_ms: int) -> dict[str, 
         group.start()
         try:
             group.create_topic(TOPIC, 4)
+            group.create_topic(OTHERS, 4)
             return asyncio.run(_measure(group, messages, rate, size))
         finally:
             group.stop()
 
 
 class _Run:
-    def __init__(self, producer: AsyncProducer, consumer: AsyncPullConsumer, size: int) -> None:
+    def __init__(self, group: LocalCluster, producer: AsyncProducer, size: int) -> None:
+        self.group = group
         self._producer = producer
-        self._consumer = consumer
         self._body = b"." * size
         self._now_ms = production_env("bench").wall.now_ms
         self.errors = 0
@@ -64,23 +84,41 @@ class _Run:
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
         self._producer.send_nowait(Message(TOPIC, self._body, deliver_at=at), self.done)
 
-    async def receive(self, count: int) -> None:
+    async def send_all(self, messages: int) -> int:
+        """So many for one second. When they are due."""
+        due = (self.now_ms // 1000 + int(QUIET_S) + 2 + messages // 2000) * 1000
+        for _ in range(messages):
+            await self.send(due)
+        await self._producer.flush()
+        return due
+
+    async def receive(self, consumer: AsyncPullConsumer, count: int) -> None:
         """So many messages: how late they are, in ms."""
         self.stored, self.handed = [], []
         async with asyncio.timeout(GIVE_UP_S):
             while len(self.stored) < count:
-                for message in await self._consumer.poll(timeout_s=1.0, max_messages=1024):
+                for message in await consumer.poll(timeout_s=1.0, max_messages=1024):
                     due_ms = int(message.properties["TIMER_OUT_MS"])
                     self.stored.append(message.store_timestamp_ms - due_ms)
                     self.handed.append(self._now_ms() - due_ms)
 
-    def figures(self, what: str) -> dict[str, object]:
+    async def until(self, time_ms: int) -> None:
+        """Sleep until then."""
+        await asyncio.sleep(max(time_ms - self.now_ms, 0) / 1000)
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor time of each broker so far, in seconds."""
+        nodes = self.group.spec.node_ids
+        return {node: _cpu_s(self.group.pid(node)) for node in nodes}
+
+    def figures(self, what: str, *, handed: bool = True) -> dict[str, object]:
         """Percentiles."""
         found: dict[str, object] = {}
         for kind, late in (("stored", sorted(self.stored)), ("handed", sorted(self.handed))):
+            if kind == "handed" and not handed:
+                continue
             for share in (0.5, 0.99, 1.0):
-                place = min(int(len(late) * share), len(late) - 1)
-                found[f"{what}, {kind}, p{share * 100:g}"] = f"{late[place]} ms late"
+                found[f"{what}, {kind}, p{share * 100:g}"] = f"{_at(late, share)} ms late"
         return found
 
     @property
@@ -91,39 +129,142 @@ class _Run:
 
 async def _measure(group: LocalCluster, messages: int, rate: int, size: int) -> dict[str, object]:
     options = ProducerOptions(max_pending=2000, timeout_s=30.0)
-    async with (
-        AsyncProducer("bench", group.namesrv_addr, options) as producer,
-        AsyncPullConsumer("bench", group.namesrv_addr) as consumer,
-    ):
+    async with AsyncProducer("bench", group.namesrv_addr, options) as producer:
         await producer.prepare(TOPIC)
-        await consumer.assign(await consumer.queues(TOPIC), start=FromWhere.FIRST)
-        run = _Run(producer, consumer, size)
+        run = _Run(group, producer, size)
         result: dict[str, object] = {}
-        count = int(STEADY_S * rate)
-        async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(run.receive(count), name="receive")
-            began = run.now_ms
-            for number in range(count):
-                ahead_ms = began + number * 1000 // rate - run.now_ms
-                if ahead_ms > 0:
-                    await asyncio.sleep(ahead_ms / 1000)
-                await run.send(run.now_ms + int(WAIT_S * 1000))
-            await receiving
-        result |= run.figures(f"{rate} a second")
-        leader = group.wait_leader()
-        before = _resident_mib(group.pid(leader))
-        began = run.now_ms
-        due = (began // 1000 + 10 + messages // 3000) * 1000
-        for _ in range(messages):
-            await run.send(due)
-        await producer.flush()
-        result["sent"] = f"{messages * 1000 // max(run.now_ms - began, 1)} a second"
-        result["memory of the leader"] = f"{before:.0f} MiB, {_resident_mib(group.pid(leader)):.0f} MiB then"
-        result["sent before they were due"] = f"{(due - run.now_ms) / 1000:.1f} s"
-        await run.receive(messages)
-        result |= run.figures(f"{messages} at once")
+        for part in (_steady, _alone, _beside) if rate else (_alone, _beside):
+            async with AsyncPullConsumer("bench", group.namesrv_addr) as consumer:
+                result |= await part(run, consumer, rate if part is _steady else messages)
         result["errors"] = run.errors
     return result
+
+
+async def _steady(run: _Run, consumer: AsyncPullConsumer, rate: int) -> dict[str, object]:
+    count = int(STEADY_S * rate)
+    await consumer.assign(await consumer.queues(TOPIC))
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(run.receive(consumer, count), name="receive")
+        began = run.now_ms
+        for number in range(count):
+            ahead_ms = began + number * 1000 // rate - run.now_ms
+            if ahead_ms > 0:
+                await asyncio.sleep(ahead_ms / 1000)
+            await run.send(run.now_ms + int(WAIT_S * 1000))
+        await receiving
+    return run.figures(f"{rate} a second")
+
+
+async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
+    """Nobody consumes while they come."""
+    leader = run.group.wait_leader()
+    memory = _resident_mib(run.group.pid(leader))
+    queues = await consumer.queues(TOPIC)
+    begin = {queue: await consumer.offsets.highest(queue) for queue in queues}
+    began = run.now_ms
+    due = await run.send_all(messages)
+    sent = messages * 1000 // max(run.now_ms - began, 1)
+    await run.until(due - 200)
+    first = run.cpu_s()
+    async with asyncio.timeout(GIVE_UP_S):
+        await run.until(due)
+        stored = 0
+        while stored < messages:  # asked seldom: it costs the leader some time
+            await asyncio.sleep(0.5)
+            stored = sum([await consumer.offsets.highest(queue) - begin[queue] for queue in queues])
+    last = run.cpu_s()
+    taken = {node: (last[node] - first[node]) / messages * 1e6 for node in last}
+    await consumer.assign(queues)
+    for queue, offset in begin.items():
+        await consumer.seek(queue, offset)
+    await run.receive(consumer, messages)
+    then = _resident_mib(run.group.pid(leader))
+    return run.figures(f"{messages} at once, alone", handed=False) | {
+        "sent": f"{sent} a second",
+        "processor time of a message": f"{sum(taken.values()):.1f} us, of the leader {taken[leader]:.1f} us",
+        "memory of the leader": f"{memory:.0f} MiB, {then:.0f} MiB then",
+    }
+
+
+async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
+    """With a consumer, and a producer beside it."""
+    await consumer.assign(await consumer.queues(TOPIC))
+    due = await run.send_all(messages)
+    ahead_s = (due - run.now_ms) / 1000
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(1, get_context("spawn")) as others:
+        sending = loop.run_in_executor(
+            others, others_send, run.group.namesrv_addr, due - min(ahead_s, QUIET_S) * 1000, due, AFTER_S
+        )
+        await run.receive(consumer, messages)
+        waits, errors = await sending
+    over = due + max(run.stored)
+    quiet = sorted(wait for at, wait in waits if at < due)
+    busy = sorted(wait for at, wait in waits if due <= at < over)
+    result = run.figures(f"{messages} at once, beside others")
+    result["others, before"] = _waited(quiet)
+    result["others, meanwhile"] = _waited(busy)
+    run.errors += errors
+    return result
+
+
+def others_send(
+    namesrv: str, begin_ms: float, due_ms: int, after_s: float
+) -> tuple[list[tuple[int, float]], int]:
+    """In a process of its own: BESIDE_RATE a second. When each was sent, and what it waited for its answer,
+    both in ms; and errors."""
+    return asyncio.run(_others_send(namesrv, begin_ms, due_ms, after_s))
+
+
+async def _others_send(
+    namesrv: str, begin_ms: float, due_ms: int, after_s: float
+) -> tuple[list[tuple[int, float]], int]:
+    now_ms = production_env("bench").wall.now_ms
+    loop = asyncio.get_running_loop()
+    waits: list[tuple[int, float]] = []
+    failed: list[object] = []
+
+    def sent(due_s: float) -> Callable[[object], None]:
+        at = now_ms()
+
+        def done(result: object) -> None:
+            if isinstance(result, SendResult):
+                waits.append((at, (loop.time() - due_s) * 1000))
+            else:
+                failed.append(result)
+
+        return done
+
+    options = ProducerOptions(max_pending=20_000, timeout_s=30.0)
+    async with AsyncProducer("others", namesrv, options) as producer:
+        await producer.prepare(OTHERS)
+        message = Message(OTHERS, b"." * 1024)
+        await asyncio.sleep(max(begin_ms - now_ms(), 0) / 1000)
+        at_s = loop.time()
+        while now_ms() < due_ms + after_s * 1000:
+            # Of one that should have gone before, what it waited here counts as well.
+            while at_s <= loop.time():
+                await producer.room()
+                producer.send_nowait(message, sent(at_s))
+                at_s += 1 / BESIDE_RATE
+            await asyncio.sleep(max(at_s - loop.time(), 0))
+        await producer.flush()
+    return waits, len(failed)
+
+
+def _waited(waits: list[float]) -> str:
+    if not waits:
+        return "none"
+    return f"p50 {_at(waits, 0.5):.1f} ms, p99 {_at(waits, 0.99):.1f} ms, of {len(waits)}"
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def _cpu_s(pid: int | None) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_mib(pid: int | None) -> float:

@@ -52,6 +52,7 @@ async def main(
             tasks.start("node", broker.node.run())
             await broker.opened.wait()
             await broker.server.start(config.bind_address, config.listen_port)
+            await _serve_vip_channel(broker)
             http = await _start_http(broker)
             tasks.start("background", broker.background.run())
             tasks.start("audit", broker.audit_jobs.run())
@@ -112,6 +113,21 @@ class _Tasks:
     def cancel_all(self) -> None:
         for task in reversed(self._tasks.values()):  # the node last: the others use it
             task.cancel()
+
+
+async def _serve_vip_channel(broker: Broker) -> None:
+    """Where another program has the port, all but a few clients do without it: said, and no reason to end."""
+    port = broker.config.vip_port
+    if port is None:
+        return
+    try:
+        await broker.server.start(broker.config.bind_address, port)
+    except OSError as error:
+        broker.env.log.warning(
+            "no VIP channel: clients that use it get no answer, as RocketMQ's dashboard by default. Free "
+            "the port, choose another listenPort, or set vipChannelEnabled=false",
+            reason=str(error),
+        )
 
 
 async def _start_http(broker: Broker) -> HttpServer | None:

@@ -58,6 +58,7 @@ from dledger.broker.schedule.delay_service import DelayService
 from dledger.broker.schedule.kept_messages import KeptMessages
 from dledger.broker.services import LeaderService, LeaderServices
 from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.stats.runtime_info import runtime_info
 from dledger.broker.stats.stats_processor import StatsProcessor
 from dledger.broker.store.config_export import ConfigExport
 from dledger.broker.store.consume_queue import ConsumeQueue
@@ -80,7 +81,7 @@ from dledger.config import NodeConfig
 from dledger.formats.state import TABLES, TOPIC_DELETE, Source, state_version
 from dledger.host import Chunk, Host, LogReader, Role
 from dledger.remoting.client import RemotingClient
-from dledger.remoting.codes import VERSION, RequestCode
+from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.server import Connection, Handler, RemotingServer
@@ -117,13 +118,6 @@ PROCESSORS: tuple[type[Processor], ...] = (
     RefusalProcessor,
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
-_NO_POOLS = {
-    f"{pool}ThreadPoolQueue{figure}": "0"
-    for pool in ("pull", "query", "ack")
-    for figure in ("Size", "HeadWaitTimeMills")
-} | {"pageCacheLockTimeMills": "0"}
-"""Tools stop without these. Requests are worked on by the loop as they come: no pool has a queue of them.
-What stands for the queue of sends is what waits for its commit."""
 P = TypeVar("P")
 BETWEEN_BROKERS = frozenset({RequestCode.TELL_CONSUMERS, RequestCode.CHECK_TRANSACTION_STATE})
 """Requests of other brokers of the group."""
@@ -313,6 +307,8 @@ class Broker:
         self.store.on_deleted = self._deleted
         self.sealed_before: int = 0
         """Messages sealed in earlier leaderships."""
+        self.boot_ms: int = env.wall.now_ms()
+        """When it was made, in ms since the epoch."""
         settings.listen(self._settings_changed)
 
     @property
@@ -458,56 +454,7 @@ class Broker:
 
     def runtime_info(self) -> dict[str, str]:
         """28 GET_BROKER_RUNTIME_INFO, but for what has to be read from the device."""
-        status = self.node.status()
-        network, stats = self.server.stats, self.stats
-        today, yesterday = stats.morning, stats.yesterday_morning
-        end, applied = _whole(status.get("end_pos")), self.store.dispatcher.applied_end
-        return {
-            "brokerVersion": str(VERSION),
-            "brokerVersionDesc": "V5_3_3",
-            "brokerActive": "true" if self.node.serving else "false",
-            "brokerRole": "SYNC_MASTER" if self.node.serving else "SLAVE",
-            "commitLogMinOffset": str(self.node.log.begin_pos),
-            "commitLogMaxOffset": str(end),
-            "dispatchBehindBytes": str(max(0, end - applied)),
-            "dispatchBehindIndex": str(_whole(status.get("committed_index")) - self.store.applied_index),
-            "putTps": stats.rates(stats.puts_of_broker),
-            "getFoundTps": stats.rates(stats.found),
-            "getMissTps": stats.rates(stats.missed),
-            "getTotalTps": stats.rates(stats.found, stats.missed),
-            "getTransferredTps": stats.rates(stats.gets_of_broker),
-            "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
-            "msgPutTotalYesterdayMorning": str(yesterday[0]),
-            "msgPutTotalTodayMorning": str(today[0]),
-            "msgPutTotalTodayNow": str(self.messages_in),
-            "msgGetTotalYesterdayMorning": str(yesterday[1]),
-            "msgGetTotalTodayMorning": str(today[1]),
-            "msgGetTotalTodayNow": str(self.pulls.messages),
-            "statsNotCounted": str(stats.not_counted),
-            **_NO_POOLS,
-            "sendThreadPoolQueueSize": str(len(self.committed)),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(round(self.fast_failure.waited_s() * 1000)),
-            "sendsRefusedAsBusy": str(self.fast_failure.refused),
-            "sendsRefusedByRate": str(self.rates.sending.refused),
-            "pullsRefusedByRate": str(self.rates.reading.refused),
-            "dispatchedMessages": str(self.store.dispatcher.messages),
-            "heldPulls": str(self.pulls.held.count),
-            "heldPops": str(self.pops.held.count),
-            "popInflightMessages": str(self.pop_ledger.messages),
-            "popRevivedMessages": str(self.revives.revived),
-            "timerMessagesWaiting": str(self.timer_claims.waiting),
-            "timerMessagesDelivered": str(self.timers.delivered),
-            "timerMessagesRecalled": str(self.timers.recalled),
-            "openTransactions": str(self.transactions.open),
-            "askedTransactions": str(self.transactions.asked),
-            "discardedTransactions": str(self.transactions.discarded),
-            "recognizedResends": str(self.resends.recognized),
-            "forwardedRequests": str(self.forwarder.forwarded),
-            "consumerGroups": str(len(self.clients.consumers)),
-            "remotingRequests": str(network.requests),
-            "raftTerm": str(status.get("term", 0)),
-            "raftRole": str(status.get("role", "")),
-        }
+        return runtime_info(self)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Tell the parts that do not read the settings each time."""
@@ -532,7 +479,3 @@ class Broker:
 
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

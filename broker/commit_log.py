@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dledger.broker.ports import Appender
 from dledger.broker.stats.stats_item import Puts
@@ -47,6 +47,9 @@ from dledger.log.appender import Run
 from dledger.messages import Code
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
+
+if TYPE_CHECKING:
+    from dledger._fast.compiled import Restored
 
 _SHORT = struct.Struct(">h")
 _KEPT_FLAGS = ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
@@ -403,6 +406,22 @@ class CommitLogWriter:
         for operation, op in zip(packed, ops, strict=True):
             remaining -= 1
             index = appender.add_reserved(operation, Kind.SYSTEM, remaining)
+            self.pending.appended(index, op)
+        self.last_index = index
+        return index
+
+    def add_restored(self, restored: Restored, ops: Sequence[Op]) -> int:
+        """As `add_together`, for messages that waited in the log (`dledger._fast`)."""
+        self.check_versions(*(op["op"] for op in ops))
+        packed = [pack_op(op) for op in ops]
+        wanted = restored.size + sum(HEADER_SIZE + system_record_size(len(one)) for one in packed)
+        run = self._appender.open_batch(wanted)
+        restored.seal(run, self._store_host, len(packed))
+        self._appender.close_batch(run, len(packed))
+        self.messages += len(run)
+        index = run.index - 1
+        for number, (operation, op) in enumerate(zip(packed, ops, strict=True), 1):
+            index = self._appender.add_reserved(operation, Kind.SYSTEM, len(packed) - number)
             self.pending.appended(index, op)
         self.last_index = index
         return index

@@ -19,6 +19,7 @@ from dledger.broker.auth.auth_settings import (
     parse_init_user,
     parse_inner_user,
 )
+from dledger.broker.ignored_settings import IGNORED
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
 from dledger.broker.store.message_store import StoreLimits
 from dledger.config import MAX_RATE, BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
@@ -36,6 +37,8 @@ from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, n
 from dledger.runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
+VIP_BELOW = 2
+"""Ports from that of the VIP channel to that for clients."""
 MAX_GROUP_NAME = 120
 """Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
 MIN_LOCK_LIVE_MS = 35_000
@@ -61,30 +64,6 @@ MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, as a header comes with it."""
 NODE_DEFAULTS = NodeSettings(retention=RetentionSettings(reserved_hours=72, clean_forcibly=True))
-
-IGNORED = MappingProxyType(
-    {
-        "brokerId": "who leads is elected: it registers as 0, a follower by the number in its dLegerSelfId",
-        "brokerRole": "who leads is elected",
-        "brokerIP2": "brokers replicate over the addresses in dLegerPeers",
-        "haListenPort": "brokers replicate over the addresses in dLegerPeers",
-        "mappedFileSizeCommitLog": "the size of a segment is mapedFileSizeCommitLog, with one p",
-        "flushConsumerOffsetHistoryInterval": "consumer offsets are in the replicated log",
-        "sendMessageThreadPoolNums": "one event loop takes all messages",
-        "queryMessageThreadPoolNums": "one event loop takes all requests",
-        **dict.fromkeys(
-            (
-                *("userCacheMaxNum", "userCacheExpiredSecond", "userCacheRefreshSecond"),
-                *("aclCacheMaxNum", "aclCacheExpiredSecond", "aclCacheRefreshSecond"),
-                *("statefulAuthenticationCacheMaxNum", "statefulAuthenticationCacheExpiredSecond"),
-                *("statefulAuthorizationCacheMaxNum", "statefulAuthorizationCacheExpiredSecond"),
-            ),
-            "users and policies are in memory, and what was decided is forgotten when they change",
-        ),
-        "storePathCommitLog": "everything lies below storePathRootDir",
-    }
-)
-"""Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
 _OFF = ("false", "")
 _OWN_PROVIDER = "users and policies are in the replicated log here, and each request is checked: leave it out"
 PROTECTIVE = MappingProxyType(
@@ -204,6 +183,9 @@ class BrokerConfig:
     """IPv4 address of this broker in records and message ids; empty: that of `brokerIP1` at the start."""
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
+    vip_channel: Annotated[bool, Setting("vipChannelEnabled")] = True
+    """Whether clients are served at `listenPort` - 2 as well, where RocketMQ's do what must not wait behind
+    other requests, and the dashboard does all by default."""
     bind_address: BindAddress = "0.0.0.0"
     """Where to listen for clients and peers (not what they are told)."""
     delay_levels: Annotated[
@@ -548,6 +530,12 @@ class BrokerConfig:
     def client_addr(self) -> str:
         """Where clients reach this broker."""
         return join_address(self.broker_ip, self.listen_port)
+
+    @property
+    def vip_port(self) -> int | None:
+        """Of the VIP channel; None where there is none."""
+        port = self.listen_port - VIP_BELOW
+        return port if self.vip_channel and port > 0 else None
 
     @property
     def address_server_url(self) -> str:

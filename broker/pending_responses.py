@@ -6,7 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.services import LeaderService
+from dledger.broker.stats.put_times import PutTimes
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
@@ -49,6 +51,8 @@ class PendingResponses(LeaderService):
         self._marks: deque[tuple[int, float]] = deque()
         """(index, loop time): some of what waits, with when it came."""
         self._next_mark = 0
+        self.times: PutTimes = PutTimes()
+        """How long answers waited, since this node leads."""
 
     def __len__(self) -> int:
         return len(self._waiting) + self._in_runs
@@ -80,6 +84,7 @@ class PendingResponses(LeaderService):
     def on_commit(self, commit_index: int) -> None:
         """Answer everything up to `commit_index`."""
         waiting, marks = self._waiting, self._marks
+        before = len(waiting) + self._in_runs
         while waiting and waiting[0][0] <= commit_index:
             index, connection, request, answer = waiting.popleft()
             if isinstance(request, AnswerRun):
@@ -95,11 +100,17 @@ class PendingResponses(LeaderService):
                 connection.respond_parts(request, (answer,))
             elif answer is not None:
                 answer()
+        if (answered := before - len(waiting) - self._in_runs) and marks:
+            self.times.add(answered, asyncio.get_running_loop().time() - marks[0][1])
         if not waiting:
             marks.clear()
         else:  # a mark stands for what came until the next one
             while len(marks) > 1 and marks[1][0] <= waiting[0][0]:
                 marks.popleft()
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Nothing waited yet."""
+        self.times = PutTimes()
 
     def end(self, reason: str) -> None:
         """Whether the entries survive is for the next leader to say (safety.md S24)."""

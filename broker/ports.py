@@ -47,6 +47,12 @@ class Appender(Protocol):
     def close_run(self, run: Run) -> None:
         """The run is over: what it holds is added."""
 
+    def open_batch(self, total_size: int) -> Run:
+        """To add messages in a row as the first part of a batch of so many bytes, which there is room for."""
+
+    def close_batch(self, run: Run, following: int) -> None:
+        """What the run holds is added; as many entries of its batch follow it."""
+
     @property
     def state_version(self) -> int:
         """Version of the operations that all voters read (`formats.state`)."""

@@ -50,6 +50,10 @@ class LogReader(Protocol):
         """Offset behind the last entry."""
 
     @property
+    def durable_pos(self) -> int:
+        """Offset behind the last entry that is on this node's disk."""
+
+    @property
     def segment_size(self) -> int:
         """Bytes of a segment: no range that is read may cross a multiple of it."""
 

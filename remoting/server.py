@@ -86,7 +86,7 @@ class RemotingServer:
         self._serial = 0
         self._opaque = 0
         self._tls = tls
-        self._listener: asyncio.Server | FirstByteListener | None = None
+        self._listeners: list[asyncio.Server | FirstByteListener] = []
         self._addresses: list[tuple[str, int]] = []
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
@@ -102,15 +102,17 @@ class RemotingServer:
         return list(self._connections.values())
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. OSError names the address, for example when the port is in use. Port 0 picks one."""
+        """Listen, or listen on another port as well. OSError names the address, for example when the port is
+        in use. Port 0 picks one."""
         self.loop = asyncio.get_running_loop()
         try:
-            self._listener = await self._listen(host, port)
+            listener = await self._listen(host, port)
         except OSError as error:
             reason = error.strerror or str(error)
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {reason}") from error
-        sockets = getattr(self._listener, "sockets", None) or ()
-        self._addresses = [tuple(socket.getsockname()[:2]) for socket in sockets] or [(host, port)]
+        self._listeners.append(listener)
+        sockets = getattr(listener, "sockets", None) or ()
+        self._addresses += [tuple(socket.getsockname()[:2]) for socket in sockets] or [(host, port)]
 
     async def _listen(self, host: str, port: int) -> asyncio.Server | FirstByteListener:
         tls, loop = self._tls, self.loop
@@ -148,8 +150,9 @@ class RemotingServer:
     async def run(self) -> None:
         """Take connections, and close idle ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if isinstance(self._listener, FirstByteListener):
-                tasks.create_task(self._listener.run(), name="accept")
+            for listener in self._listeners:
+                if isinstance(listener, FirstByteListener):
+                    tasks.create_task(listener.run(), name="accept")
             tasks.create_task(self._sweep(), name="idle sweep")
 
     async def _sweep(self) -> None:
@@ -166,9 +169,8 @@ class RemotingServer:
 
     async def close(self) -> None:
         """Stop listening, let the last answers go out (up to `close_grace_s`), close every connection."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        while self._listeners:
+            self._listeners.pop().close()
         for connection in self.connections:
             connection.close()
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -36,6 +38,8 @@ for variable in ("NAMESRV_ADDR", "DLEDGER_DIR", "ROCKETMQ_ACCESS_KEY", "ROCKETMQ
 
 OUT_OF_TIME = "out of time (--within)"
 _began = time.monotonic()
+_module: Path | None = None
+"""Of the test that is run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,6 +92,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(OUT_OF_TIME)
     if item.get_closest_marker("spark") is not None:
         pytest.importorskip("pyspark")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between two modules, where no test has anything: the collector need not look at what stays.
+
+    Simulated worlds collect at their end, and so do some tests, each time through all that is not frozen: the
+    tests that were collected, and what was imported.
+    """
+    global _module
+    if item.path != _module:
+        _module = item.path
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
+from dledger.broker.stats.runtime_info import bytes_text
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import VERSION, RequestCode
+from dledger.runtime.files import DiskUsage
 from dledger.runtime.workers import Lane
 
 OWN = (
@@ -53,8 +55,11 @@ class AdminProcessor:
 
         async def answer() -> None:
             oldest = await self._reader.oldest_time()
-            ratio = await self._env.workers.run(Lane.DISK, self._disk_ratio)
+            disk = await self._env.workers.run(Lane.DISK, self._disk)
+            # -1 where the system does not tell, as of the ratio.
+            ratio, total, free = (disk.used_ratio, disk.total, disk.free) if disk else (-1.0, 0, 0)
             read = {
+                "commitLogDirCapacity": f"Total : {bytes_text(total)}, Free : {bytes_text(free)}.",
                 "earliestMessageTimeStamp": str(oldest),
                 "commitLogDiskRatio": f"{ratio:.4f}",
                 "consumeQueueDiskRatio": f"{ratio:.4f}",
@@ -63,9 +68,9 @@ class AdminProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    def _disk_ratio(self) -> float:
-        """Share of the disk that is in use, -1.0 where the system does not tell. A worker asks."""
+    def _disk(self) -> DiskUsage | None:
+        """The disk that the store is on, None where the system does not tell. A worker asks."""
         try:
-            return self._env.files.usage(self._settings.now.store_root).used_ratio
+            return self._env.files.usage(self._settings.now.store_root)
         except OSError:
-            return -1.0
+            return None

@@ -74,6 +74,8 @@ class BrokerStats(LeaderService):
         """Keys that found no room."""
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
         self._puts: dict[str, Puts] = {}
+        self.longest_get_ms: int = 0
+        """Of reading the messages of a pull."""
         self._spare = StatsItem(now_ms)
         """Takes what finds no room."""
         self.puts_of_broker: StatsItem = StatsItem(now_ms)
@@ -107,7 +109,13 @@ class BrokerStats(LeaderService):
         self._item(GROUP_GET_NUMS, key).add(count)
         self._item(GROUP_GET_SIZE, key).add(size)
         if took_ms:
+            self.longest_get_ms = max(self.longest_get_ms, took_ms)
             self._item(GROUP_GET_LATENCY, f"{queue_id}@{key}").add(took_ms)
+
+    def put_totals(self) -> tuple[int, int]:
+        """Messages since this node leads, and the bytes of their records; without deleted topics."""
+        puts = self._puts.values()
+        return sum(one.messages for one in puts), sum(one.size for one in puts)
 
     def sent_back(self, group: str, topic: str) -> None:
         """A consumer of the group gave a message back."""

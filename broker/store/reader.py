@@ -265,6 +265,29 @@ class Reader:
                 found[number] = bytes(data)
         return found
 
+    def views(self, places: Sequence[tuple[int, int]]) -> list[memoryview] | None:
+        """The same for this turn of the loop, where all are in the hot window; None where not (`records`).
+
+        Neighbours, which they mostly are, are looked up together."""
+        found: list[memoryview] = []
+        size_of_segment = self._log.segment_size
+        while len(found) < len(places):
+            start, size = places[len(found)]
+            segment_end = start - start % size_of_segment + size_of_segment
+            end, behind = start + size, len(found) + 1
+            while behind < len(places):
+                position, size = places[behind]
+                if not 0 <= position - end <= MAX_GAP or position >= segment_end:
+                    break
+                end, behind = position + size, behind + 1
+            data = self._log.view(start, end - start)
+            if data is None:  # some of it is in memory yet, or it is cold
+                data, behind = self._log.view(*places[len(found)]), len(found) + 1
+                if data is None:
+                    return None
+            found += [data[at - start : at - start + size] for at, size in places[len(found) : behind]]
+        return found
+
     async def _records(self, chosen: list[tuple[int, int]]) -> list[Buffer]:
         parts: list[Buffer] = []
         at = 0

@@ -31,10 +31,13 @@ Place = tuple[int, int]
 END: Final[Place] = (1 << 62, 0)
 """Behind everything."""
 NEAR_UNITS = 200_000
-"""Units in memory that a look at the queue found, 28 bytes each; and as many of recalls."""
+"""Units in memory that a look at the queue found, 32 bytes each; and as many of recalls."""
 ARRIVED_UNITS = 100_000
-"""Units in memory that came since, some 200 bytes each; with more, the latest half is left to the next
-look."""
+"""Units in memory that came since, 32 bytes each; with more, the latest half is left to the next look. Of
+recalls some 200 bytes each."""
+HEAP_UNITS = 4096
+"""Of those the newest, some 200 bytes each, are on a heap; with more they join the others: 3 ms of the
+loop."""
 _UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
@@ -61,6 +64,14 @@ class Progress:
             if offset >= row.begin:
                 return (due, offset) >= row.place
         return False
+
+    def all_wait(self, units: Columns) -> bool:
+        """Whether all of them are to come, which are in order of delivery."""
+        if len(self.rows) != 1:
+            return all(map(self.waits, units.due.tolist(), units.offset.tolist()))
+        (row,) = self.rows
+        first = int(units.due[0]), int(units.offset[0])
+        return first >= row.place and int(units.offset.min()) >= row.begin
 
     def waiting(self, due: Array, first: int) -> Array:
         """Which of the units from offset `first` on wait: a mask."""
@@ -114,6 +125,9 @@ def _joined(parts: Sequence[Columns]) -> Columns:
             for name in ("due", "offset", "position", "size")
         )
     )
+
+
+NO_UNITS: Final = _joined([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,24 +232,33 @@ def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms
 
 @dataclass(slots=True)
 class Wheel:
-    """The units that are due next, as far as `horizon`. Lives on the event loop."""
+    """The units that are due next, as far as `horizon`. Lives on the event loop.
+
+    Of those that are due at one time the ones of the look come first, then `late`, then `arrived`: so their
+    offsets are."""
 
     found: Found
     at: int = 0
     """Those before are taken."""
+    late: Columns = field(default_factory=lambda: NO_UNITS)
+    """What came since, in order of delivery, but for the newest."""
+    late_at: int = 0
+    """Those before are taken."""
     arrived: list[Timer] = field(default_factory=list)
-    """A heap: what came since."""
+    """A heap: the newest of what came since."""
     recalls: list[Timer] = field(default_factory=list)
     """A heap: recalls that came since."""
     recalls_at: int = 0
     seen: int = 0
     """Units before this offset were looked at."""
+    settled: int = 0
+    """Units before this offset are not on the heap."""
     horizon: Place = END
 
     @classmethod
     def of(cls, found: Found) -> Wheel:
         """What a look found."""
-        return cls(found, seen=found.end, horizon=found.horizon)
+        return cls(found, seen=found.end, settled=found.end, horizon=found.horizon)
 
     @staticmethod
     def listed(units: bytes, first: int) -> list[tuple[Timer, bool]]:
@@ -253,7 +276,12 @@ class Wheel:
     @property
     def count(self) -> int:
         """Units in memory."""
-        return len(self.found.messages) - self.at + len(self.arrived)
+        return len(self.found.messages) - self.at + self.came
+
+    @property
+    def came(self) -> int:
+        """Units in memory that the look did not find."""
+        return len(self.late) - self.late_at + len(self.arrived)
 
     def arrive(self, units: bytes, progress: Progress) -> None:
         """Units from `seen` on."""
@@ -267,21 +295,31 @@ class Wheel:
                     heapq.heappush(self.recalls, Timer(due, offset, position, size))
             elif (due, offset) < self.horizon and progress.waits(due, offset):
                 heapq.heappush(self.arrived, Timer(due, offset, position, size))
-        if len(self.arrived) > ARRIVED_UNITS or len(self.recalls) > ARRIVED_UNITS:
+        if len(self.arrived) > HEAP_UNITS:
+            self._settle()
+        if self.came > ARRIVED_UNITS or len(self.recalls) > ARRIVED_UNITS:
             self._forget_late()
+
+    def _settle(self) -> None:
+        """Put what is on the heap where it is taken from at less cost."""
+        late = self.late[self.late_at :]
+        self.late = _merged(late, columns_of(sorted(self.arrived)))
+        self.late_at, self.settled = 0, self.seen
+        self.arrived = []
 
     def _forget_late(self) -> None:
         """Half of what came, and all that is due later."""
-        for heap in (self.arrived, self.recalls):
-            if len(heap) > ARRIVED_UNITS:
-                heap.sort()
-                last = heap[len(heap) // 2]
-                # Not within a time of which something was taken, whose recalls must all be known.
-                place = (last.due, last.offset) if heap is self.arrived else (last.due, 0)
-                self.horizon = min(self.horizon, place)
-        self.arrived = [one for one in self.arrived if (one.due, one.offset) < self.horizon]
+        self._settle()
+        late = self.late
+        if len(late) > ARRIVED_UNITS:
+            middle = len(late) // 2
+            self.horizon = min(self.horizon, (int(late.due[middle]), int(late.offset[middle])))
+        if len(self.recalls) > ARRIVED_UNITS:
+            self.recalls.sort()
+            # Not within a time of which something was taken, whose recalls must all be known.
+            self.horizon = min(self.horizon, (self.recalls[len(self.recalls) // 2].due, 0))
+        self.late = _before(late, self.horizon)
         self.recalls = [one for one in self.recalls if one.due <= self.horizon[0]]
-        heapq.heapify(self.arrived)
         heapq.heapify(self.recalls)
 
     def next_due(self) -> int | None:
@@ -290,34 +328,43 @@ class Wheel:
         return None if first is None or first >= self.horizon else first[0]
 
     def _first(self) -> Place | None:
-        messages = self.found.messages
         places = [(one.due, one.offset) for one in self.arrived[:1]]
-        if self.at < len(messages):
-            places.append((int(messages.due[self.at]), int(messages.offset[self.at])))
+        for columns, at in ((self.found.messages, self.at), (self.late, self.late_at)):
+            if at < len(columns):
+                places.append((int(columns.due[at]), int(columns.offset[at])))
         return min(places, default=None)
 
-    def take(self, until_ms: int, most: int) -> list[Timer]:
+    def take(self, until_ms: int, most: int) -> Columns:
         """The next ones that are due then or before, at most so many; they are taken out."""
-        messages = self.found.messages
-        listed = messages.timers(self.at, min(self.at + most, len(messages)))
+        some = _merged(
+            _due(self.found.messages, self.at, until_ms, most), _due(self.late, self.late_at, until_ms, most)
+        )[:most]
+        if until_ms >= self.horizon[0]:
+            some = _before(some, self.horizon)
+        if self.arrived and self.arrived[0].due <= until_ms:
+            some = columns_of(self._with_newest(some.timers(0, most), until_ms, most))
+        of_found = int(np.count_nonzero(some.offset < self.found.end))
+        self.at += of_found
+        self.late_at += int(np.count_nonzero(some.offset < self.settled)) - of_found
+        return some
+
+    def _with_newest(self, listed: list[Timer], until_ms: int, most: int) -> list[Timer]:
+        """With those of the heap, which are taken out of it."""
         taken: list[Timer] = []
         place = 0
         while len(taken) < most:
             known = listed[place] if place < len(listed) else None
             if self.arrived and (known is None or self.arrived[0] < known):
-                one, here = self.arrived[0], True
+                one = self.arrived[0]
+                if one.due > until_ms or (one.due, one.offset) >= self.horizon:
+                    break
+                heapq.heappop(self.arrived)
             elif known is not None:
-                one, here = known, False
+                one = known
+                place += 1
             else:
-                break
-            if one.due > until_ms or (one.due, one.offset) >= self.horizon:
                 break
             taken.append(one)
-            if here:
-                heapq.heappop(self.arrived)
-            else:
-                place += 1
-        self.at += place
         return taken
 
     def take_recalls(self, until_ms: int) -> list[Timer]:
@@ -329,3 +376,33 @@ class Wheel:
         while self.recalls and self.recalls[0].due <= until_ms:
             taken.append(heapq.heappop(self.recalls))
         return taken
+
+
+def columns_of(units: Sequence[Timer]) -> Columns:
+    """Units as columns."""
+    return Columns(*np.array(units, np.int64).reshape(-1, 4).T)
+
+
+def _before(columns: Columns, place: Place) -> Columns:
+    """Those of them that come before a place in the order of delivery."""
+    due, offset = place
+    return columns[(columns.due < due) | ((columns.due == due) & (columns.offset < offset))]
+
+
+def _due(columns: Columns, at: int, until_ms: int, most: int) -> Columns:
+    """The next ones of them that are due then or before, at most so many."""
+    some = columns[at : at + most]
+    return some[: int(np.searchsorted(some.due, until_ms, side="right"))]
+
+
+def _merged(one: Columns, other: Columns) -> Columns:
+    """Both in order of delivery: each is, and the offsets of the other are the higher ones."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    places = np.searchsorted(one.due, other.due, side="right")
+    return Columns(
+        *(
+            np.insert(getattr(one, name), places, getattr(other, name))
+            for name in ("due", "offset", "position", "size")
+        )
+    )

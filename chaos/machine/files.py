@@ -187,7 +187,7 @@ class SimFile:
                 self._view.release()
             _check_no_exports(inode.content)
         except BufferError:
-            inode.content = bytearray(inode.content)
+            inode.leave_to_the_dead()
 
     def held_lock(self) -> bool:
         """Whether this open file belongs to a process that still runs."""

@@ -18,19 +18,38 @@ MODES = ("prefix", "torn", "none", "all")
 
 
 def apply_op(content: bytearray, op: FileOp) -> bytearray:
-    """A content after one operation, changed in place unless it was empty."""
+    """A content after one operation, changed in place unless it became more than twice as long.
+
+    BufferError when it would change its length while views of it are alive.
+    """
     offset, data = op
     length = offset if data is None else offset + len(data)
     if data is None and length < len(content):
         del content[length:]
     elif length > len(content):
-        if content:
-            content.extend(bytes(length - len(content)))
-        else:
-            content = bytearray(length)  # zeros that take no memory until they are touched
+        content = _longer(content, length)
     if data is not None:
         content[offset:length] = data  # as long as what it replaces: views of it stay valid
     return content
+
+
+def _longer(content: bytearray, length: int) -> bytearray:
+    # Zeros of a new bytearray take no memory until they are touched, and touching it takes most of the time.
+    if length - len(content) < max(_LARGE, len(content)):
+        content.extend(bytes(length - len(content)))
+        return content
+    if content:
+        content.append(content.pop())  # the BufferError, as of extend
+    return _copy(content, len(content), length)
+
+
+def _copy(content: bytearray, used: int, length: int) -> bytearray:
+    """So many bytes of which only the first `used` may be other than zero."""
+    result = bytearray(length)
+    if used:
+        with memoryview(content) as view:
+            result[:used] = view[:used]
+    return result
 
 
 class Inode:
@@ -40,6 +59,7 @@ class Inode:
         "_blocks",
         "_dirty_end",
         "_further_blocks",
+        "_used",
         "cached",
         "content",
         "durable",
@@ -56,10 +76,11 @@ class Inode:
         self.pending: deque[FileOp] = deque()
         self.written: int = 0  # operations ever
         self._dirty_end = 0  # zeros from here on
+        self._used = 0  # the same of all that was ever written, so of what is durable too
         self._blocks = 0  # so many from the start have room on the device
         self._further_blocks: set[int] = set()  # and these after a hole
         self.lock_owner: object | None = None
-        self.cached: set[int] | None = None  # pages in memory; None: all of them
+        self.cached: bytearray | None = None  # 1 for each page in memory; None: all of them
 
     # -- the page cache ------------------------------------------------------------------------------
 
@@ -75,8 +96,8 @@ class Inode:
             self._free_blocks(-(-len(self.content) // BLOCK))
         else:
             self._dirty_end = max(self._dirty_end, offset + len(data))
-            if self.cached is not None:
-                self.cached.update(_pages(offset, len(data)))
+            self._used = max(self._used, self._dirty_end)
+            self._now_cached(offset, len(data))
         return op
 
     def tear(self, op: FileOp, before: bytes, kept: int) -> bool:
@@ -104,18 +125,31 @@ class Inode:
 
     def read(self, offset: int, length: int) -> bytes:
         """From the page cache, or into it; short at the end."""
-        if self.cached is not None:
-            self.cached.update(_pages(offset, length))
+        self._now_cached(offset, length)
         with memoryview(self.content) as view:
             return bytes(view[offset : offset + length])
 
     def evict(self) -> None:
         """Nothing of it is in memory any more. (What is not durable would be: nobody may rely on that.)"""
-        self.cached = set()
+        self.cached = bytearray()
+
+    def leave_to_the_dead(self) -> None:
+        """A killed process keeps views of the content: the file goes on with another object."""
+        self.content = _copy(self.content, min(self._used, len(self.content)), len(self.content))
+
+    def _now_cached(self, offset: int, length: int) -> None:
+        if self.cached is not None and length > 0:
+            first, end = offset // _PAGE, -(-(offset + length) // _PAGE)
+            if end > len(self.cached):
+                self.cached.extend(bytes(end - len(self.cached)))
+            self.cached[first:end] = b"\1" * (end - first)
 
     def in_memory(self, offset: int, length: int) -> bool:
         """Whether a read would not wait for the device."""
-        return self.cached is None or self.cached.issuperset(_pages(offset, length))
+        if self.cached is None or length <= 0:
+            return True
+        first, end = offset // _PAGE, -(-(offset + length) // _PAGE)
+        return end <= len(self.cached) and self.cached.find(0, first, end) < 0
 
     # -- room ----------------------------------------------------------------------------------------
 
@@ -195,7 +229,7 @@ class Inode:
         """Power cut. Returns the number of lost operations. The old content object stays with the dead."""
         ops = list(self.pending)
         if mode == "torn":
-            self.durable, lost = torn(self.durable, ops, rng)
+            self.durable, lost = torn(self.durable, ops, rng, self._used)
         else:
             kept = surviving(len(ops), mode, rng)
             lost = len(ops) - kept
@@ -203,7 +237,8 @@ class Inode:
                 self.durable = apply_op(self.durable, op)
         self.pending.clear()
         self.written = 0
-        self.content = bytearray(self.durable)
+        self.content = _copy(self.durable, min(self._used, len(self.durable)), len(self.durable))
+        self._dirty_end = self._used  # a shorter length may be lost
         self.evict()
         self._free_blocks(-(-len(self.content) // BLOCK))
         self.lock_owner = None
@@ -218,6 +253,8 @@ class Inode:
         self._rot(offset, offset + length, lambda byte: 0)
 
     def _rot(self, begin: int, end: int, change: Callable[[int], int]) -> None:
+        self._used = max(self._used, end)
+        self._dirty_end = max(self._dirty_end, min(end, len(self.content)))
         for at in range(begin, end):
             self.content[at] = change(self.content[at])
         for at in range(begin, min(end, len(self.durable))):
@@ -246,8 +283,10 @@ def surviving(count: int, mode: str, rng: random.Random) -> int:
     return count if mode == "all" else rng.randint(0, count)
 
 
-def torn(durable: bytearray, ops: list[FileOp], rng: random.Random) -> tuple[bytearray, int]:
+def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -> tuple[bytearray, int]:
     """What a device holds that wrote any sectors back, in any order; how many operations lack something.
+
+    What is durable holds zeros from `used` on.
 
     Of one sector it holds one of the states that the sector had: writes to one sector are not reordered.
     The length is one that the file had.
@@ -261,7 +300,7 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random) -> tuple[byt
                 touching.setdefault(sector, []).append(number)
     last = _last_writes(touching, len(ops), rng)
     lengths = rng.randint(0, len(ops))  # so many changes of the length are there
-    content, length, lost = bytearray(durable), len(durable), 0
+    content, length, lost = _copy(durable, min(used, len(durable)), len(durable)), len(durable), 0
     for number, (offset, data) in enumerate(ops):
         reached = number < lengths
         if data is None:
@@ -271,7 +310,8 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random) -> tuple[byt
         else:
             end = offset + len(data)
             length = max(length, end) if reached else length
-            content.extend(bytes(max(0, end - len(content))))
+            if end > len(content):
+                content = _longer(content, end)
             for sector in range(offset // SECTOR, (end - 1) // SECTOR + 1):
                 if number <= last[sector]:
                     low, high = max(offset, sector * SECTOR), min(end, (sector + 1) * SECTOR)
@@ -280,8 +320,7 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random) -> tuple[byt
                     reached = False
         lost += not reached
     del content[length:]
-    content.extend(bytes(length - len(content)))
-    return content, lost
+    return (content if length <= len(content) else _longer(content, length)), lost
 
 
 def _last_writes(touching: dict[int, list[int]], count: int, rng: random.Random) -> dict[int, int]:

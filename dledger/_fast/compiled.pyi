@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 VERSION: int
@@ -14,6 +14,33 @@ def seal_sends(
     answers: Any,
 ) -> int:
     """Where it stopped: what lies behind is for the Python twin."""
+
+class Restored:
+    """Messages that waited in the log, as they go on: what `restore` found."""
+
+    taken: int
+    """Records from the front that it is about: what lies behind is for the Python twin."""
+    messages: int
+    """Those that come,"""
+    recalled: int
+    """and those that do not, as they were recalled."""
+    size: int
+    """Bytes of the entries of those that come."""
+
+    def seal(self, run: Any, store_host: bytes, following: int) -> None:
+        """In this turn of the loop: seal them into a run, as a part of a batch of which as many entries
+        follow."""
+
+def restore(
+    records: Sequence[Any],
+    slots: Mapping[str, Any],
+    deleted: Container[str],
+    recalled: list[Container[tuple[str, str]] | None] | None,
+    delayed: bool,
+    room: int,
+) -> Restored:
+    """`deleted`: topics that are looked at elsewhere; `recalled`: for each record the (topic, unique key) of
+    those that do not come; `delayed`: of a delay level; `room`: bytes that their entries may have."""
 
 def check_run(
     data: bytes,

@@ -5,17 +5,18 @@ What comes in may be hostile. Every read of memory below is behind a check again
 numbers have at most 18 digits; a number of a frame that becomes a size was compared with the frame first.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 3
+VERSION = 5
 
 cdef extern from *:
     """
@@ -501,6 +502,275 @@ def seal_sends(
         at = stop
         run.index, run.pos, run.chain = index, pos, chain
     return at
+
+
+# -- messages that waited, to entries ---------------------------------------------------------------------
+
+
+cdef struct Waited:
+    # Of one record: what of it goes on.
+    const uint8_t *record
+    Py_ssize_t body_size
+    Py_ssize_t properties_size
+    # What is left out of its properties: where, and how much, in order.
+    Py_ssize_t cut_at[3]
+    Py_ssize_t cut_size[3]
+    int cuts
+    int slot
+    int64_t queue
+    int64_t size
+
+
+cdef bint named(const uint8_t *p, Py_ssize_t size, const char *name, Py_ssize_t length) noexcept nogil:
+    """Whether a property has this name, given with its separator."""
+    return size >= length and memcmp(p, name, length) == 0
+
+
+cdef bint read_waited(
+    const uint8_t *p, int64_t total, bint delayed, Waited *one, const uint8_t **text, Py_ssize_t *sizes
+) noexcept nogil:
+    """Take a record apart. False: it is no plain one. `text`, `sizes`: real topic, real queue, unique key, delay
+    level."""
+    cdef int64_t at, body_size
+    cdef const uint8_t *end = p + total
+    cdef const uint8_t *name
+    cdef const uint8_t *stop
+    cdef int which
+    if total < MIN_RECORD or get32(p + 4) != MAGIC_V1 or get32(p + 36) & 0x30:
+        return False
+    body_size = <int32_t>get32(p + 84)
+    if body_size < 0 or FIXED + body_size + 3 > total:
+        return False
+    at = FIXED + body_size
+    at += 3 + p[at]
+    if at > total or get32(p) != total or (<int>p[at - 2] << 8 | p[at - 1]) != total - at:
+        return False
+    one.record, one.body_size, one.properties_size, one.cuts = p, body_size, total - at, 0
+    for which in range(4):
+        text[which] = NULL
+    name = p + at
+    while name < end:
+        stop = <const uint8_t *>memchr(name, 2, end - name)
+        if stop == NULL:
+            return False
+        which = -1
+        if name[0] == c'R':
+            if text[0] == NULL and named(name, stop - name, b"REAL_TOPIC\x01", 11):
+                which, at = 0, 11
+            elif text[1] == NULL and named(name, stop - name, b"REAL_QID\x01", 9):
+                which, at = 1, 9
+        elif name[0] == c'U':
+            if text[2] == NULL and named(name, stop - name, b"UNIQ_KEY\x01", 9):
+                which, at = 2, 9
+        elif name[0] == c'D' and delayed:
+            if text[3] == NULL and named(name, stop - name, b"DELAY\x01", 6):
+                which, at = 3, 6
+        if which >= 0:
+            text[which], sizes[which] = name + at, stop - name - at
+            # RocketMQ leaves the names of the real queue in what a delay level delivers.
+            if which == 3 or (which < 2 and not delayed):
+                one.cut_at[one.cuts] = name - (end - one.properties_size)
+                one.cut_size[one.cuts] = stop + 1 - name
+                one.cuts += 1
+        name = stop + 1
+    return text[0] != NULL and text[1] != NULL
+
+
+cdef class Restored:
+    """See compiled.pyi."""
+
+    cdef Waited *items
+    cdef Py_buffer *buffers
+    cdef Py_ssize_t held
+    cdef bint sealed
+    cdef list slots
+    cdef readonly Py_ssize_t taken, messages, recalled
+    cdef readonly int64_t size
+
+    def __dealloc__(self):
+        self.release()
+        free(self.items)
+        free(self.buffers)
+
+    cdef void release(self):
+        while self.held:
+            self.held -= 1
+            PyBuffer_Release(&self.buffers[self.held])
+
+    def seal(self, run, bytes store_host, int following):
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, self.size), field
+        cdef uint8_t *base = <uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint8_t *to
+        cdef uint8_t *into
+        cdef const uint8_t *properties
+        cdef Waited *one
+        cdef int64_t index = run.index, pos = run.pos, now = run.now_ms, term = run.term, at = 0, offset
+        cdef uint32_t chain = run.chain, covered = run.covered, channel, body_crc
+        cdef Py_ssize_t number, field_size = 0, properties_size, kept, copied
+        cdef int64_t messages = 0, total = 0
+        cdef int cut, last = -1
+        cdef list sizes = run.sizes, offsets = None
+        cdef uint8_t link[20]
+        if PyBytes_GET_SIZE(store_host) != 8 or self.sealed:
+            raise ValueError("a host of 8 bytes, and once")
+        self.sealed = True
+        view = memoryview(data)
+        puts = None
+        field = None
+        for number in range(self.messages):
+            one = &self.items[number]
+            if one.slot != last:
+                if puts is not None:
+                    puts.messages += messages
+                    puts.size += total
+                last, messages, total = one.slot, 0, 0
+                slot = self.slots[last]
+                offsets, field, puts = slot.next, slot.field, slot.puts
+                field_size = PyBytes_GET_SIZE(field)
+            properties_size = one.properties_size
+            for cut in range(one.cuts):
+                properties_size -= one.cut_size[cut]
+            if one.size != ENTRY + FIXED + one.body_size + field_size + 2 + properties_size:
+                raise ValueError("not the topic that was there")
+            offset = offsets[one.queue]
+            channel = covered | <uint32_t>(self.messages - number - 1 + following)
+            to = base + at + ENTRY
+            memcpy(to, one.record, FIXED)
+            put32(to, <uint32_t>(one.size - ENTRY))
+            put32(to + 12, <uint32_t>one.queue)
+            put64(to + 20, offset)
+            put64(to + 28, pos + ENTRY)
+            put32(to + 36, get32(one.record + 36) & ~<uint32_t>0x3C)
+            put64(to + 56, now)
+            memcpy(to + 64, PyBytes_AS_STRING(store_host), 8)
+            put64(to + 76, 0)
+            into = to + FIXED
+            memcpy(into, one.record + FIXED, one.body_size)
+            put32(to + 8, <uint32_t>sum_crc32(view[at + ENTRY + FIXED : at + ENTRY + FIXED + one.body_size]) & 0x7FFFFFFF)
+            into += one.body_size
+            memcpy(into, PyBytes_AS_STRING(field), field_size)
+            into += field_size
+            into[0] = properties_size >> 8
+            into[1] = properties_size & 255
+            into += 2
+            properties = one.record + FIXED + one.body_size
+            properties += 3 + properties[0]
+            copied = 0
+            for cut in range(one.cuts):
+                kept = one.cut_at[cut] - copied
+                memcpy(into, properties + copied, kept)
+                into += kept
+                copied = one.cut_at[cut] + one.cut_size[cut]
+            memcpy(into, properties + copied, one.properties_size - copied)
+            body_crc = sum_crc32(view[at + ENTRY : at + one.size], channel if covered else 0)
+            put64(link, index)
+            put64(link + 8, term)
+            put32(link + 16, body_crc)
+            chain = crc_small(link, 20, chain)
+            to = base + at
+            put32(to, 1)
+            put32(to + 4, <uint32_t>one.size)
+            put64(to + 8, index)
+            put64(to + 16, term)
+            put64(to + 24, pos)
+            put32(to + 32, channel)
+            put32(to + 36, chain)
+            put32(to + 40, body_crc)
+            put32(to + 44, <uint32_t>(one.size - ENTRY))
+            sizes.append(one.size)
+            offsets[one.queue] = offset + 1
+            messages += 1
+            total += one.size - ENTRY
+            index += 1
+            pos += one.size
+            at += one.size
+        if puts is not None:
+            puts.messages += messages
+            puts.size += total
+        if self.messages:
+            run.parts.append(data)
+        run.index, run.pos, run.chain = index, pos, chain
+        self.release()
+
+
+def restore(records, slots, deleted, list recalled, bint delayed, int64_t room):
+    cdef Restored found = Restored()
+    cdef Py_buffer *record
+    cdef Py_ssize_t count = len(records), queues = 0, number
+    cdef Waited *one
+    cdef const uint8_t *text[4]
+    cdef Py_ssize_t sizes[4]
+    cdef const uint8_t *last_topic = NULL
+    cdef Py_ssize_t last_size = -1, digit, field_size = 0
+    cdef int64_t queue, size
+    cdef int cut
+    cdef bytes field
+    topic = None
+    found.slots = []
+    found.items = <Waited *>calloc(count + 1, sizeof(Waited))
+    found.buffers = <Py_buffer *>calloc(count + 1, sizeof(Py_buffer))
+    if found.items == NULL or found.buffers == NULL:
+        raise MemoryError()
+    for number in range(count):
+        data = records[number]
+        if data is None:
+            break
+        PyObject_GetBuffer(data, &found.buffers[found.held], PyBUF_SIMPLE)
+        record = &found.buffers[found.held]
+        found.held += 1
+        one = &found.items[found.messages]
+        if not read_waited(<const uint8_t *>record.buf, record.len, delayed, one, text, sizes):
+            break
+        if sizes[0] != last_size or memcmp(text[0], last_topic, last_size) != 0:
+            if not 0 < sizes[0] < 128:
+                break
+            try:
+                topic = (<const char *>text[0])[: sizes[0]].decode("utf-8")
+            except UnicodeDecodeError:
+                break
+            slot = slots.get(topic)
+            if slot is None or topic in deleted:
+                last_size = -1
+                break
+            queues = min(<Py_ssize_t>slot.queues, len(slot.next))
+            if queues <= 0 or queues != slot.queues:
+                break
+            field = slot.field
+            field_size = PyBytes_GET_SIZE(field)
+            found.slots.append(slot)
+            last_topic, last_size = text[0], sizes[0]
+        one.slot = len(found.slots) - 1
+        if recalled is not None and recalled[number]:
+            try:
+                key = (topic, (<const char *>text[2])[: sizes[2]].decode("utf-8") if text[2] != NULL else "")
+            except UnicodeDecodeError:
+                break
+            if key in recalled[number]:
+                found.recalled += 1
+                found.taken += 1
+                continue
+        if not 0 < sizes[1] < 10:
+            break
+        queue = 0
+        for digit in range(sizes[1]):
+            if not c'0' <= text[1][digit] <= c'9':
+                queue = -1
+                break
+            queue = queue * 10 + text[1][digit] - c'0'
+        if queue < 0:
+            break
+        one.queue = queue % queues
+        size = ENTRY + FIXED + one.body_size + field_size + 2 + one.properties_size
+        for cut in range(one.cuts):
+            size -= one.cut_size[cut]
+        room -= size
+        if room < 0:
+            break
+        one.size = size
+        found.size += size
+        found.messages += 1
+        found.taken += 1
+    return found
 
 
 # -- a follower's check -----------------------------------------------------------------------------------

@@ -160,6 +160,7 @@ def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **opt
       B                  NameServer
       B + 10 (i + 1)     broker number i (0, 1, ...), for clients
       the two after it   its peers, and HTTP (/health, /metrics)
+      two below it       the VIP channel of RocketMQ's clients
     Three brokers need B to B + 32, further groups the next free ranges of 100.
     """
     found, started = bring_up_all(directory, Wish(**options), groups, timeout, _tell)

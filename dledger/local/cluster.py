@@ -228,7 +228,7 @@ class LocalCluster:
             own.append(self.spec.namesrv_port)
         for node in self.spec.node_ids:
             if self.pid(node) is not None:
-                own += [self.spec.port(node), self.spec.raft_port(node), self.spec.http_port(node)]
+                own += self.spec.ports_of(node)
         taken = [
             f"{port} ({use})"
             for port, use in self.spec.ports().items()

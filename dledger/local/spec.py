@@ -1,7 +1,8 @@
 """What a group of this machine is made of, and the ports that follow from it.
 
 Ports, from the base port B (default 9876): NameServer B; broker number i (0, 1, ...) takes B + 10 (i + 1) for
-clients, the next one for its peers and the one after for HTTP. A group of three needs B ... B + 32. A group
+clients (and, as RocketMQ's brokers, the one two below: the VIP channel), the next one for its peers and the
+one after for HTTP. A group of three needs B ... B + 32. A group
 behind NameServers of others leaves B alone.
 """
 
@@ -84,10 +85,17 @@ class ClusterSpec:
         """Every port with what it is for."""
         ports = {} if self.namesrv else {self.namesrv_port: "NameServer"}
         for node in self.node_ids:
-            ports[self.port(node)] = f"clients of {node}"
-            ports[self.raft_port(node)] = f"peers of {node}"
-            ports[self.http_port(node)] = f"HTTP of {node}"
+            ports |= self.ports_of(node)
         return ports
+
+    def ports_of(self, node: str) -> dict[int, str]:
+        """Those of one broker."""
+        return {
+            self.port(node): f"clients of {node}",
+            self.raft_port(node): f"peers of {node}",
+            self.http_port(node): f"HTTP of {node}",
+            self.port(node) - 2: f"VIP channel of {node}",
+        }
 
     def disk_wanted(self) -> int:
         """Bytes that the group takes before the first segment is full, with its pools."""

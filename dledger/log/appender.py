@@ -245,9 +245,28 @@ class Appender:
     def open_run(self) -> Run | None:
         """To seal entries with messages in a row, of which nothing is checked here; None when an entry would
         be refused now, or little space is left on the disk."""
-        log = self._log
-        if log.short_of_space or self.refusal is not None:
+        if self._log.short_of_space or self.refusal is not None:
             return None
+        return self._run()
+
+    def close_run(self, run: Run) -> None:
+        """The run is over: what it holds is sealed."""
+        self._close(run, [0] * len(run))
+
+    def open_batch(self, total_size: int) -> Run:
+        """To seal entries with messages as a part of a batch of `total_size` bytes: that there is room was
+        asked before, and each says how many follow it."""
+        self.reserve(total_size)
+        return self._run()
+
+    def close_batch(self, run: Run, following: int) -> None:
+        """What the run holds is sealed; as many entries of its batch are still to be added."""
+        self._close(run, list(range(len(run) - 1 + following, following - 1, -1)))
+        if len(run):
+            self._batched = True
+
+    def _run(self) -> Run:
+        log = self._log
         now = self.now_ms()
         size = log.segment_size
         return Run(
@@ -265,9 +284,8 @@ class Appender:
             self._max_entry,
         )
 
-    def close_run(self, run: Run) -> None:
-        """The run is over: what it holds is sealed."""
-        self._remaining += [0] * len(run)
+    def _close(self, run: Run, remaining: list[int]) -> None:
+        self._remaining += remaining
         self._next_index = run.index
         self._next_pos = run.pos
         self._chain = run.chain

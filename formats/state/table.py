@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
@@ -183,6 +184,17 @@ class Declared(Generic[K, R]):
         """Names of all of them."""
         return (self.row.operation, *((self.remove,) if self.remove else ()), *self.more)
 
+    # Looked up once: msgspec evaluates the annotations each time, and there are many states.
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Names of a row's fields, as they are written."""
+        return tuple(one.encode_name for one in msgspec.structs.fields(self.row))
+
+    @cached_property
+    def key_type(self) -> type[msgspec.Struct] | None:
+        """What an operation that removes a row says; None: there is none."""
+        return _key_type(self) if self.remove else None
+
     def key_of(self, row: R) -> K:
         """The key of a row."""
         values = tuple(getattr(row, name) for name in self.key)
@@ -206,8 +218,8 @@ class DeclaredTable(Generic[K, R]):
         self.rows: MutableMapping[K, R] = {} if rows is None else rows
         self.version: int = 0
         """Changes so far."""
-        self._fields = tuple(one.encode_name for one in msgspec.structs.fields(declaration.row))
-        self._key_type = _key_type(declaration) if declaration.remove else None
+        self._fields = declaration.fields
+        self._key_type = declaration.key_type
         of = declaration.of if rows is None else {}  # others' rows are found by their owner
         self._of: dict[str, dict[str, dict[K, None]]] = {kind: {} for kind in of}
         """Kind -> name -> keys of the rows that go with it."""

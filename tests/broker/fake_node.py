@@ -36,6 +36,10 @@ class FakeLog:
     def end_pos(self) -> int:
         return len(self.data)
 
+    @property
+    def durable_pos(self) -> int:
+        return len(self.data)
+
     def term_of(self, index: int) -> int | None:
         if index < 0:
             return -1
@@ -107,8 +111,10 @@ class FakeAppender:
         return index
 
     def open_run(self) -> Run | None:
-        if self.refusal is not None:
-            return None
+        return None if self.refusal is not None else self.open_batch(0)
+
+    def open_batch(self, total_size: int) -> Run:
+        self.reserve(total_size)
         log = self.log
         return Run(
             len(log.entries),
@@ -124,6 +130,9 @@ class FakeAppender:
             self.stop_pos,
             self.max_batch,
         )
+
+    def close_batch(self, run: Run, following: int) -> None:
+        self.close_run(run)
 
     def close_run(self, run: Run) -> None:
         at = len(self.log.data)

@@ -229,7 +229,8 @@ class Pending:
     def __await__(self) -> Generator[Any, None, Reply]:
         return self._wait().__await__()
 
-    async def _wait(self, timeout_s: float = 2.0) -> Reply:
+    async def _wait(self, timeout_s: float = 20.0) -> Reply:
+        # Only ever reached by an answer that does not come: a busy machine may take its time.
         async with asyncio.timeout(timeout_s):
             while not self.done:  # noqa: ASYNC110 - the answer may come from any layer
                 await asyncio.sleep(0.001)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dledger.broker.http import consumer_metrics
 from dledger.broker.http import server as http
 from dledger.broker.http.server import BrokerCollector
+from dledger.formats.state import DELAYS, DelayProgress
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import ConnectFailed
@@ -133,6 +134,49 @@ def test_what_the_broker_shows(tmp_path: Path) -> None:
         assert 0 <= float(figures["commitLogDiskRatio"]) <= 1
         for rates in ("putTps", "getTransferredTps", "getTransferedTps"):
             assert len(list(map(float, figures[rates].split(" ")))) == 3
+
+    run(test)
+
+
+EXPORTER_NUMBERS = """
+    msgPutTotalTodayNow sendThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueHeadWaitTimeMills
+    msgGetTotalTodayNow queryThreadPoolQueueSize bootTimestamp msgPutTotalYesterdayMorning
+    msgGetTotalYesterdayMorning pullThreadPoolQueueSize commitLogMinOffset
+    pullThreadPoolQueueHeadWaitTimeMills dispatchMaxBuffer brokerVersion pageCacheLockTimeMills
+    commitLogMaxOffset getMessageEntireTimeMax msgPutTotalTodayMorning putMessageTimesTotal
+    msgGetTotalTodayMorning sendThreadPoolQueueSize startAcceptSendRequestTimeStamp
+    putMessageEntireTimeMax earliestMessageTimeStamp remainTransientStoreBufferNumbs
+    queryThreadPoolQueueCapacity dispatchBehindBytes putMessageSizeTotal sendThreadPoolQueueCapacity
+    pullThreadPoolQueueCapacity
+"""
+"""What rocketmq-exporter (0.0.3) reads as whole numbers; where one is missing it reads nothing at all."""
+
+
+def test_the_exporter_finds_all_that_it_reads(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await create(world)
+        for body in (b"one", b"two", b"three"):
+            assert (await world.send(body=body)).code == ResponseCode.SUCCESS
+        assert (await world.send(properties="DELAY\x013\x02")).code == ResponseCode.SUCCESS
+        world.broker.store.state[DELAYS].put(DelayProgress(3, 0))
+        task = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        runtime = await world.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+        task.cancel()
+        figures = json.loads(runtime.body)["table"]
+        numbers = {key: int(figures[key]) for key in EXPORTER_NUMBERS.split()}
+        assert numbers["putMessageTimesTotal"] == 4
+        assert numbers["putMessageSizeTotal"] / 4 == float(figures["putMessageAverageSize"]) > 91
+        assert numbers["bootTimestamp"] == world.broker.boot_ms
+        parts = dict(part.split(":") for part in figures["putMessageDistributeTime"].split(" "))
+        assert len(parts) == 13 and sum(map(int, parts.values())) == 4
+        words = figures["commitLogDirCapacity"].split(" ")
+        assert words[:2] == ["Total", ":"] and words[3].endswith("iB,") and words[7].endswith("iB.")
+        assert float(words[2]) >= float(words[6]) > 0
+        assert figures["remainHowManyDataToFlush"] == "0 B"
+        assert figures["scheduleMessageOffset_3"] == "0,1"
+        assert figures["runtime"].startswith("[ 0 days, 0 hours, ")
 
     run(test)
 

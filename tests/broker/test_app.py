@@ -50,6 +50,7 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
             peers=peers,
             self_id=f"n{k}",
             listen_port=ports[nodes + k],
+            vip_channel=False,  # another one of these ports may be two below
             bind_address="127.0.0.1",
             node=replace(NODE_DEFAULTS, segment_size=16 * 1024 * 1024, pool_segments=1),
             http_port=ports[2 * nodes + k] if http else 0,
@@ -121,6 +122,33 @@ async def bodies(client: RemotingClient, config: BrokerConfig, count: int) -> li
         found = [record.body for record in decode_records(reply.body)]
         if len(found) >= count:
             return found
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_clients_are_served_two_ports_below_as_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, taken: bool
+) -> None:
+    async def test() -> None:
+        [config] = configs(tmp_path, 1)
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            below = other.getsockname()[1]
+            if taken:
+                other.listen()
+            else:
+                other.close()
+            config = replace(config, listen_port=below + 2, vip_channel=True)
+            async with running(config) as (nodes, client):
+                await leader_of(nodes)
+                assert (await send(client, config, b"by the usual port")).code == ResponseCode.SUCCESS
+                if taken:
+                    return
+                request = RequestCode.PULL_MESSAGE, pull_header("T", 0, 0)
+                answer = await client.invoke(f"127.0.0.1:{below}", *request)
+                assert answer.code == ResponseCode.SUCCESS
+
+    asyncio.run(test())
+    assert ("no VIP channel" in caplog.text) == taken
 
 
 def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path) -> None:

@@ -71,16 +71,22 @@ def test_a_look_finds_what_is_due_first(
     assert first_waiting(OsFiles(), listed, progress, 0) == found.first
 
 
-@given(UNITS, UNITS, st.integers(1, 20), st.lists(st.integers(0, 12), max_size=8))
+@given(UNITS, UNITS, st.integers(1, 20), st.lists(st.integers(0, 12), max_size=8), st.integers(0, 70))
 @settings(deadline=None)
-def test_a_wheel_gives_all_in_order(before: Listed, after: Listed, most: int, ticks: list[int]) -> None:
+def test_a_wheel_gives_all_in_order(
+    before: Listed, after: Listed, most: int, ticks: list[int], heap: int
+) -> None:
     progress = progress_of([(0, 0, 0)])
     units = before + after
 
     def looked() -> Wheel:
         last = len(before) if not taken else len(units)
         wheel = Wheel.of(look(OsFiles(), QueueUnits("", 0, 0, last, packed(units[:last])), progress, most))
-        wheel.arrive(packed(units[last:], last), progress)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timer_wheel, "HEAP_UNITS", heap)
+            half = (last + len(units)) // 2
+            wheel.arrive(packed(units[last:half], last), progress)
+            wheel.arrive(packed(units[half:], half), progress)
         return wheel
 
     taken: list[Timer] = []
@@ -88,7 +94,7 @@ def test_a_wheel_gives_all_in_order(before: Listed, after: Listed, most: int, ti
     heard: set[int] = set()
     for until in [*sorted(ticks), 20]:
         while True:
-            some = wheel.take(until, 5)
+            some = wheel.take(until, 5).timers(0, 5)
             heard |= {one.offset for one in wheel.take_recalls(until)}
             taken += some
             # Whoever is given a message has heard of its recalls.
@@ -104,17 +110,19 @@ def test_a_wheel_gives_all_in_order(before: Listed, after: Listed, most: int, ti
     assert wheel.next_due() is None
 
 
-def test_no_more_arrives_than_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("heap", [3, 100])
+def test_no_more_arrives_than_memory_is_for(monkeypatch: pytest.MonkeyPatch, heap: int) -> None:
     monkeypatch.setattr(timer_wheel, "ARRIVED_UNITS", 10)
+    monkeypatch.setattr(timer_wheel, "HEAP_UNITS", heap)
     progress = progress_of([(0, 0, 0)])
     wheel = Wheel.of(look(OsFiles(), QueueUnits("", 0, 0, 0, b""), progress, 100))
     units = [(100 - number % 50, number % 7 == 0) for number in range(200)]
     for start in range(0, 200, 5):
         some = units[start : start + 5]
         wheel.arrive(packed([(due, int(recall)) for due, recall in some], start), progress)
-        assert len(wheel.arrived) <= 10 and len(wheel.recalls) <= 10
+        assert wheel.came <= 10 and len(wheel.recalls) <= 10
     assert not wheel.complete and wheel.seen == 200
-    got = wheel.take(1000, 1000)
+    got = wheel.take(1000, 1000).timers(0, 1000)
     wanted = expected([(due, int(recall)) for due, recall in units], progress)
     assert got == wanted[: len(got)] and got
 

@@ -202,6 +202,7 @@ def test_they_come_in_order_of_their_times_and_each_once(tmp_path: Path) -> None
 def test_a_new_leader_goes_on_where_the_other_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of one time, with recalls of it."""
     monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 7)
+    monkeypatch.setattr(timer_service, "FUSED_MESSAGES", 7)
 
     async def test() -> None:
         log, sent = FakeLog(), 100
@@ -317,6 +318,7 @@ def test_what_waits_for_long_is_put_into_the_log_again(
     """And is what retention leaves; it comes once, and a recall of it still counts."""
     monkeypatch.setattr(timer_service, "KEEP_S", 0.02)
     monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 4)
+    monkeypatch.setattr(timer_service, "FUSED_MESSAGES", 4)
 
     async def test() -> None:
         world = await World(str(tmp_path), timer_roll_window_slots=50, **SHORT).open()
@@ -414,6 +416,8 @@ def test_one_time_with_more_than_memory_is_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("dledger.broker.timer.timer_wheel.ARRIVED_UNITS", 10)
     monkeypatch.setattr(timer_service, "FOLLOWED_UNITS", 5)
     monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 7)
+    monkeypatch.setattr(timer_service, "FUSED_MESSAGES", 7)
+    monkeypatch.setattr(timer_service, "FUSED_MESSAGES", 7)
 
     async def test() -> None:
         async with standing(tmp_path, **SHORT) as world:

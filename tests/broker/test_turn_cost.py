@@ -510,6 +510,10 @@ def longest(make: Make, code: int, entries: list[Asked], monkeypatch: pytest.Mon
     return found
 
 
+WIDE = "".join(f"k{number}\x01v\x02" for number in range(3500))
+"""Properties of a message that has as many as it may."""
+
+
 @pytest.mark.parametrize("code", sorted(BROKER), ids=lambda code: RequestCode(code).name)
 def test_no_request_holds_up_a_brokers_loop(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -519,7 +523,7 @@ def test_no_request_holds_up_a_brokers_loop(
         for _ in range(100):
             await world.send("T")
         for _ in range(8):
-            await world.send("Wide", properties="".join(f"k{number}\x01v\x02" for number in range(3500)))
+            await world.send("Wide", properties=WIDE)
         world.node.meta["n1"] = {"store_ip": FakeConnection.peer.partition(":")[0]}  # who asks is a member
         if code == RequestCode.END_TRANSACTION:
             await begin_transactions(world)

@@ -470,7 +470,7 @@ def test_each_sector_is_as_it_was_at_some_time_and_so_is_the_length() -> None:
         states = [bytearray(durable)]
         for op in ops:
             states.append(apply_op(bytearray(states[-1]), op))
-        result, lost = torn(bytearray(durable), ops, random.Random(seed))
+        result, lost = torn(bytearray(durable), ops, random.Random(seed), len(durable))
         assert len(result) in [len(state) for state in states]
         assert 0 <= lost <= len(ops)
         if any(data is None for _, data in ops):

@@ -141,7 +141,7 @@ def test_several_groups_in_one_directory(
     base = find_base_port(start=24000)
     three = up(3, base_port=base, nodes=1, segment_mb=16, settings=("maxMessageSize=65536",))
     assert [group.spec.group for group in three] == ["broker-a", "broker-b", "broker-c"]
-    assert len({port for group in three for port in group.spec.ports()}) == 1 + 3 * 3
+    assert len({port for group in three for port in group.spec.ports()}) == 1 + 3 * 4
     assert {group.namesrv_addr for group in three} == {f"127.0.0.1:{base}"}
     assert {group.spec.segment_size for group in three} == {16 * MIB}
     assert all(group.spec.broker == three[0].spec.broker for group in three)

@@ -1,0 +1,29 @@
+"""RocketMQ's properties that a broker takes from its file and does not use, with what is here instead."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+IGNORED = MappingProxyType(
+    {
+        "brokerId": "who leads is elected: it registers as 0, a follower by the number in its dLegerSelfId",
+        "brokerRole": "who leads is elected",
+        "brokerIP2": "brokers replicate over the addresses in dLegerPeers",
+        "haListenPort": "brokers replicate over the addresses in dLegerPeers",
+        "mappedFileSizeCommitLog": "the size of a segment is mapedFileSizeCommitLog, with one p",
+        "flushConsumerOffsetHistoryInterval": "consumer offsets are in the replicated log",
+        "sendMessageThreadPoolNums": "one event loop takes all messages",
+        "queryMessageThreadPoolNums": "one event loop takes all requests",
+        **dict.fromkeys(
+            (
+                *("userCacheMaxNum", "userCacheExpiredSecond", "userCacheRefreshSecond"),
+                *("aclCacheMaxNum", "aclCacheExpiredSecond", "aclCacheRefreshSecond"),
+                *("statefulAuthenticationCacheMaxNum", "statefulAuthenticationCacheExpiredSecond"),
+                *("statefulAuthorizationCacheMaxNum", "statefulAuthorizationCacheExpiredSecond"),
+            ),
+            "users and policies are in memory, and what was decided is forgotten when they change",
+        ),
+        "storePathCommitLog": "everything lies below storePathRootDir",
+    }
+)
+"""Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""

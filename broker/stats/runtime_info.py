@@ -1,0 +1,133 @@
+"""What a broker tells of itself by 28 GET_BROKER_RUNTIME_INFO: to mqadmin, the dashboard, the exporter.
+
+Tools read RocketMQ's keys without asking whether they are there, so all of those are, also where there is
+nothing here that they could mean; the others are ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
+from dledger.formats.state import DELAYS
+from dledger.remoting.codes import VERSION
+
+if TYPE_CHECKING:
+    from dledger.broker.broker import Broker
+
+_NO_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("send", "pull", "litePull", "query", "ack")
+    for figure in ("Size", "Capacity", "HeadWaitTimeMills")
+} | {
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "0",
+    "pageCacheLockTimeMills": "0",
+    "dispatchMaxBuffer": "0",
+    "remainTransientStoreBufferNumbs": "2147483647",
+    "startAcceptSendRequestTimeStamp": "0",
+}
+"""Requests are worked on by the loop as they come: no pool has a queue of them, and no buffer lies between a
+message and the log, of which RocketMQ says that it never runs out. What stands for the queue of sends is what
+waits for its commit."""
+
+
+def runtime_info(broker: Broker) -> dict[str, str]:
+    """By key, but for what has to be read from the device."""
+    status = broker.node.status()
+    network, stats = broker.server.stats, broker.stats
+    today, yesterday = stats.morning, stats.yesterday_morning
+    end, applied = _whole(status.get("end_pos")), broker.store.dispatcher.applied_end
+    messages, size = stats.put_totals()
+    average = size / messages if messages else 0.0
+    return {
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": "V5_3_3",
+        "bootTimestamp": str(broker.boot_ms),
+        "runtime": _ran((broker.env.wall.now_ms() - broker.boot_ms) // 1000),
+        "brokerActive": "true" if broker.node.serving else "false",
+        "brokerRole": "SYNC_MASTER" if broker.node.serving else "SLAVE",
+        "commitLogMinOffset": str(broker.node.log.begin_pos),
+        "commitLogMaxOffset": str(end),
+        "dispatchBehindBytes": str(max(0, end - applied)),
+        "dispatchBehindIndex": str(_whole(status.get("committed_index")) - broker.store.applied_index),
+        "putTps": stats.rates(stats.puts_of_broker),
+        "getFoundTps": stats.rates(stats.found),
+        "getMissTps": stats.rates(stats.missed),
+        "getTotalTps": stats.rates(stats.found, stats.missed),
+        "getTransferredTps": stats.rates(stats.gets_of_broker),
+        "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
+        "msgPutTotalYesterdayMorning": str(yesterday[0]),
+        "msgPutTotalTodayMorning": str(today[0]),
+        "msgPutTotalTodayNow": str(broker.messages_in),
+        "msgGetTotalYesterdayMorning": str(yesterday[1]),
+        "msgGetTotalTodayMorning": str(today[1]),
+        "msgGetTotalTodayNow": str(broker.pulls.messages),
+        "putMessageTimesTotal": str(broker.messages_in),
+        "putMessageSizeTotal": str(size),
+        "putMessageAverageSize": f"{average:g}",
+        "putMessageDistributeTime": broker.committed.times.text(),
+        "putMessageEntireTimeMax": str(broker.committed.times.longest_ms),
+        "getMessageEntireTimeMax": str(stats.longest_get_ms),
+        "remainHowManyDataToFlush": bytes_text(max(end - broker.node.log.durable_pos, 0)),
+        **delay_progress(broker),
+        "statsNotCounted": str(stats.not_counted),
+        **_NO_POOLS,
+        "sendThreadPoolQueueSize": str(len(broker.committed)),
+        "sendThreadPoolQueueHeadWaitTimeMills": str(round(broker.fast_failure.waited_s() * 1000)),
+        "sendsRefusedAsBusy": str(broker.fast_failure.refused),
+        "sendsRefusedByRate": str(broker.rates.sending.refused),
+        "pullsRefusedByRate": str(broker.rates.reading.refused),
+        "dispatchedMessages": str(broker.store.dispatcher.messages),
+        "heldPulls": str(broker.pulls.held.count),
+        "heldPops": str(broker.pops.held.count),
+        "popInflightMessages": str(broker.pop_ledger.messages),
+        "popRevivedMessages": str(broker.revives.revived),
+        "timerMessagesWaiting": str(broker.timer_claims.waiting),
+        "timerMessagesDelivered": str(broker.timers.delivered),
+        "timerMessagesRecalled": str(broker.timers.recalled),
+        "openTransactions": str(broker.transactions.open),
+        "askedTransactions": str(broker.transactions.asked),
+        "discardedTransactions": str(broker.transactions.discarded),
+        "recognizedResends": str(broker.resends.recognized),
+        "forwardedRequests": str(broker.forwarder.forwarded),
+        "consumerGroups": str(len(broker.clients.consumers)),
+        "remotingRequests": str(network.requests),
+        "raftTerm": str(status.get("term", 0)),
+        "raftRole": str(status.get("role", "")),
+    }
+
+
+def delay_progress(broker: Broker) -> dict[str, str]:
+    """Of each delay level that was used: next message to deliver, and where its queue ends."""
+    queues = broker.store.queues
+    found = {}
+    for level, row in sorted(broker.store.state[DELAYS].rows.items()):
+        queue = queues.get(SCHEDULE_TOPIC, level - 1)
+        end = row.next if queue is None else queue.bounds.next
+        found[f"scheduleMessageOffset_{level}"] = f"{row.next},{end}"
+    return found
+
+
+def bytes_text(count: int) -> str:
+    """A size for people, as RocketMQ writes it (MixAll.humanReadableByteCount).
+
+    >>> bytes_text(1023), bytes_text(1024), bytes_text(251 << 30)
+    ('1023 B', '1.0 KiB', '251.0 GiB')
+    """
+    if count < 1024:
+        return f"{count} B"
+    size, unit = float(count), 0
+    while size >= 1024:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {'KMGTPE'[unit - 1]}iB"
+
+
+def _ran(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    return f"[ {days} days, {hours} hours, {rest // 60} minutes, {rest % 60} seconds ]"
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
