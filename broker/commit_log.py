@@ -426,6 +426,28 @@ class CommitLogWriter:
         self.last_index = index
         return index
 
+    def add_sealed(
+        self,
+        slot: TopicSlot,
+        queue_id: int,
+        messages: int,
+        total_size: int,
+        seal: Callable[[Run, bytes], bytes],
+    ) -> tuple[int, int, bytes]:
+        """As `add_batch`, for messages that `seal` puts into a run, which it is called with, and with the
+        store host. Last index, first queue offset, what `seal` gave."""
+        run = self._appender.open_batch(total_size)
+        first = slot.next[queue_id]
+        sealed = seal(run, self._store_host)
+        self._appender.close_batch(run, 0)
+        slot.next[queue_id] = first + messages
+        slot.puts.messages += messages
+        slot.puts.batched += messages - 1
+        slot.puts.size += total_size - messages * HEADER_SIZE
+        self.messages += messages
+        self.last_index = run.index - 1
+        return self.last_index, first, sealed
+
     def add_batch(
         self,
         slot: TopicSlot,
@@ -486,7 +508,7 @@ class CommitLogWriter:
         self.last_index = index
         slot.puts.messages += len(messages)
         slot.puts.batched += len(messages) - 1
-        slot.puts.size += total_size
+        slot.puts.size += total_size - len(messages) * HEADER_SIZE
         return index, first, positions
 
     def _make_slot(self, config: TopicConfig) -> TopicSlot:

@@ -64,6 +64,12 @@ class SendAnswers:
             return self._json(request, ids.encode(), queue_id, queue_offset, unique_key, handle)
         return self._binary(request, ids, queue_id, queue_offset, unique_key, handle)
 
+    def of_batch(self, request: Request, ids: bytes, queue_id: int, queue_offset: int) -> bytes:
+        """The whole frame, from offset message ids with commas between them."""
+        if request.serialize is SerializeType.JSON:
+            return self._json(request, ids, queue_id, queue_offset, b"", "")
+        return self._binary(request, ids.decode(), queue_id, queue_offset, b"", "")
+
     def _json(
         self,
         request: Request,

@@ -25,10 +25,17 @@ import struct
 
 import msgspec
 
+from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
-from dledger.broker.intake.disposition import Disposition, check_disposition, delay_level_of, may_tell
+from dledger.broker.intake.disposition import (
+    REFUSED_FLAGS,
+    Disposition,
+    check_disposition,
+    delay_level_of,
+    may_tell,
+)
 from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
 from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
@@ -55,6 +62,7 @@ from dledger.formats.properties import (
 from dledger.formats.record import CRC_MASK, FIXED_SIZE, TRANSACTION_MASK
 from dledger.formats.state import DelayProgress, Op
 from dledger.formats.timers import TIMER_TOPIC, RecallHandle
+from dledger.log.appender import Run
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request
 from dledger.remoting.errors import RemotingError
@@ -316,6 +324,11 @@ class SendProcessor:
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
+        if FAST is not None and not (looked_for or self._checks_topics or header.sysFlag & REFUSED_FLAGS):
+            plain = FAST.measure_batch(request.body, MAX_BATCH_MESSAGES, len(self._added))
+            if plain and plain[2] not in self._stored_again and plain[2] not in self._looked_for:
+                self._plain_batch(call, plain[0], plain[1])
+                return
         messages, size = self._split(header.topic, header.sysFlag, request.body)
         first_properties = messages[0][2]
         unique_key = find_property(first_properties, _UNIQ_KEY) or b""
@@ -331,9 +344,7 @@ class SendProcessor:
             if self._look_for(call, text, Sent(header.topic, ids, crcs, 0)):
                 return
         slot, queue_id = self._target(writer, header)
-        total = size + len(messages) * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
-        if total > MAX_ENTRY_SIZE:
-            raise _too_large(f"batch of {len(messages)} messages as stored", total, MAX_ENTRY_SIZE)
+        total = _stored_size(slot, len(messages), size)
         if limited:
             self._rates.count(header.topic, header.producerGroup, len(messages))
         index, first, positions = writer.add_batch(
@@ -350,6 +361,39 @@ class SendProcessor:
             return
         answer = self.answers.encode(request, positions, queue_id, first)
         self._committed.add(index, connection, request, answer)
+
+    def _plain_batch(self, call: SendCall, messages: int, size: int) -> None:
+        """The same where nothing about its messages is unusual, by the compiled twin."""
+        connection, request, header, writer = call.connection, call.request, call.header, call.writer
+        slot, queue_id = self._target(writer, header)
+        total = _stored_size(slot, messages, size)
+        if self._rates.limited:
+            self._rates.count(header.topic, header.producerGroup, messages)
+        host, added, host_hex = self._origins.host(connection, request), self._added, self.answers.host_hex
+
+        def seal(run: Run, store_host: bytes) -> bytes:
+            assert FAST is not None
+            ids: bytes = FAST.seal_batch(
+                request.body,
+                added,
+                host,
+                store_host,
+                host_hex.encode(),
+                slot,
+                queue_id,
+                header.sysFlag,
+                header.bornTimestamp,
+                messages,
+                size,
+                0,
+                run,
+            )
+            return ids
+
+        index, first, ids = writer.add_sealed(slot, queue_id, messages, total, seal)
+        if not request.flag & 2:
+            answer = self.answers.of_batch(request, ids, queue_id, first)
+            self._committed.add(index, connection, request, answer)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
         """Flag, body and stored properties of each message of a batch, and the bytes of the last two.
@@ -443,6 +487,14 @@ class SendProcessor:
         if reconsume_times <= limit:
             return slot, queue_id
         return self._creation.internal_topic(writer, DLQ_PREFIX + name, 1), 0
+
+
+def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:
+    """Bytes of their entries, of which bodies and properties have `size`; RemotingError 13 when too many."""
+    total = size + messages * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
+    if total > MAX_ENTRY_SIZE:
+        raise _too_large(f"batch of {messages} messages as stored", total, MAX_ENTRY_SIZE)
+    return total
 
 
 def _too_large(what: str, size: int, limit: int) -> RemotingError:

@@ -3,6 +3,7 @@
 | here         | its Python twin, which is the specification                                          |
 |--------------|--------------------------------------------------------------------------------------|
 | `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
+| `measure_batch`, `seal_batch` | `dledger.broker.intake.send_processor`, `CommitLogWriter.add_batch` |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
 | `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |

@@ -67,6 +67,28 @@ def dispatch(
 ) -> tuple[int, int, int]:
     """Messages dispatched, where it stopped, store time of the newest one."""
 
+def measure_batch(body: bytes, most: int, added: int) -> tuple[int, int, bytes] | None:
+    """Messages, bytes of their bodies and stored properties (`added` to each), unique key of the first; None
+    where it is no batch of up to `most` plain messages."""
+
+def seal_batch(
+    body: bytes,
+    added: bytes,
+    born_host: bytes,
+    store_host: bytes,
+    host_hex: bytes,
+    slot: Any,
+    queue_id: int,
+    sys_flag: int,
+    born_timestamp: int,
+    messages: int,
+    size: int,
+    following: int,
+    run: Any,
+) -> bytes:
+    """The offset message ids, with commas, of what is sealed into `run` now. `messages`, `size`: as it was
+    measured. The queue's next offset is counted on by who called."""
+
 def read_messages(
     data: bytes,
     at: int,

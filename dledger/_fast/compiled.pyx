@@ -85,6 +85,7 @@ cdef enum:
     OVERHEAD = 512
     ANSWER_ROOM = 512
     HOST_ROOM = 24
+    BATCH_HEAD = 20
     KEY_ROOM = 128
 
 
@@ -131,6 +132,22 @@ cdef Py_ssize_t find(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssi
             return p - begin
         p += 1
     return -1
+
+
+cdef bint ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Whether all of it is ASCII."""
+    cdef const uint8_t *end = p + size
+    cdef uint64_t eight
+    while end - p >= 8:
+        memcpy(&eight, p, 8)
+        if eight & 0x8080808080808080ULL:
+            return False
+        p += 8
+    while p < end:
+        if p[0] & 0x80:
+            return False
+        p += 1
+    return True
 
 
 # -- the header of a send -----------------------------------------------------------------------------------
@@ -502,6 +519,168 @@ def seal_sends(
         at = stop
         run.index, run.pos, run.chain = index, pos, chain
     return at
+
+
+# -- a batch to entries -----------------------------------------------------------------------------------
+
+
+def measure_batch(bytes body, Py_ssize_t most, Py_ssize_t added):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef const uint8_t *properties
+    cdef const uint8_t *key_end
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), at = 0, messages = 0, size = 0, rest, found, first_size = 0
+    cdef int64_t body_size, properties_size, kept
+    cdef bytes first = None
+    while at < total:
+        rest = total - at
+        if messages == most or rest < BATCH_HEAD + 2:
+            return None
+        body_size = <int32_t>get32(base + at + 16)
+        if body_size < 0 or body_size > rest - BATCH_HEAD - 2:
+            return None
+        properties = base + at + BATCH_HEAD + body_size + 2
+        properties_size = <int64_t>properties[-2] << 8 | properties[-1]
+        if (
+            properties_size > MAX_PROPERTIES
+            or properties_size > rest - BATCH_HEAD - 2 - body_size
+            or <int64_t><int32_t>get32(base + at) != BATCH_HEAD + body_size + 2 + properties_size
+            or not ascii(properties, properties_size)
+        ):
+            return None
+        found = find(properties, properties_size, b"UNIQ_KEY\x01", 9)
+        if (
+            found < 0
+            or (found and properties[found - 1] != 2)
+            or holds(properties, properties_size, b"DELAY", 5)
+            or holds(properties, properties_size, b"DELIVER", 7)
+            or holds(properties, properties_size, b"TRAN_MSG", 8)
+            or holds(properties, properties_size, b"__RESEND", 8)
+            or holds(properties, properties_size, b"CLUSTER\x01", 8)
+        ):
+            return None
+        if first is None:
+            key_end = <const uint8_t *>memchr(properties + found + 9, 2, properties_size - found - 9)
+            first_size = (properties_size if key_end == NULL else key_end - properties) - found - 9
+            first = PyBytes_FromStringAndSize(<const char *>(properties + found + 9), first_size)
+        kept = properties_size + (properties[properties_size - 1] != 2) + added
+        if kept > MAX_PROPERTIES:
+            return None
+        size += body_size + kept
+        messages += 1
+        at += BATCH_HEAD + 2 + body_size + properties_size
+    return None if first is None else (messages, size, first)
+
+
+def seal_batch(
+    bytes body,
+    bytes added,
+    bytes born_host,
+    bytes store_host,
+    bytes host_hex,
+    slot,
+    Py_ssize_t queue_id,
+    int64_t sys_flag,
+    int64_t born_timestamp,
+    Py_ssize_t messages,
+    Py_ssize_t size,
+    int following,
+    run,
+):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(body)
+    cdef bytes field = slot.field
+    cdef list offsets = slot.next, sizes = run.sizes
+    cdef Py_ssize_t field_size = PyBytes_GET_SIZE(field), added_size = PyBytes_GET_SIZE(added)
+    cdef Py_ssize_t hex_size = PyBytes_GET_SIZE(host_hex), total = PyBytes_GET_SIZE(body), at = 0, number
+    cdef Py_ssize_t record_size, body_size, properties_size, kept, written = 0
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size + messages * (ENTRY + FIXED + field_size + 2))
+    cdef bytes ids = PyBytes_FromStringAndSize(NULL, messages * (hex_size + 17))
+    cdef uint8_t *out = <uint8_t *>PyBytes_AS_STRING(data)
+    cdef uint8_t *id = <uint8_t *>PyBytes_AS_STRING(ids)
+    cdef uint8_t *to
+    cdef uint8_t *into
+    cdef const uint8_t *properties
+    cdef int64_t index = run.index, pos = run.pos, now = run.now_ms, term = run.term, offset
+    cdef uint32_t chain = run.chain, covered = run.covered, channel, body_crc
+    cdef uint8_t link[20]
+    cdef char text[24]
+    if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(store_host) != 8 or messages <= 0 or following < 0:
+        raise ValueError("hosts of 8 bytes, and a message")
+    offset = offsets[queue_id]
+    view = memoryview(data)
+    for number in range(messages):
+        if total - at < BATCH_HEAD + 2:
+            raise ValueError("another batch was measured")
+        body_size = <int32_t>get32(base + at + 16)
+        properties = base + at + BATCH_HEAD + body_size + 2
+        properties_size = <Py_ssize_t>properties[-2] << 8 | properties[-1]
+        kept = properties_size + (properties[properties_size - 1] != 2) + added_size
+        record_size = FIXED + body_size + field_size + 2 + kept
+        if written + ENTRY + record_size > PyBytes_GET_SIZE(data):
+            raise ValueError("another batch was measured")
+        to = out + written + ENTRY
+        put32(to, <uint32_t>record_size)
+        put32(to + 4, MAGIC_V1)
+        put32(to + 12, <uint32_t>queue_id)
+        put32(to + 16, get32(base + at + 12))
+        put64(to + 20, offset)
+        put64(to + 28, pos + ENTRY)
+        put32(to + 36, <uint32_t>sys_flag)
+        put64(to + 40, born_timestamp)
+        memcpy(to + 48, PyBytes_AS_STRING(born_host), 8)
+        put64(to + 56, now)
+        memcpy(to + 64, PyBytes_AS_STRING(store_host), 8)
+        put32(to + 72, 0)
+        put64(to + 76, 0)
+        put32(to + 84, <uint32_t>body_size)
+        into = to + FIXED
+        memcpy(into, base + at + BATCH_HEAD, body_size)
+        put32(
+            to + 8,
+            <uint32_t>sum_crc32(view[written + ENTRY + FIXED : written + ENTRY + FIXED + body_size]) & 0x7FFFFFFF,
+        )
+        into += body_size
+        memcpy(into, PyBytes_AS_STRING(field), field_size)
+        into += field_size
+        into[0] = kept >> 8
+        into[1] = kept & 255
+        memcpy(into + 2, properties, properties_size)
+        into += 2 + properties_size
+        if properties[properties_size - 1] != 2:
+            into[0] = 2
+            into += 1
+        memcpy(into, PyBytes_AS_STRING(added), added_size)
+        channel = covered | <uint32_t>(messages - number - 1 + following)
+        body_crc = sum_crc32(view[written + ENTRY : written + ENTRY + record_size], channel if covered else 0)
+        put64(link, index)
+        put64(link + 8, term)
+        put32(link + 16, body_crc)
+        chain = crc_small(link, 20, chain)
+        to = out + written
+        put32(to, 1)
+        put32(to + 4, <uint32_t>(ENTRY + record_size))
+        put64(to + 8, index)
+        put64(to + 16, term)
+        put64(to + 24, pos)
+        put32(to + 32, channel)
+        put32(to + 36, chain)
+        put32(to + 40, body_crc)
+        put32(to + 44, <uint32_t>record_size)
+        memcpy(id, PyBytes_AS_STRING(host_hex), hex_size)
+        snprintf(text, 24, b"%016llX", <unsigned long long>(pos + ENTRY))
+        memcpy(id + hex_size, text, 16)
+        id[hex_size + 16] = c','
+        id += hex_size + 17
+        sizes.append(ENTRY + record_size)
+        written += ENTRY + record_size
+        at += BATCH_HEAD + 2 + body_size + properties_size
+        offset += 1
+        index += 1
+        pos += ENTRY + record_size
+    if written != PyBytes_GET_SIZE(data) or at != total:
+        raise ValueError("another batch was measured")
+    run.parts.append(data)
+    run.index, run.pos, run.chain = index, pos, chain
+    return ids[: messages * (hex_size + 17) - 1]
 
 
 # -- messages that waited, to entries ---------------------------------------------------------------------
@@ -928,22 +1107,6 @@ def dispatch(
 
 
 # -- records to messages of a client ------------------------------------------------------------------------
-
-
-cdef bint ascii(const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    """Whether all of it is ASCII."""
-    cdef const uint8_t *end = p + size
-    cdef uint64_t eight
-    while end - p >= 8:
-        memcpy(&eight, p, 8)
-        if eight & 0x8080808080808080ULL:
-            return False
-        p += 8
-    while p < end:
-        if p[0] & 0x80:
-            return False
-        p += 1
-    return True
 
 
 cdef str text_of(const uint8_t *p, Py_ssize_t size):
