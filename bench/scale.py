@@ -47,19 +47,19 @@ def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
         try:
             group.create_topic("few", FEW_QUEUES)
             result: dict[str, object] = {"queues": queues, "groups": groups}
-            result |= _measured(group, "few queues: ", seconds)
+            result |= measured(group, "few queues: ", seconds)
             began = time.monotonic()
             asyncio.run(_fill(group, queues, groups))
             result["seconds to make them"] = round(time.monotonic() - began, 1)
             time.sleep(QUIET_S + queues / QUEUES_A_SECOND)
-            result |= _measured(group, "many: ", seconds)
+            result |= measured(group, "many: ", seconds)
             result |= _starts(group)
         finally:
             group.stop()
     return result
 
 
-def _measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
+def measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
     """Sends to the topic with few queues, and what that took."""
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", "few"]
     for option, value in (("namesrv", group.namesrv_addr), ("seconds", seconds), ("window", WINDOW)):

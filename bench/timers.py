@@ -142,7 +142,7 @@ async def _measure(group: LocalCluster, messages: int, rate: int, size: int) -> 
 
 async def _steady(run: _Run, consumer: AsyncPullConsumer, rate: int) -> dict[str, object]:
     count = int(STEADY_S * rate)
-    await consumer.assign(await consumer.queues(TOPIC))
+    await _from_now_on(consumer)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(run.receive(consumer, count), name="receive")
         began = run.now_ms
@@ -153,6 +153,12 @@ async def _steady(run: _Run, consumer: AsyncPullConsumer, rate: int) -> dict[str
             await run.send(run.now_ms + int(WAIT_S * 1000))
         await receiving
     return run.figures(f"{rate} a second")
+
+
+async def _from_now_on(consumer: AsyncPullConsumer) -> None:
+    await consumer.assign(await consumer.queues(TOPIC))
+    for queue in consumer.assignment:
+        await consumer.seek_to_end(queue)  # also where the broker says that a new group begins with the first
 
 
 async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
@@ -188,7 +194,7 @@ async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[
 
 async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
     """With a consumer, and a producer beside it."""
-    await consumer.assign(await consumer.queues(TOPIC))
+    await _from_now_on(consumer)
     due = await run.send_all(messages)
     ahead_s = (due - run.now_ms) / 1000
     loop = asyncio.get_running_loop()

@@ -7,6 +7,8 @@
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
 | `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
+| `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`:       |
+|              | messages that waited to the sealed entries of their delivery                         |
 | `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
@@ -18,8 +20,9 @@ Whoever calls has both:
     at = seal_sends(buffer, at, ...)
 
 Tests drive both with the same input, good and broken, and compare bytes and state:
-tests/test_compiled_twins.py and tests/broker/test_plain_sends.py. What is built from `compiled.pyx` at
-install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See decision 0036.
+tests/test_compiled_twins.py, and tests/broker/test_plain_sends.py and test_restored_messages.py. What is
+built from `compiled.pyx` at install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See
+decision 0036.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 6
+VERSION = 7
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 

@@ -749,14 +749,14 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
         await store.open()
         store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not store.store.queues.all()[0].flushed:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert len(store.queue_bytes()) == 20 and store.store.snapshot_index == -1
         for _ in range(3):
             store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while store.store.snapshot_index != 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         task.cancel()
@@ -796,7 +796,7 @@ def test_full_disks_and_too_many_open_files_are_waited_out(
             store.message()
         store.apply()
         task = asyncio.ensure_future(store.store.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while store.store.snapshot_index != 3 or failures[0]:
                 assert not task.done(), task.exception()
                 await asyncio.sleep(0.005)
@@ -850,7 +850,7 @@ def test_too_many_open_files_at_a_flush_leave_nothing_out(
         store.message()
         store.apply()
         task = asyncio.ensure_future(store.store.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             queue = store.store.queues.get("T", 0)
             while queue is None or queue.flushed != 1:
                 assert not task.done(), task.exception()
@@ -959,7 +959,7 @@ def test_a_failed_fsync_of_units_is_final_whatever_the_error(
         monkeypatch.setattr(message_store, "sync_file", failing)
         store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(NodeFailed, match=os.strerror(number)):
                 await store.store.run()
         assert store.store.snapshot_index == -1
