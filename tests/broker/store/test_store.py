@@ -269,6 +269,39 @@ def test_names_of_new_queues_are_durable_before_a_snapshot_counts_on_them(tmp_pa
     run(test)
 
 
+def test_queues_that_do_not_count_are_out_of_the_way_at_once_and_removed_later(tmp_path: Path) -> None:
+    def there() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("consumequeue"))
+
+    async def test() -> None:
+        log = None
+        for life in (1, 2):
+            store = Store(tmp_path, log)
+            await store.open()
+            log = store.log
+            for topic in range(message_store.MOVED_TOGETHER + 1):
+                store.message(f"T{topic}")
+            store.apply()
+            await store.store.flush()
+            (tmp_path / "consumequeue" / f"stray{life}").write_text("no topic")
+            assert there() == ["consumequeue", "consumequeue.old-1"][:life], (
+                "no snapshot: the log is replayed"
+            )
+        store = Store(tmp_path, log)
+        await store.open()
+        assert there() == ["consumequeue", "consumequeue.old-1", "consumequeue.old-2"]
+        assert store.bodies("T0") == ["T00-0", "T00-1"]
+        parts = 0
+        while len(there()) > 1:
+            await store.store._remove_moved()
+            parts += 1
+        assert parts == 4
+        await store.store.flush()
+        assert store.queue_bytes("T0")
+
+    run(test)
+
+
 @pytest.mark.parametrize("damage", ["snapshot", "no snapshot", "queue", "ahead"])
 def test_what_is_damaged_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
     async def test() -> None:
