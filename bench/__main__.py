@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from dledger.bench.audit import audit
+from dledger.bench.clients import clients
 from dledger.bench.compare.run import SYSTEMS, compare, installed, markdown
 from dledger.bench.compare.system import CompareError
 from dledger.bench.consume import consume
@@ -46,8 +47,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1 if options.check and taken["worst"] > taken["limit"] else 0
     if options.mode == "topics":
         return _show(topics(options.topics), "ms", options.json)
+    if options.mode == "clients":
+        return _print(clients(options.clients, options.groups or 100, options.seconds or 10.0), options.json)
     if options.mode == "scale":
-        return _print(scale(options.queues or 10_000, options.groups, options.seconds or 20.0), options.json)
+        return _print(
+            scale(options.queues or 10_000, options.groups or 1000, options.seconds or 20.0), options.json
+        )
     if options.mode == "timers":
         found = timers(options.messages or 100_000, options.rate, options.size, options.precision)
         return _print(found, options.json)
@@ -208,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
             "idle",
             "loaded",
             "scale",
+            "clients",
             "compare",
             "timers",
             "topics",
@@ -222,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
         "--batch, --size), exit code 1 above a third of the election time-out; "
         "scale: what many queues and groups cost, against few: sends, memory, starts (--queues, default "
         "10000; --groups); "
+        "clients: what connected clients cost that do nothing, against few (--clients, default 5000; "
+        "--groups, default 100); "
         "compare: the same load on groups of three of other systems, those that are installed here, one "
         "after the other (--systems, --rocketmq, --turns, --seconds, --size); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
@@ -245,7 +253,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--connections", type=_positive, default=1, help="producers (default: 1)")
     parser.add_argument("--queues", type=_positive, help="of a new topic (default: 8)")
-    parser.add_argument("--groups", type=_positive, default=1000, help="of scale (default: 1000)")
+    parser.add_argument("--groups", type=_positive, help="of scale and clients")
+    parser.add_argument("--clients", type=_positive, default=5000, help="of that mode (default: 5000)")
     parser.add_argument("--topics", type=_positive, default=50_000, help="of that mode (default: 50000)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
     parser.add_argument("--directory", metavar="DIR", help="of the stores of audits; made once, 2 GB")

@@ -33,7 +33,9 @@ IN_FLIGHT = 256
 WINDOW = 16
 """Sends under way while latencies are measured: far from what the machine can do."""
 QUIET_S = 15.0
-"""After all is made, before anything is measured: snapshots and registrations are over."""
+"""After all is made, before anything is measured, and a second for each `QUEUES_A_SECOND`: snapshots and
+registrations are over."""
+QUEUES_A_SECOND = 1_000
 
 
 def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
@@ -45,19 +47,19 @@ def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
         try:
             group.create_topic("few", FEW_QUEUES)
             result: dict[str, object] = {"queues": queues, "groups": groups}
-            result |= _measured(group, "few queues: ", seconds)
+            result |= measured(group, "few queues: ", seconds)
             began = time.monotonic()
             asyncio.run(_fill(group, queues, groups))
             result["seconds to make them"] = round(time.monotonic() - began, 1)
-            time.sleep(QUIET_S)
-            result |= _measured(group, "many: ", seconds)
+            time.sleep(QUIET_S + queues / QUEUES_A_SECOND)
+            result |= measured(group, "many: ", seconds)
             result |= _starts(group)
         finally:
             group.stop()
     return result
 
 
-def _measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
+def measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
     """Sends to the topic with few queues, and what that took."""
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", "few"]
     for option, value in (("namesrv", group.namesrv_addr), ("seconds", seconds), ("window", WINDOW)):
@@ -71,6 +73,9 @@ def _measured(group: LocalCluster, name: str, seconds: float) -> dict[str, objec
         f"{name}latency of a send, ms": found["latency_ms"],
         f"{name}longest delay of the leader's loop so far, ms": state.get("loop_lag_ms_max"),
         f"{name}memory of the brokers (RssAnon), MB": _memory_mb(group),
+        f"{name}open files of the brokers": [
+            len(list(Path(f"/proc/{group.pid(node)}/fd").iterdir())) for node in group.spec.node_ids
+        ],
     }
 
 

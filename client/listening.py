@@ -160,10 +160,11 @@ class ListenerCalls:
         for unit, result in zip(units, results, strict=False):
             if isinstance(result, _Raised) and _is_fatal(result):
                 return verdicts, result.error
-            verdicts.append(self._verdict(unit, result))
+            verdicts.append(self.verdict(unit, result))
         return verdicts, None
 
-    def _verdict(self, unit: Unit, result: object) -> Status:
+    def verdict(self, unit: Unit, result: object) -> Status:
+        """What the result of a call means; what is no status is logged."""
         if result is None:
             return ConsumeStatus.SUCCESS
         kinds = ConsumeStatus | ConsumeOrderlyStatus if self._orderly else ConsumeStatus
@@ -286,6 +287,8 @@ class _Run:
         self.units = units
         self.results: list[object] = []
         self.at = 0
+        self.settled = 0
+        """So many units from the first are done with: not to wait for a later one that takes too long."""
         self.since = now
         """Loop time at which the unit `at` was first seen."""
         self.given_back: set[int] = set()
@@ -457,15 +460,17 @@ class Dispatcher(Workers):
         if fatal is not None:
             self.stop_soon()
             self._on_fatal(fatal)
-        done: list[ReceivedMessage] = []
-        failed: list[ReceivedMessage] = []
-        # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
-        for unit, status in zip(units, verdicts, strict=False):
-            members = [one for one in _members(unit) if one.queue_offset not in run.given_back]
-            (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
+        done, failed = _parted(run, units, verdicts)
         self._statistics.called(
             assigned.process.queue.topic, len(done), len(failed), len(verdicts), self._core.now() - began
         )
+        if run.settled:
+            done, failed = _parted(run, units[run.settled :], verdicts[run.settled :])
+        await self._settle(assigned, done, failed)
+
+    async def _settle(
+        self, assigned: Assigned, done: list[ReceivedMessage], failed: list[ReceivedMessage]
+    ) -> None:
         if assigned.process.dropped:
             return  # the queue's new owner consumes them again
         for message in failed:
@@ -500,6 +505,15 @@ class Dispatcher(Workers):
         behind = [message for unit in run.units[at + 1 :] for message in _members(unit)]
         del run.units[at + 1 :]  # somebody else is free for them
         self.put(run.assigned, behind)
+        await self._take_back(run, messages)
+        if run in self._runs:
+            # Nor must the committed offset wait for this call in front of those before it.
+            units, results = run.units[run.settled : at], run.results[run.settled : at]
+            run.settled = at
+            verdicts = [self._calls.verdict(*one) for one in zip(units, results, strict=True)]
+            await self._settle(run.assigned, *_parted(run, units, verdicts))
+
+    async def _take_back(self, run: _Run, messages: list[ReceivedMessage]) -> None:
         for message in messages:
             if self._broadcasting or run.assigned.process.dropped:
                 return
@@ -522,6 +536,19 @@ class Dispatcher(Workers):
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
         asyncio.get_running_loop().call_later(pause, self.put, assigned, [again])
+
+
+def _parted(
+    run: _Run, units: Sequence[Unit], verdicts: Sequence[Status]
+) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
+    """Messages that are consumed, and those that failed; without those that were given back meanwhile."""
+    done: list[ReceivedMessage] = []
+    failed: list[ReceivedMessage] = []
+    # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
+    for unit, status in zip(units, verdicts, strict=False):
+        members = [one for one in _members(unit) if one.queue_offset not in run.given_back]
+        (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
+    return done, failed
 
 
 def _members(unit: Unit) -> list[ReceivedMessage]:

@@ -38,7 +38,7 @@ class ServerLimits:
     """Unsent answers of one connection: above, the connection is aborted (its peer does not read)."""
     max_inflight: int = 32 * 1024 * 1024
     """Frames of one connection not yet answered, each plus `REQUEST_OVERHEAD`: above, reading pauses."""
-    read_buffer: int = 64 * 1024
+    read_buffer: int = 8 * 1024
     """What a connection starts to read into."""
     max_read_buffer: int = 256 * 1024
     """What the buffer grows to when reads fill it (frames above it get their own size)."""

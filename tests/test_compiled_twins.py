@@ -18,14 +18,24 @@ from hypothesis import strategies as st
 
 from dledger import _fast
 from dledger._fast import FAST
-from dledger.broker.store import dispatch
+from dledger.broker.store import dispatch, key_files
 from dledger.broker.store.consume_queue import QueueTable
 from dledger.broker.store.dispatch import Dispatcher
+from dledger.broker.store.key_files import keys_in
 from dledger.client import encoding
 from dledger.client.encoding import received_all
 from dledger.errors import InvariantBroken, NodeFailed
 from dledger.formats.checksum import crc32
-from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, encode_entry, unpack_header
+from dledger.formats.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    HEADER_SIZE,
+    CorruptEntry,
+    Kind,
+    encode_entry,
+    unpack_header,
+)
+from dledger.formats.index_file import key_hash
 from dledger.formats.record import CorruptRecord, encode_record, system_record
 from dledger.formats.state import ReplicatedState, TopicConfig, pack_op
 from dledger.formats.timers import TIMER_TOPIC
@@ -306,3 +316,69 @@ def test_plain_messages_of_an_answer_are_for_the_compiled_twin(monkeypatch: pyte
     assert [(one.body, one.tags, one.message_id, one.queue.queue_id) for one in expected] == [
         (b"b", "t", "id", 3)
     ] * 5
+
+
+# -- keys of messages for the index -----------------------------------------------------------------------
+
+keyed = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from(["T", "T", "Other", "", "\xe9", "x" * 130]),
+        "queue_id": st.just(0),
+        "sys_flag": st.sampled_from([0, 0, 0, 1, 4, 8, 12, 0x10]),
+        "store_timestamp": st.integers(-5, 2**40),
+        "body": st.binary(max_size=30),
+        "properties": st.sampled_from(
+            [
+                "",
+                "UNIQ_KEY\x010A0B\x02KEYS\x01one\x02",
+                "KEYS\x01 one  two \x02WAIT\x01true\x02UNIQ_KEY\x01id\x02",
+                "KEYS\x01\x02UNIQ_KEY\x01\x02",
+                "UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02KEYS\x01c\x01d\x02KEYS\x01e",
+                "MYKEYS\x01a\x02NOT_UNIQ_KEY\x01b\x02\x02KEYS",
+                "UNIQ_KEY\x01\xe9\x02",
+                "A\x01\xe9\x02KEYS\x01polygenelubricants\x02",
+            ]
+        ),
+    }
+)
+
+
+def keys_found(data: bytes, pos: int) -> Any:
+    try:
+        found = keys_in(data, pos)
+    except (ValueError, IndexError) as error:  # the log has checked what it gives out
+        return str(error)
+    keys = None if found.keys is None or not len(found.keys.position) else found.keys
+    columns = None if keys is None else [column.tolist() for column in keys]
+    return columns, found.end, found.wanted, found.blank
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_both_find_the_same_keys(data: st.DataObject) -> None:
+    draw: Any = data.draw
+    kinds = st.one_of(keyed, keyed, keyed, st.sampled_from(["system", "opening"]))
+    window = chunk_of(draw(st.lists(kinds, min_size=1, max_size=5)), {}, 3, POS)
+    if draw(st.booleans()):
+        window += BLANK.pack(BLANK_MAGIC, 60).ljust(draw(st.sampled_from([8, 60])), b"\0")
+    window = broken(draw, window)
+    pos = POS + draw(st.sampled_from([0, 0, 0, 0, 8]))
+    with pytest.MonkeyPatch.context() as patch:
+        one, two = by_both(patch, key_files, lambda: keys_found(window, pos))
+    assert one == two
+
+
+def test_keys_of_plain_messages_are_for_the_compiled_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise AssertionError("the Python twin was asked")
+
+    one = {"topic": "T", "queue_id": 0, "sys_flag": 0, "store_timestamp": 7, "body": b"b"}
+    rolled_back = one | {"sys_flag": 12, "properties": "KEYS\x01c\x02"}
+    plain = one | {"properties": "UNIQ_KEY\x01a\x02KEYS\x01b c\x02"}
+    window = chunk_of([plain, "system", rolled_back, plain], {}, 3, POS)
+    monkeypatch.setattr(key_files, "_keys_of", none)
+    found = keys_in(window, POS).keys
+    assert found is not None
+    assert found.hashed.tolist() == [key_hash("T", key) for key in "abc"] * 2
+    assert found.index.tolist() == [3, 3, 3, 6, 6, 6]
+    assert set(found.store_ms.tolist()) == {7}

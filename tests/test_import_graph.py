@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.test_tidy import INNER, ROOT, dotted, our_modules
@@ -62,6 +63,7 @@ def circle(graph: Graph) -> list[str]:
     return []
 
 
+@cache
 def graph_of_the_product() -> Graph:
     paths = {name_of(path): path for path in our_modules()}
     known = frozenset(paths)

@@ -102,6 +102,7 @@ OUTSIDE: dict[str, str] = {
     "bench/compare/*": "starts and measures real processes of other systems",
     "bench/loaded.py": "measures real processes",
     "bench/scale.py": "measures real processes",
+    "bench/clients.py": "measures real processes",
     "bench/memory.py": "measures real processes",
     "bench/spark_audit.py": "measures real processes",
     "bench/spark_read.py": "measures real processes",

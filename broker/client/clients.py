@@ -8,10 +8,12 @@ restarted after they asked for routes) are told to it by the brokers that hear t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from dledger.broker.client.agreement import Agreement, interests_of
+from dledger.broker.client.notices import Notices
 from dledger.remoting.bodies import ClientConnection, ConsumerData, ConsumersHere, Subscription
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -109,10 +111,10 @@ class ConsumerGroup:
 class Clients:
     """The table of groups and their members."""
 
-    def __init__(self, notify: Callable[[ConsumerGroup], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[str, Member]] = {}
-        self._notify = notify or notify_members
+        self._notices = Notices(self._to_members)
         self.on_subscribed: Callable[[str], None] = lambda group: None
         """Called with the name of a group whose consumer told its subscriptions."""
         self.on_members: Callable[[str], None] = lambda group: None
@@ -162,7 +164,7 @@ class Clients:
         changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
         if changed or moved or not known:
             self.on_members(data.groupName)
-            self._notify(group)
+            self.notify(group)
         if not keep_subscriptions:
             self.on_subscribed(data.groupName)
 
@@ -229,9 +231,28 @@ class Clients:
 
     def _tell_or_drop(self, group: ConsumerGroup) -> None:
         if group.members or group.elsewhere:
-            self._notify(group)
+            self.notify(group)
         elif self.consumers.get(group.name) is group:
             del self.consumers[group.name]
+
+    def notify(self, group: ConsumerGroup) -> None:
+        """All members of a group hear that it changed (40): they divide the queues anew."""
+        self._notices.changed(group.name)
+
+    def _to_members(self, name: str) -> Iterable[Callable[[], None]]:
+        group = self.consumers.get(name)
+        if group is None:
+            return
+        brokers = {one.connection.serial: one.connection for one in group.elsewhere.values()}
+        own = [member.connection for member in group.members.values()]
+        for connection in (*own, *brokers.values()):  # other brokers tell theirs
+            yield partial(_tell, connection, name)
+
+    def notify_over(self, name: str, connection: Connection) -> None:
+        """The members of a group that speak over this connection hear at once that it changed."""
+        group = self.consumers.get(name)
+        if group is not None and any(one.connection is connection for one in group.members.values()):
+            _tell(connection, name)
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget who spoke over it, but for those who came back over another one."""
@@ -313,14 +334,5 @@ class Clients:
             self.remove_consumer(group, client_id)
 
 
-def notify_members(group: ConsumerGroup, only: Connection | None = None) -> None:
-    """40 NOTIFY_CONSUMER_IDS_CHANGED to every member, or those of one connection: they divide the queues
-    anew."""
-    for member in group.members.values():
-        if only is not None and member.connection is not only:
-            continue
-        member.connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
-    if only is None:
-        brokers = {one.connection.serial: one.connection for one in group.elsewhere.values()}
-        for connection in brokers.values():  # each tells its own
-            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name})
+def _tell(connection: Connection, group: str) -> None:
+    connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from dledger.broker.client.clients import ConsumerGroup, notify_members
+from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
@@ -106,7 +106,7 @@ class ClientTelling(LeaderService):
         """The leader says that a group changed some members of which are here."""
         group = self._clients.consumers.get(request.ext().get("consumerGroup", ""))
         if group is not None:
-            notify_members(group)
+            self._clients.notify(group)
 
     async def run_following(self) -> None:
         """Tell whoever leads, until cancelled."""

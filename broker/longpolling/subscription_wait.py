@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger.broker.client.clients import Clients, notify_members
+from dledger.broker.client.clients import Clients
 from dledger.broker.filter.message_filter import TAG
 from dledger.broker.requests import Call, LeaderCall
 from dledger.remoting.bodies import Subscription
@@ -76,8 +76,8 @@ class SubscriptionWait:
         if self.count >= MAX_WAITING:
             raise otherwise
         group, self._serial = call.header.consumerGroup, self._serial + 1
-        if group not in self._waiting and group in self._clients.consumers:
-            notify_members(self._clients.consumers[group], call.connection)
+        if group not in self._waiting:
+            self._clients.notify_over(group, call.connection)
         timer = asyncio.get_running_loop().call_later(WAIT_S, self._expired, group, self._serial)
         self._waiting.setdefault(group, {})[self._serial] = _Waiting(call, otherwise, timer)
         self.count += 1

@@ -37,7 +37,7 @@ WINDOW = 4 << 20
 PASS_INTERVAL_S = 1.0
 """Between two passes over what was applied: a job takes 2 ms, and 1 us a message. A search that waits
 starts one at once."""
-FLUSH_INTERVAL_S = 10.0
+FLUSH_INTERVAL_S = 30.0
 """How old slots and header of the newest file may be: what a crash leaves to be gone over again."""
 RETRY_S = 1.0
 """After a full disk, or where the log waits for repair."""

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from dledger._fast import FAST
 from dledger.audit.entries import Array, structs
 from dledger.audit.entries import Columns as EntryColumns
 from dledger.audit.message_keys import MessageKeys, keys_of_records, keys_one_by_one
@@ -362,6 +363,9 @@ class LogKeys:
 def keys_in(data: bytes, base: int) -> LogKeys:
     """Keys of the committed entries in `data`, whose first begins at log offset `base`. ValueError where
     there is no entry."""
+    if FAST is not None and (found := FAST.index_keys(data, base)) is not None:
+        rows, end = found
+        return LogKeys(_of_rows(rows) if rows else None, end)
     starts: list[int] = []
     add, unpack, last = starts.append, _SIZE.unpack_from, len(data) - MIN_BLANK_SIZE
     at = 0
@@ -385,6 +389,11 @@ def keys_in(data: bytes, base: int) -> LogKeys:
     headers = structs(np.frombuffer(data, np.uint8), places[:-1], _ENTRIES)
     messages = headers[(headers["channel"] >> 24 & KIND_MASK) == Kind.MESSAGE]
     return LogKeys(_keys_of(data, base, messages) if len(messages) else None, int(places[-1]), 0, blank)
+
+
+def _of_rows(rows: bytes) -> MessageKeys:
+    position, hashed, store_ms, index = np.frombuffer(rows, np.int64).reshape(-1, 4).T
+    return MessageKeys(position, hashed, store_ms, index, np.zeros(len(position), bool))
 
 
 def _keys_of(data: bytes, base: int, headers: Array) -> MessageKeys:

@@ -47,6 +47,12 @@ from dledger.runtime.files import Files
 from dledger.runtime.settings import Setting
 from dledger.runtime.workers import Lane
 
+QUEUES_DIR = "consumequeue"
+"""Below `storePathRootDir`, as RocketMQ's."""
+MOVED = ".old-"
+"""Behind that, with a number: queues that do not count any more, until they are removed."""
+MOVED_TOGETHER = 64
+"""Topics of them that are removed between two flushes."""
 SYNCS = 2
 """Jobs of one fsync each under way: while one waits for the device, the result of another is on its way."""
 
@@ -92,7 +98,10 @@ class MessageStore:
     ) -> None:
         self._env = env
         self._root = root
-        self.queue_root: str = f"{root}/consumequeue"
+        self.queue_root: str = f"{root}/{QUEUES_DIR}"
+        self._moved: list[str] = []
+        """Directories of queues that do not count any more, to be removed."""
+        self._moved_count = 0
         self._state_dir = f"{root}/{STATE_DIR}"
         self.limits: StoreLimits = limits or StoreLimits()
         self.tables: tuple[Source, ...] = tuple(tables)
@@ -133,6 +142,7 @@ class MessageStore:
         Where that does not reach the log's beginning, the node gives a boundary snapshot (`restore`).
         """
         self._log = log
+        await self._env.workers.run(Lane.DISK, self._find_moved)
         snapshot: Snapshot | None = await self._env.workers.run(Lane.DISK, self._load)
         if snapshot is not None and (
             why := await misfit(log, snapshot.applied, snapshot.term, snapshot.end_pos)
@@ -164,13 +174,42 @@ class MessageStore:
         self.leaving.clear()
 
     async def _forget_files(self) -> None:
-        """Remove snapshot and queues: what was refused must not be believed once the log has grown."""
+        """Remove snapshot and queues: what was refused must not be believed once the log has grown. The
+        queues lie aside until `_remove_moved` has removed them."""
         run = self._env.workers.run
         await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
         await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
         await run(Lane.DISK, self._env.files.sync_dir, self._state_dir)
-        await run(Lane.DISK, self._env.files.rmtree, self.queue_root)
         self._unsynced_names.clear()
+        if not await run(Lane.DISK, self._env.files.exists, self.queue_root):
+            return
+        # Out of the way at once: removing fifty thousand queues takes minutes on a busy disk.
+        self._moved_count += 1
+        away = f"{self.queue_root}{MOVED}{self._moved_count}"
+        await run(Lane.DISK, self._env.files.rename, self.queue_root, away)
+        await run(Lane.DISK, self._env.files.sync_dir, self._root)
+        self._moved.append(away)
+
+    def _find_moved(self) -> None:
+        """Queues that an earlier life moved out of the way, and did not remove."""
+        prefix = QUEUES_DIR + MOVED
+        names = self._env.files.listdir(self._root)
+        numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        found = sorted(int(number) for number in numbers if number.isdigit())
+        self._moved = [f"{self.queue_root}{MOVED}{number}" for number in found]
+        self._moved_count = max(found, default=0)
+
+    async def _remove_moved(self) -> None:
+        """A part of them: topics, each with its queues."""
+        if not self._moved:
+            return
+        run, files, away = self._env.workers.run, self._env.files, self._moved[0]
+        topics = await run(Lane.DISK, files.listdir, away)
+        for topic in topics[:MOVED_TOGETHER]:
+            await run(Lane.DISK, _remove, files, f"{away}/{topic}")
+        if len(topics) <= MOVED_TOGETHER:
+            await run(Lane.DISK, files.rmtree, away)
+            self._moved.pop(0)
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
         """The replicated state after the last entry applied: (part, next piece of it)."""
@@ -266,6 +305,7 @@ class MessageStore:
                     earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
                 else:
                     await self.flush()
+                await self._remove_moved()
             except OSError as error:
                 self._wait(error)
                 await asyncio.sleep(self.limits.flush_interval_s)  # each try copies all that is pending
@@ -402,6 +442,14 @@ class MessageStore:
         except CorruptSnapshot as error:
             self._env.log.warning("snapshot refused, replaying the log", reason=error)
             return None
+
+
+def _remove(files: Files, path: str) -> None:
+    """Whatever it is."""
+    if files.is_dir(path):
+        files.rmtree(path)
+    else:
+        files.unlink(path)
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:

@@ -8,6 +8,7 @@
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
 | `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`:       |
 |              | messages that waited to the sealed entries of their delivery                         |
+| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
 | `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
@@ -33,7 +34,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 6
+VERSION = 12
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 

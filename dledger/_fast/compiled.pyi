@@ -101,3 +101,7 @@ def read_messages(
 
 def crc32(data: Sequence[int], begin: int) -> int:
     """Of small pieces: what the others use inside, for a test."""
+
+def index_keys(data: bytes, pos: int) -> tuple[bytes, int] | None:
+    """Rows of four numbers of 8 bytes (position, hash, store time, index) of the messages in whole entries,
+    and where the last of these ends; None where any is not plain."""

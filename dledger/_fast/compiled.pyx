@@ -11,12 +11,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 6
+VERSION = 12
 
 cdef extern from *:
     """
@@ -69,8 +69,13 @@ cdef enum:
     FIXED = 88
     MIN_RECORD = 91
     MAGIC_V1 = 0xDAA320A7
+    ENTRY_MAGIC = 1
+    MIN_BLANK = 8
     COVERED_SHIFT = 31
     SPECIAL_FLAGS = 0x3C  # transactions and IPv6 hosts
+    TRANSACTION_ROLLBACK = 0xC
+    IPV6_FLAGS = 0x30
+    KEY_ROW = 32  # four columns of 8 bytes
     UNPLAIN_FLAGS = 0x73D  # those, and compressed bodies
     KIND_MESSAGE = 0
     KIND_CONFIG = 2
@@ -1215,3 +1220,150 @@ def read_messages(bytes data, Py_ssize_t at, str broker_name, message_type, queu
         )
         at += size
     return at
+
+
+# -- keys of messages for the index -------------------------------------------------------------------------
+
+
+cdef struct Rows:
+    int64_t *at
+    Py_ssize_t count
+    Py_ssize_t room
+
+
+cdef bint put_key(
+    Rows *rows, const uint8_t *p, const uint8_t *end, uint32_t hashed, int64_t position, int64_t stored, int64_t index
+) noexcept nogil:
+    """A row for one key; `hashed`: of what stands before it. Whether the key is ASCII, and there was room."""
+    cdef int64_t *grown
+    cdef int64_t *row
+    cdef int64_t absolute
+    cdef uint8_t seen = 0
+    while p < end:
+        seen |= p[0]
+        hashed = hashed * 31 + p[0]
+        p += 1
+    if seen & 0x80:
+        return False
+    if rows.count == rows.room:
+        grown = <int64_t *>realloc(rows.at, 2 * (rows.room + 512) * KEY_ROW)
+        if grown == NULL:
+            return False
+        rows.at = grown
+        rows.room = 2 * (rows.room + 512)
+    absolute = <int32_t>hashed
+    if absolute < 0:
+        absolute = 0 if hashed == 0x80000000u else -absolute
+    row = rows.at + rows.count * 4
+    row[0], row[1], row[2], row[3] = position, absolute, stored, index
+    rows.count += 1
+    return True
+
+
+cdef bint put_keys(
+    Rows *rows, const uint8_t *texts, const uint8_t *end, uint32_t hashed, int64_t position, int64_t stored, int64_t index
+) noexcept nogil:
+    """Rows for a message: its unique key, then its others."""
+    cdef const uint8_t *p = texts
+    cdef const uint8_t *stop
+    cdef const uint8_t *unique = NULL
+    cdef const uint8_t *unique_end = NULL
+    cdef const uint8_t *keys = NULL
+    cdef const uint8_t *keys_end = NULL
+    while p < end:
+        stop = <const uint8_t *>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p >= 9 and unique == NULL and memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
+            unique, unique_end = p + 9, stop
+        elif stop - p >= 5 and keys == NULL and memcmp(p, b"KEYS\x01", 5) == 0:
+            keys, keys_end = p + 5, stop
+        p = stop + 1
+    if unique != NULL and not put_key(rows, unique, unique_end, hashed, position, stored, index):
+        return False
+    while keys != NULL and keys < keys_end:
+        stop = <const uint8_t *>memchr(keys, c" ", keys_end - keys)
+        if stop == NULL:
+            stop = keys_end
+        if stop > keys and not put_key(rows, keys, stop, hashed, position, stored, index):
+            return False
+        keys = stop + 1
+    return True
+
+
+cdef int64_t collect_keys(const uint8_t *base, int64_t total, int64_t pos, Rows *rows) noexcept nogil:
+    """Where the last whole entry ends; -1 where anything is not plain."""
+    cdef int64_t at = 0, size, body_size, topic_size, properties_size
+    cdef const uint8_t *p
+    cdef const uint8_t *record
+    cdef const uint8_t *topic
+    cdef const uint8_t *texts
+    cdef const uint8_t *last_topic = NULL
+    cdef int64_t last_size = -1, number
+    cdef uint32_t sys_flag, hashed = 0
+    while total - at >= MIN_BLANK:
+        p = base + at
+        size = <int32_t>get32(p + 4)
+        if get32(p) != ENTRY_MAGIC or size < ENTRY:
+            return -1
+        if size > total - at:
+            break
+        at += size
+        if p[32] & 0x7F != KIND_MESSAGE:
+            continue
+        if size < ENTRY + MIN_RECORD:
+            return -1
+        record = p + ENTRY
+        size -= ENTRY
+        sys_flag = get32(record + 36)
+        body_size = <int32_t>get32(record + 84)
+        if get32(record + 4) != MAGIC_V1 or sys_flag & IPV6_FLAGS or <int32_t>get32(record) != size:
+            return -1
+        if <int64_t>get64(p + 24) != pos + (p - base) or <int64_t>get64(record + 28) != pos + (record - base):
+            return -1
+        if body_size < 0 or body_size > size - MIN_RECORD:
+            return -1
+        topic = record + FIXED + body_size + 1
+        topic_size = topic[-1]
+        if topic_size > size - MIN_RECORD - body_size:
+            return -1
+        texts = topic + topic_size + 2
+        properties_size = texts[-2] << 8 | texts[-1]
+        if properties_size != size - MIN_RECORD - body_size - topic_size or properties_size > MAX_PROPERTIES:
+            return -1
+        if sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
+            continue
+        if topic_size != last_size or memcmp(topic, last_topic, topic_size) != 0:
+            hashed = 0
+            for number in range(topic_size):
+                if topic[number] & 0x80:
+                    return -1
+                hashed = hashed * 31 + topic[number]
+            hashed = hashed * 31 + c"#"
+            last_topic, last_size = topic, topic_size
+        if not put_keys(
+            rows,
+            texts,
+            texts + properties_size,
+            hashed,
+            pos + (record - base),
+            <int64_t>get64(record + 56),
+            <int64_t>get64(p + 8),
+        ):
+            return -1
+    return at
+
+
+def index_keys(bytes data, int64_t pos):
+    cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef int64_t total = PyBytes_GET_SIZE(data), end
+    cdef Rows rows
+    rows.at, rows.count, rows.room = NULL, 0, 0
+    try:
+        with nogil:
+            end = collect_keys(base, total, pos, &rows)
+        if end <= 0:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>rows.at, rows.count * KEY_ROW), end
+    finally:
+        free(rows.at)

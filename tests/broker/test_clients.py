@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dledger.broker.client import notices as client_notices
+from dledger.broker.client.notices import SLICE, Notices
 from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
@@ -52,7 +57,9 @@ async def consumers(world: World, group: str = "CG") -> list[str]:
     return ids
 
 
-def notices(connection: FakeConnection) -> int:
+async def notices(connection: FakeConnection) -> int:
+    """How many came, with those that wait for others."""
+    await asyncio.sleep(2 * client_notices.GAP_S)
     count = sum(code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for code, _ in connection.notices)
     connection.notices.clear()
     return count
@@ -105,23 +112,58 @@ def test_a_heartbeat_joins_and_creates_the_group(tmp_path: Path) -> None:
     run(test)
 
 
-def test_members_hear_of_changes_only(tmp_path: Path) -> None:
+def test_members_hear_of_changes_only(tmp_path: Path, short_gap: None) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         first, second = FakeConnection(serial=1), FakeConnection(serial=2)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=first)
-        notices(first)
+        await notices(first)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=first)
-        assert notices(first) == 0
+        assert await notices(first) == 0
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c2"), connection=second)
-        assert notices(first) == 1 and notices(second) == 1
+        assert await notices(first) == 1 and await notices(second) == 1
         await world.call(
             RequestCode.HEART_BEAT, None, heartbeat("c2", tags="A", version=2), connection=second
         )
-        assert notices(first) == 1
+        assert await notices(first) == 1
         world.broker.clients.connection_closed(second)  # type: ignore[arg-type]
-        assert notices(first) == 1
+        assert await notices(first) == 1
         assert await consumers(world) == ["c1"]
+
+    run(test)
+
+
+def test_changes_in_a_row_are_told_at_once_and_then_together(tmp_path: Path, short_gap: None) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        connections = [FakeConnection(serial=number) for number in range(200)]
+        first = connections[0]
+        for number, connection in enumerate(connections):
+            await world.call(RequestCode.HEART_BEAT, None, heartbeat(f"c{number}"), connection=connection)
+            assert first.notices, "nobody waits for the first change"
+        assert 2 <= await notices(first) < 50, "of 200"
+        assert await notices(connections[-1]) == 1, "and the last one hears of the last"
+        assert await notices(first) == 0
+
+    run(test)
+
+
+def test_very_many_members_are_told_a_slice_at_a_time() -> None:
+    async def test() -> None:
+        told: list[int] = []
+        turns = 0
+
+        def sends(name: str) -> list[Callable[[], None]]:
+            return [partial(told.append, number) for number in range(500)]
+
+        many = Notices(sends)
+        many.changed("A")
+        many.changed("B")
+        while len(told) < 1000:
+            assert len(told) <= (turns + 1) * SLICE
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns == 1000 // SLICE - 1 and told == [*range(500)] * 2
 
     run(test)
 

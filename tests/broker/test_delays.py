@@ -61,7 +61,7 @@ async def leading(root: Path, log: FakeLog | None = None, **changes: Any) -> Asy
 
 async def came(world: World, topic: str = "T", queue: int = 0, count: int = 1) -> list[Record]:
     """The messages of a queue, once there are so many."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while True:
             found = await now(world, topic, queue)
             if len(found) >= count:
@@ -71,7 +71,7 @@ async def came(world: World, topic: str = "T", queue: int = 0, count: int = 1) -
 
 async def delivered(world: World, count: int) -> None:
     """Until the leader has appended so many deliveries."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while world.broker.delays.delivered < count:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.002)
 
@@ -80,6 +80,11 @@ async def now(world: World, topic: str = "T", queue: int = 0) -> list[Record]:
     """The messages of a queue."""
     reply = await world.pull(topic, queue, maxMsgNums=32)
     return reply.records if reply.code == ResponseCode.SUCCESS else []
+
+
+async def nothing_before(world: World, due_ms: int, topic: str = "T", queue: int = 0) -> None:
+    """What is in a queue already came when it was due: a busy machine may take longer than a message does."""
+    assert all(record.store_timestamp >= due_ms for record in await now(world, topic, queue))
 
 
 async def back(world: World, record: Record, level: int = 0, **more: Any) -> Reply:
@@ -101,9 +106,10 @@ def test_levels_are_read_as_rocketmq_has_them() -> None:
 def test_a_delayed_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
+            begun = world.clock.value
             reply = await world.send("T", b"later", 2, "DELAY\x013\x02TAGS\x01a\x02")
             assert (reply.code, reply.ext["queueId"], reply.ext["queueOffset"]) == (0, "2", "0")
-            assert await now(world, queue=2) == []
+            await nothing_before(world, begun + LEVELS[2], queue=2)
             (waiting,) = await now(world, SCHEDULE_TOPIC, 2)
             told = decode_properties(waiting.properties)
             assert (told["REAL_TOPIC"], told["REAL_QID"], told["DELAY"]) == ("T", "2", "3")
@@ -276,8 +282,10 @@ def test_a_retry_that_a_client_sends_itself_waits_as_well(tmp_path: Path) -> Non
     async def test() -> None:
         async with leading(tmp_path) as world:
             await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
+            begun = world.clock.value
             sent = await world.send(RETRY, b"x", 0, "DELAY\x014\x02RETRY_TOPIC\x01T\x02", reconsumeTimes=1)
-            assert sent.code == 0 and await now(world, RETRY) == []
+            assert sent.code == 0
+            await nothing_before(world, begun + LEVELS[3], RETRY)
             (again,) = await came(world, RETRY)
             assert again.reconsume_times == 1 and decode_properties(again.properties)["RETRY_TOPIC"] == "T"
             await world.send(RETRY, b"y", 0, "DELAY\x014\x02", reconsumeTimes=17, maxReconsumeTimes=16)

@@ -232,7 +232,7 @@ class plain_client:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not true():  # noqa: ASYNC110 - a state of another part
             await asyncio.sleep(0.01)
 

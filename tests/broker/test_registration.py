@@ -40,7 +40,7 @@ class Told:
 
     async def heard(self, count: int) -> list[int]:
         """The ids, once there are so many."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.ids) < count:  # noqa: ASYNC110 - looks at what the registrar does
                 await asyncio.sleep(0.001)
         return self.ids

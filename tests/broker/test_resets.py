@@ -137,7 +137,7 @@ def test_a_reset_is_one_batch_of_the_log(tmp_path: Path) -> None:
             before = len(world.node.log.entries)
             header = ResetOffsetHeader("CG", "T", 0, True)
             asked = world.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(world.node.log.entries) == before:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0.001)
             log = world.node.log
@@ -237,7 +237,7 @@ def test_who_waits_for_a_reset_hears_of_the_end_of_the_leader(code: RequestCode,
             if code is RequestCode.CLONE_GROUP_OFFSET:
                 header = CloneGroupOffsetHeader("CG", "copy")
             asked = world.ask(code, header)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(world.node.log.entries) < before + 2:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0.001)
             assert not asked.done

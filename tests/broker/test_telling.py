@@ -49,7 +49,7 @@ def member(world: World) -> FakeConnection:
     return link
 
 
-def test_who_is_told_counts_like_who_is_heard(tmp_path: Path) -> None:
+def test_who_is_told_counts_like_who_is_heard(tmp_path: Path, short_gap: None) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         link = member(world)
@@ -57,9 +57,9 @@ def test_who_is_told_counts_like_who_is_heard(tmp_path: Path) -> None:
         world.connection.notices.clear()
         await tell(world, link, here("a", "b"))
         assert await consumers(world) == ["a", "b"]
-        assert notices(world.connection) == 1 and notices(link) == 1
+        assert await notices(world.connection) == 1 and await notices(link) == 1
         await tell(world, link, here("a", "b"))
-        assert notices(world.connection) == notices(link) == 0, "nothing new"
+        assert await notices(world.connection) == await notices(link) == 0, "nothing new"
         shown = await world.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader("CG"))
         assert [one["clientId"] for one in json.loads(shown.body)["connectionSet"]] == ["a", "b"]
         await tell(world, link, here("c"))
@@ -162,7 +162,7 @@ class Leader:
 
 
 def test_a_follower_tells_all_at_first_and_then_what_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_gap: None
 ) -> None:
     monkeypatch.setattr(telling, "SETTLE_S", 0.001)
     monkeypatch.setattr(telling, "RETRY_S", 0.001)
@@ -198,7 +198,7 @@ def test_a_follower_tells_all_at_first_and_then_what_changes(
                 fields = msgspec.Raw(msgspec.json.encode({"consumerGroup": name}))
                 request = Request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext_fields=fields)
                 world.broker.telling.pass_on(request)
-                assert notices(world.connection) == count
+                assert await notices(world.connection) == count
             task.cancel()
 
     run(test)

@@ -190,7 +190,7 @@ class NameServers:
         return Response(ResponseCode.SUCCESS)
 
     async def heard(self, count: int) -> list[tuple[str, RegisterBrokerHeader, bytes]]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.told) < count:  # noqa: ASYNC110 - looks at what the registrar does
                 await asyncio.sleep(0.001)
         return self.told[-2:]

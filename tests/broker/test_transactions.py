@@ -50,7 +50,7 @@ def is_open(world: World) -> dict[int, Transaction]:
 
 
 async def until(true: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not true():  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.002)
 

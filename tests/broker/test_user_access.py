@@ -500,7 +500,7 @@ def test_accounts_of_a_file_become_users(tmp_path: Path, caplog: pytest.LogCaptu
     async def test() -> None:
         world = await opened(tmp_path, migrate_auth=True, acl_file=str(file))
         users, table = world.broker.store.state[USERS].rows, world.broker.store.state[ACLS]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while "application" not in users:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert users["manager"] == User("manager", "manager-secret", superuser=True)
@@ -533,12 +533,12 @@ def test_a_leader_creates_its_first_user_once_and_waits_for_the_voters(
         world.node.appender.state_version = 6
         task = asyncio.create_task(world.broker.services.run())
         users = world.broker.store.state[USERS].rows
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while "cannot be created now" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert not users
         world.node.appender.state_version = 7
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not users:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert users == {"root": ROOT}

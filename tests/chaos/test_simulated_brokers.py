@@ -50,6 +50,7 @@ SECOND = 1_000_000_000
 
 
 @pytest.mark.parametrize("profile", BROKER_PROFILES)
+@pytest.mark.sample(3)  # `.ci/run` plays seeds of all of them each day
 def test_one_seed_of_whole_brokers_violates_nothing(profile: str) -> None:
     outcome = run_plan(draw_plan(len(profile), profile))
     totals = Totals()

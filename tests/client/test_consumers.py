@@ -58,7 +58,7 @@ async def produce(fake: FakeCluster, count: int, topic: str = "orders", **fields
 def test_a_push_consumer_gets_every_message_and_commits() -> None:
     async def main() -> None:
         listener = Collector()
-        async with FakeCluster(topics={"orders": 3}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 3}) as fake, asyncio.timeout(20):
             await produce(fake, 20, tags="paid", keys="k")
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, listener, from_where=FromWhere.FIRST, options=QUICK
@@ -79,7 +79,7 @@ def test_a_push_consumer_gets_every_message_and_commits() -> None:
 
 def test_a_group_goes_on_where_it_stopped() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
             for _ in range(2):
                 await produce(fake, 10)
                 listener = Collector()
@@ -98,7 +98,7 @@ def test_a_group_goes_on_where_it_stopped() -> None:
 def test_only_subscribed_tags_are_delivered() -> None:
     async def main() -> None:
         listener = Collector()
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             for tag in ("a", "b", "c"):
                 await produce(fake, 2, tags=tag)
             consumer = AsyncPushConsumer(
@@ -121,7 +121,7 @@ def test_a_function_is_called_in_a_thread() -> None:
                 asyncio.get_running_loop()
             got.append(message.body)
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 5)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -140,7 +140,7 @@ def test_a_failed_message_is_given_back_to_the_broker() -> None:
                 raise ValueError("cannot")
             return ConsumeStatus.RECONSUME_LATER if message.body == b"2" else ConsumeStatus.SUCCESS
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 4)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -159,7 +159,7 @@ def test_the_log_says_where_a_listener_failed(caplog: pytest.LogCaptureFixture) 
         {}["missing"]
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 1)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -184,7 +184,7 @@ def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() 
                 if message.reconsume_times < 3:
                     raise ValueError("not yet")
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             fake.takes_back = False
             await produce(fake, 3)
             consumer = AsyncPushConsumer(
@@ -203,7 +203,7 @@ def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() 
 def test_two_consumers_share_the_queues_and_one_inherits_them() -> None:
     async def main() -> None:
         first, second = Collector(), Collector()
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(20):
             one = AsyncPushConsumer("group", fake.namesrv, first, from_where=FromWhere.FIRST, options=QUICK)
             two = AsyncPushConsumer("group", fake.namesrv, second, from_where=FromWhere.FIRST, options=QUICK)
             one.subscribe("orders")
@@ -227,7 +227,7 @@ def test_what_brokers_warn_of_is_logged_once(caplog: pytest.LogCaptureFixture) -
     """In an answer to a heartbeat, such as members of a group that subscribe differently."""
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(20):
             for broker in fake.brokers:
                 broker.warning = "members of consumer group group subscribe differently"
             consumer = AsyncPushConsumer("group", fake.namesrv, Collector(), options=QUICK)
@@ -250,7 +250,7 @@ def test_batch_listeners_get_several_messages() -> None:
             sizes.append(len(messages))
 
         options = ConsumerOptions(batch_size=4, rebalance_retry_s=0.01, commit_s=0.02, concurrency=1)
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 10)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, batch_listener=handle, from_where=FromWhere.FIRST, options=options
@@ -277,7 +277,7 @@ def test_pulling_pauses_while_the_listener_is_slow() -> None:
             rebalance_retry_s=0.01,
             pull=PullOptions(batch_size=5, flow=FlowLimits(max_messages=10)),
         )
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 50)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=options
@@ -298,7 +298,7 @@ def test_broadcasting_reads_all_queues_and_keeps_offsets_in_a_file(tmp_path: Pat
     async def main() -> None:
         options = ConsumerOptions(offsets_dir=str(tmp_path), rebalance_retry_s=0.01, commit_s=0.02)
         client = ClientOptions(instance_name="one")
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
             for expected in (6, 0):
                 if expected:
                     await produce(fake, expected)
@@ -338,7 +338,7 @@ def test_starting_needs_a_subscription_and_one_listener() -> None:
 
 def test_a_pull_consumer_reads_seeks_and_commits() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
             await produce(fake, 10)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
                 queues = await consumer.queues("orders")
@@ -371,7 +371,7 @@ def test_a_pull_consumer_reads_seeks_and_commits() -> None:
 
 def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             for tag in ("a", "b"):
                 await produce(fake, 40, tags=tag)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
@@ -389,7 +389,7 @@ def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
 
 def test_an_offset_beyond_the_end_is_corrected() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             await produce(fake, 2)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
                 (queue,) = await consumer.queues("orders")
@@ -406,7 +406,7 @@ def test_compressed_bodies_are_unfolded() -> None:
     async def main() -> None:
         text = json.dumps(list(range(3000))).encode()
         assert len(zlib.compress(text)) < len(text)
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
             async with AsyncProducer("producers", fake.namesrv) as producer:
                 await producer.send(Message("orders", text))
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
@@ -432,7 +432,7 @@ def test_a_queue_is_handed_over_where_its_consumer_stopped() -> None:
                 await gate.wait()
             first.messages.append(message)
 
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(5):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
             await produce(fake, 10)
             consumers = [
                 AsyncPushConsumer(

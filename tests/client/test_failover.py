@@ -91,7 +91,7 @@ def test_the_nameserver_s_news_are_enough() -> None:
     async def main() -> None:
         fake = FakeCluster(topics={"orders": 1})
         late = fake.brokers.pop()
-        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(20):
             await producer.send(Message("orders", b"before"))
             fake.brokers.append(late)
             await late.start()
@@ -223,7 +223,7 @@ def test_a_push_consumer_goes_on_at_the_new_leader() -> None:
         async with FakeCluster(topics={"orders": 2}) as fake:
             consumer = AsyncPushConsumer("group", fake.namesrv, handle, from_where=FromWhere.FIRST)
             consumer.subscribe("orders")
-            async with consumer, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+            async with consumer, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(20):
                 await producer.send(Message("orders", b"1"))
                 await eventually(lambda: got == [b"1"])
                 await fake.kill(0)
@@ -241,7 +241,7 @@ def test_a_pull_held_by_an_old_leader_is_left() -> None:
             FakeCluster(topics={"orders": 1}) as fake,
             AsyncPullConsumer("group", fake.namesrv) as consumer,
             AsyncProducer("producers", fake.namesrv) as producer,
-            asyncio.timeout(5),
+            asyncio.timeout(20),
         ):
             await consumer.assign(await consumer.queues("orders"))
             await eventually(lambda: fake.brokers[0].held)
@@ -267,7 +267,7 @@ def test_errors_of_the_client_name_what_happened_last() -> None:
 def test_a_hint_leads_to_a_broker_that_no_route_names() -> None:
     async def main() -> None:
         fake = FakeCluster(topics={"orders": 1})
-        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(5):
+        async with fake, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(20):
             fake.brokers[2].alive = False  # runs, but the NameServer does not list it
             await producer.send(Message("orders", b"before"))
             await fake.kill(0)

@@ -168,7 +168,7 @@ def test_an_async_client_says_so_in_a_child_and_writes_nothing_there() -> None:
                 async def child() -> None:
                     for number, call in enumerate(calls):
                         with pytest.raises(ClientClosed, match="fork"):
-                            async with asyncio.timeout(3):
+                            async with asyncio.timeout(20):
                                 await call()
                             raise AssertionError(f"call {number} went on")
                     for client in (producer, reader, consumer):

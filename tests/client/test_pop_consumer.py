@@ -100,7 +100,7 @@ def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again
                     return ConsumeStatus.RECONSUME_LATER
                 return None
 
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await one.listen(listen)
             assert sorted(seen) == sorted([(b"%d" % n, 0) for n in range(6)] + [(b"2", 1), (b"4", 1)])
             assert world.broker.pop_ledger.messages == 0

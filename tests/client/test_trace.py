@@ -123,7 +123,7 @@ def test_sending_does_not_wait_for_a_trace_topic_that_is_not_there() -> None:
             fake.ext = {"MSG_REGION": "r"}
             async with (
                 AsyncProducer("producers", fake.namesrv, client=TRACED) as producer,
-                asyncio.timeout(5),
+                asyncio.timeout(20),
             ):
                 await asyncio.gather(*(producer.send(Message("orders", b"body")) for _ in range(50)))
             assert len(fake.stored("orders")) == 50

@@ -75,7 +75,7 @@ class Kit:
         await asyncio.sleep(0)  # it is reading
         meanwhile()
         self.files.gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.replicator.cold.waits("n1"):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         running.cancel()
@@ -150,6 +150,6 @@ async def append_batch(log: LogStore, count: int) -> None:
         appender.add((bytes(100),), 100, Kind.MESSAGE, left)
     for batch in appender.take():
         log.append(batch)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while log.durable_index < log.last_index:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -58,13 +58,13 @@ async def indexed(log: LogStore) -> None:
     """Append one more entry and wait until all before it have their index units."""
     last = log.last_index
     await append(log, 1, term=log.last_term)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while log.indexed_mark < last:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
 async def resting(scrubber: Scrubber) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while scrubber.checked_index < 0:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -265,7 +265,7 @@ def test_a_failed_fsync_of_the_names_of_index_files_ends_the_node(tmp_path: Path
     async def work(log: LogStore) -> None:
         files.armed = True
         with pytest.raises(NodeFailed, match="fsync"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await log.run_pool()
         assert (tmp_path / POISONED_FILE).exists()
 

@@ -70,7 +70,7 @@ class Session:
             self.log.append(sealed)
 
     async def durable(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.log.durable_index < self.log.last_index:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -533,7 +533,7 @@ def test_a_failed_fsync_whose_waiter_was_cancelled_is_final_too(
         await asyncio.sleep(0.1)  # ASYNC_FLUSH: it is fsynced, too
         disk.armed, disk.fsyncs = True, 0
         session.append([b"lost"])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not disk.began.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         flusher.cancel()
@@ -592,7 +592,7 @@ class FewDescriptors(OsFiles):
         """Until it was met, and a moment longer."""
         self.pattern = pattern
         work()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not self.refused:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)

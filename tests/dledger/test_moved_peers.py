@@ -75,7 +75,7 @@ async def looking(ports: list[int]) -> AsyncIterator[tuple[Peers, Events]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - looks at what the peers under test do
             await asyncio.sleep(0.002)
 

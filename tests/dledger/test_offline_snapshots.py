@@ -101,7 +101,7 @@ async def serves(directory: Path, port: int) -> tuple[int, int, int]:
     node = Node(production_env(), config, OnePartHost())
     task = asyncio.create_task(node.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not node.serving and not task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return node.log.first_index, node.log.last_index, len(node.membership.voters)

@@ -74,7 +74,7 @@ class FewMeans(OsFiles):
 
     async def met(self, count: int = 1) -> None:
         """Wait until so many openings were refused."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.refused < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -358,7 +358,7 @@ def test_the_search_for_configurations_goes_on_later(tmp_path: Path) -> None:
         await files.met(2)
         assert list(members.unsure) == [(3, 5)] and not task.done()
         files.pattern = ""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while members.unsure:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         task.cancel()

@@ -113,7 +113,7 @@ class Wire:
         """Text of the error frame that ends the connection."""
         frame = await self.frame()
         assert frame.number == ERROR
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             assert await self._reader.read() == b""
         return str(frame.header())
 
@@ -154,7 +154,7 @@ class Bench:
         return text
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             while not condition():  # noqa: ASYNC110 - looks at what the node under test does
                 await asyncio.sleep(0.002)
 

@@ -93,7 +93,7 @@ class Bench:
         self.repairer.receive(peer, message)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 

@@ -99,7 +99,7 @@ async def append(log: LogStore, count: int, term: int = 1, size: int = 3000) -> 
         appender.add((bytes([appender.next_index % 251]) * size,), size)
     for batch in appender.take():
         log.append(batch)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while log.durable_index < log.last_index:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

@@ -56,7 +56,7 @@ def asked(hosts: list[str], *allowed: str, tls: bool = False) -> list[tuple[str,
             connection.host = host
             sources.decide(connection, {})
         running = asyncio.create_task(sources.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(node.decided) < len(hosts):  # noqa: ASYNC110 - looks at what the task does
                 await asyncio.sleep(0)
         running.cancel()

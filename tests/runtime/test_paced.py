@@ -20,7 +20,7 @@ def test_reading_keeps_to_the_rate(tmp_path: Path) -> None:
     parts = [file.pread(10_000, offset) for offset in range(0, 100_000, 10_000)]
     file.close()
     assert b"".join(parts) == bytes(range(200)) * 500
-    assert 0.17 < time.monotonic() - began < 1.0  # the last read is not waited for
+    assert 0.17 < time.monotonic() - began < 5.0  # the last read is not waited for
 
 
 def test_without_a_rate_nothing_waits(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_without_a_rate_nothing_waits(tmp_path: Path) -> None:
     file = PacedFiles(OsFiles(), Pace(0)).open_read(str(tmp_path / "data"))
     began = time.monotonic()
     assert file.pread(100_000, 0) == bytes(100_000)
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 2.0
     file.close()
 
 

@@ -269,6 +269,39 @@ def test_names_of_new_queues_are_durable_before_a_snapshot_counts_on_them(tmp_pa
     run(test)
 
 
+def test_queues_that_do_not_count_are_out_of_the_way_at_once_and_removed_later(tmp_path: Path) -> None:
+    def there() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("consumequeue"))
+
+    async def test() -> None:
+        log = None
+        for life in (1, 2):
+            store = Store(tmp_path, log)
+            await store.open()
+            log = store.log
+            for topic in range(message_store.MOVED_TOGETHER + 1):
+                store.message(f"T{topic}")
+            store.apply()
+            await store.store.flush()
+            (tmp_path / "consumequeue" / f"stray{life}").write_text("no topic")
+            assert there() == ["consumequeue", "consumequeue.old-1"][:life], (
+                "no snapshot: the log is replayed"
+            )
+        store = Store(tmp_path, log)
+        await store.open()
+        assert there() == ["consumequeue", "consumequeue.old-1", "consumequeue.old-2"]
+        assert store.bodies("T0") == ["T00-0", "T00-1"]
+        parts = 0
+        while len(there()) > 1:
+            await store.store._remove_moved()
+            parts += 1
+        assert parts == 4
+        await store.store.flush()
+        assert store.queue_bytes("T0")
+
+    run(test)
+
+
 @pytest.mark.parametrize("damage", ["snapshot", "no snapshot", "queue", "ahead"])
 def test_what_is_damaged_is_rebuilt_from_the_log(tmp_path: Path, damage: str) -> None:
     async def test() -> None:
@@ -716,14 +749,14 @@ def test_the_background_flushes_and_takes_snapshots(tmp_path: Path) -> None:
         await store.open()
         store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not store.store.queues.all()[0].flushed:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert len(store.queue_bytes()) == 20 and store.store.snapshot_index == -1
         for _ in range(3):
             store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while store.store.snapshot_index != 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         task.cancel()
@@ -763,7 +796,7 @@ def test_full_disks_and_too_many_open_files_are_waited_out(
             store.message()
         store.apply()
         task = asyncio.ensure_future(store.store.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while store.store.snapshot_index != 3 or failures[0]:
                 assert not task.done(), task.exception()
                 await asyncio.sleep(0.005)
@@ -817,7 +850,7 @@ def test_too_many_open_files_at_a_flush_leave_nothing_out(
         store.message()
         store.apply()
         task = asyncio.ensure_future(store.store.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             queue = store.store.queues.get("T", 0)
             while queue is None or queue.flushed != 1:
                 assert not task.done(), task.exception()
@@ -926,7 +959,7 @@ def test_a_failed_fsync_of_units_is_final_whatever_the_error(
         monkeypatch.setattr(message_store, "sync_file", failing)
         store.message()
         store.apply()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(NodeFailed, match=os.strerror(number)):
                 await store.store.run()
         assert store.store.snapshot_index == -1

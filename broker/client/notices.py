@@ -1,0 +1,62 @@
+"""40 NOTIFY_CONSUMER_IDS_CHANGED: who is a member of a group that changed hears of it, without a flood.
+
+Each change of a group of m members is m requests, and when they all come at once, as after a start or a
+switch of leader, that is m changes. So a group is told at once, and what changes within `GAP_S` from then is
+told together at its end: whoever is told asks for all members anyway. Of groups with very many members, a
+slice is told in each turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+GAP_S = 0.2
+"""Between two notices to the same group."""
+SLICE = 50
+"""Requests of one turn of the loop, below a millisecond."""
+
+
+class Notices:
+    """`changed` is for whatever has a name: `send` gives the requests to its members as calls."""
+
+    def __init__(self, send: Callable[[str], Iterable[Callable[[], None]]]) -> None:
+        self._send = send
+        self._told: dict[str, None] = {}
+        """Names that were told within `GAP_S`."""
+        self._again: dict[str, None] = {}
+        """Those of them that changed since."""
+        self._due: deque[str] = deque()
+        self._rest: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    def changed(self, name: str) -> None:
+        """Its members are to hear of it."""
+        if name in self._told:
+            self._again[name] = None
+            return
+        loop = asyncio.get_running_loop()
+        self._told[name] = None
+        loop.call_later(GAP_S, self._gap_over, name)
+        self._due.append(name)
+        if not self._running:
+            self._running = True
+            self._turn()
+
+    def _gap_over(self, name: str) -> None:
+        del self._told[name]
+        if self._again.pop(name, self) is None:
+            self.changed(name)
+
+    def _turn(self) -> None:
+        room = SLICE
+        while room and (self._rest or self._due):
+            if not self._rest:
+                self._rest.extend(self._send(self._due.popleft()))
+            while room and self._rest:
+                self._rest.popleft()()
+                room -= 1
+        self._running = bool(self._rest or self._due)
+        if self._running:
+            asyncio.get_running_loop().call_soon(self._turn)
