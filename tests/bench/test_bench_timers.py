@@ -25,8 +25,8 @@ def test_many_timers_of_one_second_come_soon() -> None:
     for part in ("alone", "beside others"):
         late = [number(found[f"20000 at once, {part}, stored, p{share}"]) for share in ("50", "99", "100")]
         assert 0 <= late[0] <= late[1] <= late[2]
-        # 0.5 s where nobody else uses the processors: the bound is of a machine that is shared by many.
-        assert late[1] < 6_000, f"{part}: the 99th percentile is {late[1]} ms late"
+        # 0.5 s on a quiet machine, up to 2.2 s at a load of 16.
+        assert late[1] < 10_000, f"{part}: the 99th percentile is {late[1]} ms late"
     assert number(found["20000 at once, beside others, handed, p100"]) < 60_000
     # 25 us with the compiled twins, 50 without.
     taken = number(found["processor time of a message"])
