@@ -16,7 +16,11 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
+<<<<<<< HEAD
 VERSION = 12
+=======
+VERSION = 7
+>>>>>>> h-r
 
 cdef extern from *:
     """

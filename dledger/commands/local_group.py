@@ -292,7 +292,7 @@ def restart(directory: Path, as_json: bool, node: str | None, group: str | None,
 
 @_command("stop a group; its data stays")
 def down(directory: Path, as_json: bool) -> int:
-    """Stop all processes of the groups in a directory: SIGTERM, after 10 s SIGKILL.
+    """Stop all processes of the groups in a directory: SIGTERM, after 30 s SIGKILL.
 
     The data stays: `dledger up` goes on with it. A NameServer that another group started is left alone.
     """
