@@ -6,9 +6,9 @@
 | `measure_batch`, `seal_batch` | `dledger.broker.intake.send_processor`, `CommitLogWriter.add_batch` |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
-| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
 | `restore`    | `dledger.broker.timer.timer_service`, `dledger.broker.schedule.delay_service`:       |
 |              | messages that waited to the sealed entries of their delivery                         |
+| `index_keys` | `dledger.broker.store.key_files.keys_in`: hashes of messages' keys, of a window of the log |
 | `read_messages` | `dledger.client.encoding.received_all`: records of an answer to messages          |
 
 A twin does the plain cases, and nothing else: where anything is unusual or wrong it stops, or says no,
@@ -34,7 +34,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 7
+VERSION = 13
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 
