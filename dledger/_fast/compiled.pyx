@@ -16,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 13
+VERSION = 12
 
 cdef extern from *:
     """

@@ -238,6 +238,8 @@ class Leadership:
         if self._leading is not None:
             self._leading.paused = True
         self._say.info("handing leadership over", to=chosen)
+        # What was sealed in this turn is in the log from now on: without it a target would lose its election.
+        self._pump()
         try:
             async with asyncio.timeout(timeout_s):
                 while self._leads_beside(leader, chosen) and self._behind(leader, chosen):

@@ -11,6 +11,7 @@ from test_disk_faults import fill_up
 from voting_group import VotingGroup
 
 from dledger.chaos.machine import World
+from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.messages import Health
 
 SERVES_WITHIN_S = 0.1
@@ -47,6 +48,35 @@ def hand_over(group: VotingGroup, leader: str, target: str | None) -> list[bool]
 
     group.call(leader, lambda: tasks.append(asyncio.get_running_loop().create_task(transfer())))
     return moved
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_appended_in_the_turn_of_the_hand_over_reaches_the_target_first(seed: int) -> None:
+    """Found in a rolling restart: the entry became part of the log after the target had been told to stand.
+    Both others refused the target, whose log was shorter by then, and nobody led for 0.8 s."""
+    with World(seed, settings=node_group.SETTINGS) as world:
+        group = VotingGroup(world)
+        group.start_all()
+        old = group.await_leader()
+        group.commit(old, b"before")
+        group.run_for(0.5)
+        target = next(name for name in group.names if name != old)
+        node = group.nodes[old]
+        tasks: list[asyncio.Task[bool]] = []
+        indexes: list[int] = []
+
+        def at_once() -> None:
+            transfer = node.leadership.transfer(target, HAND_OVER_S)
+            tasks.append(asyncio.get_running_loop().create_task(transfer))  # it begins ahead of the sealing
+            appender = node.appender
+            assert appender is not None
+            appender.reserve(HEADER_SIZE + 5)
+            indexes.append(appender.add((b"after",), 5, Kind.RAW))
+
+        group.call(old, at_once)
+        world.run_for(SERVES_WITHIN_S)
+        assert group.leader() == target
+        assert group.nodes[target].log.last_index > indexes[0]
 
 
 def silence_s(group: VotingGroup, but: str = "") -> float:
