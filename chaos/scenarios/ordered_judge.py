@@ -127,8 +127,9 @@ class OrderedJudge:
             same = bool(op["attempt"]) and op["attempt"] == now.row["attempt"]
             # Never two batches of a queue at once: the next pop comes when the invisible time of all that is
             # not acknowledged is over; but for the same attempt, whose consumer did not get the answer.
+            # Times in the log stand still while a leader's clock is behind the last one's: `judge` is exact.
             over_ms = max(_hidden_until(now, offset) for offset in given.left)
-            if self._right and not same and op["time"] < over_ms - ROUNDING_MS:
+            if self._right and not same and op["time"] < over_ms - CLOCKS_DIFFER_MS:
                 raise InvariantViolated(
                     f"entry {header.index} pops {key} at {op['time']}, {over_ms - op['time']} ms before what "
                     f"was popped at {now.batch[1]} may come again"
