@@ -14,8 +14,8 @@ from zlib import crc32
 
 from dledger import audit
 
-EXECUTOR_PACKAGES = ("audit", "client", "formats", "remoting", "runtime", "spark")
-"""Parts of `dledger`: what `spark` may import, and itself."""
+EXECUTOR_PACKAGES = ("_fast", "audit", "client", "formats", "remoting", "runtime", "spark")
+"""Parts of `dledger`: what `spark` may import, and itself. (Of the compiled twins the Python half alone.)"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
