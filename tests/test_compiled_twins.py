@@ -262,7 +262,9 @@ def test_messages_in_a_row_are_for_the_compiled_twin(monkeypatch: pytest.MonkeyP
 
 # -- records to messages of a client ----------------------------------------------------------------------
 
-hosts = st.sampled_from([b"\x7f\0\0\1\0\0\x1f\x90", b"\xff\x00\x0a\x02\xff\xff\xff\xff", bytes(8)])
+hosts = st.sampled_from(
+    [b"\x7f\0\0\1\0\0\x1f\x90", b"\xff" * 8, b"\xff\x00\x0a\x02\xff\xff\xff\xff", bytes(8)]
+)
 longs = st.sampled_from([0, 1, 2**62, -1, -(2**63)])
 ints = st.sampled_from([0, 1, 2**31 - 1, -1])
 received = st.fixed_dictionaries(

@@ -308,6 +308,10 @@ class MessageStore:
                 await self._remove_moved()
             except OSError as error:
                 self._wait(error)
+                try:
+                    await self._remove_moved()  # what they take may be the room that is missing
+                except OSError as again:
+                    self._wait(again)
                 await asyncio.sleep(self.limits.flush_interval_s)  # each try copies all that is pending
                 now = loop.time()
                 earliest = now + (now - began) * (1 / self.limits.snapshot_share - 1)
@@ -388,8 +392,10 @@ class MessageStore:
             queue.synced = last
 
     async def _run_each(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """One durable action a job (simulation.md). The first failure, when those under way have ended."""
+        """One durable action a job (simulation.md). The first failure, when those under way have ended; one
+        that may not be tried again before one that may."""
         under_way: deque[asyncio.Future[None]] = deque()
+        failed: list[BaseException] = []
         try:
             for job in jobs:
                 if len(under_way) >= SYNCS:
@@ -397,9 +403,13 @@ class MessageStore:
                 under_way.append(self._env.workers.run(Lane.DISK, job))
             while under_way:
                 await under_way.popleft()
+        except OSError as error:
+            failed.append(error)
         finally:
-            if under_way:
-                await asyncio.gather(*under_way, return_exceptions=True)
+            rest = await asyncio.gather(*under_way, return_exceptions=True)
+            failed += [outcome for outcome in rest if isinstance(outcome, BaseException)]
+        for error in sorted(failed, key=_of_too_many_files):
+            raise error
 
     async def _write_pending(self) -> None:
         """Write what the files lack; what fails is looked for again."""
@@ -450,6 +460,10 @@ def _remove(files: Files, path: str) -> None:
         files.rmtree(path)
     else:
         files.unlink(path)
+
+
+def _of_too_many_files(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in TOO_MANY_FILES
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:

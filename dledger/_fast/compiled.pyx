@@ -16,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 12
+VERSION = 13
 
 cdef extern from *:
     """
@@ -84,8 +84,9 @@ cdef enum:
     MAX_PROPERTIES = 32767
     OVERHEAD = 512
     ANSWER_ROOM = 512
-    HOST_ROOM = 24
+    HOST_ROOM = 32
     BATCH_HEAD = 20
+    MAX_NAMES = 32
     KEY_ROOM = 128
 
 
@@ -588,7 +589,7 @@ def seal_batch(
 ):
     cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(body)
     cdef bytes field = slot.field
-    cdef list offsets = slot.next, sizes = run.sizes
+    cdef list offsets = slot.next, sizes = run.sizes, own = []
     cdef Py_ssize_t field_size = PyBytes_GET_SIZE(field), added_size = PyBytes_GET_SIZE(added)
     cdef Py_ssize_t hex_size = PyBytes_GET_SIZE(host_hex), total = PyBytes_GET_SIZE(body), at = 0, number
     cdef Py_ssize_t record_size, body_size, properties_size, kept, written = 0
@@ -611,8 +612,12 @@ def seal_batch(
         if total - at < BATCH_HEAD + 2:
             raise ValueError("another batch was measured")
         body_size = <int32_t>get32(base + at + 16)
+        if body_size < 0 or body_size > total - at - BATCH_HEAD - 2:
+            raise ValueError("another batch was measured")
         properties = base + at + BATCH_HEAD + body_size + 2
         properties_size = <Py_ssize_t>properties[-2] << 8 | properties[-1]
+        if not 0 < properties_size <= total - at - BATCH_HEAD - 2 - body_size:
+            raise ValueError("another batch was measured")
         kept = properties_size + (properties[properties_size - 1] != 2) + added_size
         record_size = FIXED + body_size + field_size + 2 + kept
         if written + ENTRY + record_size > PyBytes_GET_SIZE(data):
@@ -670,7 +675,7 @@ def seal_batch(
         memcpy(id + hex_size, text, 16)
         id[hex_size + 16] = c','
         id += hex_size + 17
-        sizes.append(ENTRY + record_size)
+        own.append(ENTRY + record_size)
         written += ENTRY + record_size
         at += BATCH_HEAD + 2 + body_size + properties_size
         offset += 1
@@ -678,9 +683,12 @@ def seal_batch(
         pos += ENTRY + record_size
     if written != PyBytes_GET_SIZE(data) or at != total:
         raise ValueError("another batch was measured")
+    told = ids[: messages * (hex_size + 17) - 1]
+    # From here on nothing fails but for want of memory, as in the Python twin.
     run.parts.append(data)
+    sizes.extend(own)
     run.index, run.pos, run.chain = index, pos, chain
-    return ids[: messages * (hex_size + 17) - 1]
+    return told
 
 
 # -- messages that waited, to entries ---------------------------------------------------------------------
@@ -714,7 +722,10 @@ cdef bint read_waited(
     cdef const uint8_t *end = p + total
     cdef const uint8_t *name
     cdef const uint8_t *stop
-    cdef int which
+    cdef const uint8_t *middle
+    cdef const uint8_t *names[MAX_NAMES]
+    cdef Py_ssize_t lengths[MAX_NAMES]
+    cdef int which, other, count = 0
     if total < MIN_RECORD or get32(p + 4) != MAGIC_V1 or get32(p + 36) & 0x30:
         return False
     body_size = <int32_t>get32(p + 84)
@@ -732,6 +743,17 @@ cdef bint read_waited(
         stop = <const uint8_t *>memchr(name, 2, end - name)
         if stop == NULL:
             return False
+        if delayed:  # the Python twin writes these anew: one pair of each name
+            middle = <const uint8_t *>memchr(name, 1, stop - name)
+            if middle == NULL or middle == name or stop - name < 3 or count == MAX_NAMES:
+                return False
+            if stop - name < 6 and not ascii(name, stop - name):
+                return False  # of fewer than three characters, perhaps
+            names[count], lengths[count] = name, middle - name
+            for other in range(count):
+                if lengths[other] == lengths[count] and memcmp(names[other], name, lengths[count]) == 0:
+                    return False
+            count += 1
         which = -1
         if name[0] == c'R':
             if text[0] == NULL and named(name, stop - name, b"REAL_TOPIC\x01", 11):
@@ -788,7 +810,7 @@ cdef class Restored:
         cdef Py_ssize_t number, field_size = 0, properties_size, kept, copied
         cdef int64_t messages = 0, total = 0
         cdef int cut, last = -1
-        cdef list sizes = run.sizes, offsets = None
+        cdef list sizes = run.sizes, offsets = None, own = []
         cdef uint8_t link[20]
         if PyBytes_GET_SIZE(store_host) != 8 or self.sealed:
             raise ValueError("a host of 8 bytes, and once")
@@ -856,7 +878,7 @@ cdef class Restored:
             put32(to + 36, chain)
             put32(to + 40, body_crc)
             put32(to + 44, <uint32_t>(one.size - ENTRY))
-            sizes.append(one.size)
+            own.append(one.size)
             offsets[one.queue] = offset + 1
             messages += 1
             total += one.size - ENTRY
@@ -868,6 +890,7 @@ cdef class Restored:
             puts.size += total
         if self.messages:
             run.parts.append(data)
+            sizes.extend(own)
         run.index, run.pos, run.chain = index, pos, chain
         self.release()
 

@@ -121,6 +121,24 @@ def test_the_same_goes_on(data: list[bytes], delayed: bool, room: int, ops: int)
         assert not plain or found.size + len(data[found.taken]) + HEADER_SIZE > room
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize(
+    "more",
+    ["A\x01x\x02A\x01y\x02", "MSG_REGION\x01\x02", "a\x01\x02", "\xe9\x01\x02", "\x02", "x\x02", "\x01v\x02"],
+)
+def test_texts_that_python_writes_anew(more: str, delayed: bool) -> None:
+    """Names that come twice, and what is no pair."""
+    text = encode_properties({"UNIQ_KEY": "K", "REAL_TOPIC": "T", "REAL_QID": "1", "MSG_REGION": "r"}) + more
+    data = encode_record(topic="SCHEDULE_TOPIC_XXXX", body=b"b", properties=text)
+    one, two = Log(), Log()
+    found = restored(one, [data], delayed=delayed)
+    assert found.taken or delayed, "timers are cut, and so plain"
+    if found.taken:
+        one.writer.add_restored(found, OPS)
+        two.writer.add_together([by_python(two, data, delayed)], OPS)
+        assert one.told() == two.told()
+
+
 @settings(max_examples=50, deadline=None)
 @given(records, st.integers(0, 10_000), st.integers(0, 255))
 def test_of_a_broken_record_nothing_is_made_up(data: bytes, at: int, byte: int) -> None:
