@@ -52,8 +52,8 @@ async def main(
             tasks.start("node", broker.node.run())
             await broker.opened.wait()
             await broker.server.start(config.bind_address, config.listen_port)
-            await _serve_vip_channel(broker)
             http = await _start_http(broker)
+            await _serve_vip_channel(broker)
             tasks.start("background", broker.background.run())
             tasks.start("audit", broker.audit_jobs.run())
             tasks.start("ship", broker.shipper.run())
@@ -116,7 +116,8 @@ class _Tasks:
 
 
 async def _serve_vip_channel(broker: Broker) -> None:
-    """Where another program has the port, all but a few clients do without it: said, and no reason to end."""
+    """Where another program has the port, or this one for something else, all but a few clients do without
+    it: said, and no reason to end. (The node's own port and that of HTTP are taken before.)"""
     port = broker.config.vip_port
     if port is None:
         return

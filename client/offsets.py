@@ -165,29 +165,31 @@ class BrokerProgress:
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         # Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
         # commitOffset): of first offsets that come together only one is kept. So the first one goes alone.
-        first: dict[tuple[str, str], MessageQueue] = {}
-        for queue in offsets:
-            place = (queue.broker_name, queue.topic)
-            if place not in self._begun:
-                first.setdefault(place, queue)
-        errors = await self._commit({queue: offsets[queue] for queue in first.values()})
-        self._begun.update(place for place, queue in first.items() if queue not in errors)
-        rest = {queue: offset for queue, offset in offsets.items() if queue not in first.values()}
-        errors |= await self._commit(rest)
-        for error in sorted(errors.values(), key=lambda error: isinstance(error, ClientError)):
+        places: dict[tuple[str, str], dict[MessageQueue, int]] = {}
+        for queue, offset in offsets.items():
+            places.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
+        errors = await asyncio.gather(*(self._save(place, part) for place, part in places.items()))
+        failed = [error for part in errors for error in part]
+        for error in sorted(failed, key=lambda error: isinstance(error, ClientError)):
             raise error
 
-    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, BaseException]:
-        """Commit all of these at once: what failed, by queue."""
+    async def _save(self, place: tuple[str, str], offsets: Mapping[MessageQueue, int]) -> list[BaseException]:
+        """Of one topic at one broker group; what failed."""
+        rest = dict(offsets)
+        if place not in self._begun:
+            first = next(iter(rest))
+            if failed := await self._commit({first: rest.pop(first)}):
+                return failed
+            self._begun.add(place)
+        return await self._commit(rest)
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> list[BaseException]:
+        """Commit all of these at once: what failed."""
         outcomes = await asyncio.gather(
             *(self._offsets.commit(queue, self._group, offset) for queue, offset in offsets.items()),
             return_exceptions=True,
         )
-        return {
-            queue: outcome
-            for queue, outcome in zip(offsets, outcomes, strict=True)
-            if isinstance(outcome, BaseException)
-        }
+        return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
 
 
 class FileProgress:

@@ -63,7 +63,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "msgGetTotalYesterdayMorning": str(yesterday[1]),
         "msgGetTotalTodayMorning": str(today[1]),
         "msgGetTotalTodayNow": str(broker.pulls.messages),
-        "putMessageTimesTotal": str(broker.messages_in),
+        "putMessageTimesTotal": str(messages),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": f"{average:g}",
         "putMessageDistributeTime": broker.committed.times.text(),

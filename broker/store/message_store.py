@@ -408,8 +408,8 @@ class MessageStore:
         finally:
             rest = await asyncio.gather(*under_way, return_exceptions=True)
             failed += [outcome for outcome in rest if isinstance(outcome, BaseException)]
-        for error in sorted(failed, key=_of_too_many_files):
-            raise error
+        for worst in sorted(failed, key=_of_too_many_files):
+            raise worst
 
     async def _write_pending(self) -> None:
         """Write what the files lack; what fails is looked for again."""

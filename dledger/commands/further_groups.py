@@ -13,7 +13,8 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from dledger.commands.group_actions import Wish, bring_up
-from dledger.commands.group_status import FINE, NOT_SEEN, WARNINGS, Seen, look_at_directory
+from dledger.commands.group_status import ERRORS, FINE, NOT_SEEN, Seen, look_at_directory
+from dledger.local import wire
 from dledger.local.cluster import ClusterError, LocalCluster
 from dledger.local.ports import CLAIM
 from dledger.local.spec import DEFAULT_BASE_PORT, LAST_BASE_PORT, MIB, find_base_port
@@ -56,7 +57,8 @@ def bring_up_all(
         )
     first, started = bring_up(directory, wish, timeout_s, tell)
     found = groups_of(directory)
-    names = further_names(first.spec.group, MAX_GROUPS, [group.spec.group for group in found])
+    taken = {group.spec.group for group in found} | _registered(first)
+    names = further_names(first.spec.group, MAX_GROUPS, sorted(taken))
     places = [(group.directory, group.spec.group) for group in found[1:]]
     while len(places) + 1 < (groups or there):
         name = names.pop(0)
@@ -79,6 +81,14 @@ def bring_up_all(
         after = _behind(group, after)
         started += [f"{name}/{process}" for process in also]
     return groups_of(directory), started
+
+
+def _registered(group: LocalCluster) -> set[str]:
+    """Names of groups that its NameServer knows, also of other directories."""
+    try:
+        return set(wire.registered(group.spec.namesrv_addresses[0]))
+    except wire.NoAnswer:
+        return set()
 
 
 def _behind(group: LocalCluster, after: int) -> int:
@@ -120,7 +130,7 @@ def look_at_all(groups: Sequence[LocalCluster]) -> Seen:
 
 
 def _verdict(codes: Sequence[int]) -> int:
-    """NOT_SEEN when nothing runs; when some groups do not run, that is an error of one group among others."""
+    """NOT_SEEN when nothing runs; one that does not run among others is one that nobody leads."""
     if all(code == NOT_SEEN for code in codes):
         return NOT_SEEN
-    return max((WARNINGS if code == NOT_SEEN else code for code in codes), default=FINE)
+    return max((ERRORS if code == NOT_SEEN else code for code in codes), default=FINE)

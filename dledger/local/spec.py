@@ -82,7 +82,7 @@ class ClusterSpec:
         return self.port(node) + 2
 
     def ports(self) -> dict[int, str]:
-        """Every port with what it is for."""
+        """Every port with what it is for; without those of the VIP channel a broker can do."""
         ports = {} if self.namesrv else {self.namesrv_port: "NameServer"}
         for node in self.node_ids:
             ports |= self.ports_of(node)
@@ -94,8 +94,11 @@ class ClusterSpec:
             self.port(node): f"clients of {node}",
             self.raft_port(node): f"peers of {node}",
             self.http_port(node): f"HTTP of {node}",
-            self.port(node) - 2: f"VIP channel of {node}",
         }
+
+    def all_ports(self) -> list[int]:
+        """With those of the VIP channel."""
+        return [*self.ports(), *(self.port(node) - 2 for node in self.node_ids)]
 
     def disk_wanted(self) -> int:
         """Bytes that the group takes before the first segment is full, with its pools."""
@@ -105,7 +108,7 @@ class ClusterSpec:
 def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
     """The first base port from `start` on with all ports of a group free, which now are this process's."""
     for base in range(start, LAST_BASE_PORT, step):
-        ports = ClusterSpec(nodes=nodes, base_port=base).ports()
+        ports = ClusterSpec(nodes=nodes, base_port=base).all_ports()
         if not any(port_taken(port) for port in ports) and claim(ports):
             return base
     raise ClusterError(f"no free range of ports for {nodes} nodes between {start} and {LAST_BASE_PORT}")

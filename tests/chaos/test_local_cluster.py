@@ -17,7 +17,7 @@ from dledger.local.ports import port_taken
 
 def test_ports_of_a_group_are_distinct_and_follow_from_the_base_port() -> None:
     spec = ClusterSpec(nodes=3, base_port=20000)
-    assert len(spec.ports()) == 1 + 3 * 4
+    assert len(spec.ports()) == 1 + 3 * 3
     assert spec.namesrv_port == 20000
     assert [spec.port(node) for node in spec.node_ids] == [20010, 20020, 20030]
     assert [spec.raft_port(node) for node in spec.node_ids] == [20011, 20021, 20031]

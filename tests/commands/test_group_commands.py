@@ -19,7 +19,6 @@ from dledger.commands.group_status import (
     ERRORS,
     FINE,
     NOT_SEEN,
-    WARNINGS,
     NothingSeen,
     Seen,
     look_at_directory,
@@ -141,7 +140,7 @@ def test_several_groups_in_one_directory(
     base = find_base_port(start=24000)
     three = up(3, base_port=base, nodes=1, segment_mb=16, settings=("maxMessageSize=65536",))
     assert [group.spec.group for group in three] == ["broker-a", "broker-b", "broker-c"]
-    assert len({port for group in three for port in group.spec.ports()}) == 1 + 3 * 4
+    assert len({port for group in three for port in group.spec.ports()}) == 1 + 3 * 3
     assert {group.namesrv_addr for group in three} == {f"127.0.0.1:{base}"}
     assert {group.spec.segment_size for group in three} == {16 * MIB}
     assert all(group.spec.broker == three[0].spec.broker for group in three)
@@ -169,7 +168,7 @@ def test_the_verdict_on_several_groups(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr(further_groups, "look_at_directory", seen)
     both = look_at_all(groups)
-    assert (both.code, both.problems) == (WARNINGS, ["b: nothing runs"])
+    assert (both.code, both.problems) == (ERRORS, ["b: nothing runs"])
     assert both.lines == ["namesrv N", "group a", "group b"] and both.found == {"groups": ["a", "b"]}
     codes["a"] = ERRORS
     assert look_at_all(groups).code == ERRORS
