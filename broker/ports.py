@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dledger.config import NodeSettings
@@ -109,6 +109,10 @@ class Node(Protocol):
 
     def delete_expired(self) -> None:
         """What retention may take goes now, whatever hour it is."""
+
+    def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
+        """A read point that begins now (linearizable reads), None when there was none in time.
+        ReadRefused when too many wait."""
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Hand over to a peer that is up to date."""

@@ -163,33 +163,34 @@ class BrokerProgress:
         return await self._offsets.committed(queue, self._group)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        # Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
-        # commitOffset): of first offsets that come together only one is kept. So the first one goes alone.
-        places: dict[tuple[str, str], dict[MessageQueue, int]] = {}
-        for queue, offset in offsets.items():
-            places.setdefault((queue.broker_name, queue.topic), {})[queue] = offset
-        errors = await asyncio.gather(*(self._save(place, part) for place, part in places.items()))
-        failed = [error for part in errors for error in part]
-        for error in sorted(failed, key=lambda error: isinstance(error, ClientError)):
-            raise error
+        # All leave in this turn: what is sent later may be older than a reset that was heard meanwhile.
+        await self._commit(offsets)
 
-    async def _save(self, place: tuple[str, str], offsets: Mapping[MessageQueue, int]) -> list[BaseException]:
-        """Of one topic at one broker group; what failed."""
-        rest = dict(offsets)
-        if place not in self._begun:
-            first = next(iter(rest))
-            if failed := await self._commit({first: rest.pop(first)}):
-                return failed
-            self._begun.add(place)
-        return await self._commit(rest)
+    async def save_first(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """As `save`, for positions that stay as they are meanwhile, and are not saved again by themselves.
 
-    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> list[BaseException]:
-        """Commit all of these at once: what failed."""
+        Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
+        commitOffset): of first offsets that come together only one is kept. So the first one goes alone.
+        """
+        first: dict[tuple[str, str], MessageQueue] = {}
+        for queue in offsets:
+            place = (queue.broker_name, queue.topic)
+            if place not in self._begun:
+                first.setdefault(place, queue)
+        alone = {queue: offsets[queue] for queue in first.values()}
+        await self._commit(alone)
+        self._begun.update(first)
+        await self._commit({queue: offset for queue, offset in offsets.items() if queue not in alone})
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit all of these at once; the worst of what failed."""
         outcomes = await asyncio.gather(
             *(self._offsets.commit(queue, self._group, offset) for queue, offset in offsets.items()),
             return_exceptions=True,
         )
-        return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in sorted(errors, key=lambda error: isinstance(error, ClientError)):
+            raise error
 
 
 class FileProgress:

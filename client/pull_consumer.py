@@ -180,7 +180,7 @@ class AsyncPullConsumer(AsyncClient):
 
     async def commit(self) -> None:
         """Make the positions those of the group: where it goes on after a restart. ClientError."""
-        await self._progress.save({queue: fetched.position for queue, fetched in self._fetched.items()})
+        await self._progress.save_first({queue: one.position for queue, one in self._fetched.items()})
 
     async def query_by_key(
         self,

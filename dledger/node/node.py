@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dledger.config import NodeConfig, NodeSettings
@@ -195,6 +195,11 @@ class Node:
     def delete_expired(self) -> None:
         """What retention may take goes now, whatever hour it is."""
         self.snapshots.retainer.delete_expired()
+
+    def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
+        """A read point that begins now, applied here; None when there was none in time. ReadRefused when too
+        many wait."""
+        self.reads.ask(timeout_s, done)
 
     async def step_aside(self, timeout_s: float) -> bool:
         """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the

@@ -110,6 +110,26 @@ def test_the_longest_names_pop_and_come_again(tmp_path: Path, mark: str) -> None
     run(test)
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_who_finds_nothing_to_do_says_so_only_as_leader(tmp_path: Path, confirmed: bool) -> None:
+    """One that is cut off does not know what its successor gave out."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 2)
+            (one, *_) = await take(world)
+            assert (await ack(world, one)).code == 0
+            world.node.auto = False
+            late = ack(world, one)
+            await asyncio.sleep(0)
+            assert not late.done and len(world.node.asked) == 1
+            world.node.asked.pop()(world.node.commit_index if confirmed else None)
+            reply = await late
+            assert reply.code == (ResponseCode.SUCCESS if confirmed else ResponseCode.SYSTEM_ERROR)
+
+    run(test)
+
+
 def test_a_message_that_fails_again_and_again_counts_its_times(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path, retry_topic_v2=True) as world:

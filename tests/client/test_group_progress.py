@@ -40,7 +40,7 @@ def progress_at(broker: UnguardedBroker) -> BrokerProgress:
 def test_the_first_offsets_of_a_group_are_all_kept() -> None:
     async def main() -> None:
         broker = UnguardedBroker()
-        await progress_at(broker).save(dict.fromkeys(QUEUES, 7))
+        await progress_at(broker).save_first(dict.fromkeys(QUEUES, 7))
         assert broker.tables == {(name, "orders"): {0: 7, 1: 7, 2: 7} for name in ("west", "east")}
 
     asyncio.run(main())
@@ -52,10 +52,10 @@ def test_a_first_offset_that_failed_does_not_stand_for_the_table() -> None:
         progress = progress_at(broker)
         broker.refuses = {QUEUES[0]}
         with pytest.raises(BrokerRefused):
-            await progress.save({QUEUES[0]: 1, QUEUES[1]: 1, QUEUES[2]: 1})
+            await progress.save_first({QUEUES[0]: 1, QUEUES[1]: 1})
         assert broker.tables == {}, "the others would come together, and be the first"
-        broker.tables, broker.refuses = {}, set()
-        await progress.save(dict.fromkeys(QUEUES[:3], 2))
+        broker.refuses = set()
+        await progress.save_first(dict.fromkeys(QUEUES[:3], 2))
         assert broker.tables == {("west", "orders"): {0: 2, 1: 2, 2: 2}}
 
     asyncio.run(main())
