@@ -16,8 +16,10 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
 from dledger.host import Role
+from dledger.node.reads import ReadRefused
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import FLAG_REDIRECT, Request
+from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 from dledger.runtime.live_settings import LiveSettings
@@ -25,6 +27,8 @@ from dledger.runtime.live_settings import LiveSettings
 LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
 
+CONFIRM_S = 3.0
+"""For which an answer that nothing is to be changed waits for a quorum."""
 _Held = tuple[float, Connection, Request]
 """Loop time at which it is refused."""
 
@@ -66,6 +70,25 @@ class LeaderGate:
             connection.again(request)
         else:
             self._hold(connection, request, self._settings.now.hold_while_electing_s)
+
+    def confirm(self, connection: Connection, request: Request, then: Callable[[], None]) -> None:
+        """Call `then`, which answers that nothing is to be changed, when a quorum has said that this node led
+        as the request came. What changes something waits for its commit, which says as much; without either,
+        one that was cut off would answer by a state that its successor has changed. RemotingError 2."""
+        writer = self.writer
+
+        def done(index: int | None) -> None:
+            if index is not None and self.writer is writer is not None:
+                then()
+            elif self.writer is None:
+                self.wait_or_refuse(connection, request)  # doing it again does no harm
+            else:
+                self.refuse(connection, request)
+
+        try:
+            self._node.ask_read_point(CONFIRM_S, done)
+        except ReadRefused as error:
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{error}: not executed") from error
 
     @property
     def leader_address(self) -> str | None:

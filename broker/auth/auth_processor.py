@@ -75,6 +75,7 @@ class AuthProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._store = context.store
+        self._gate = context.gate
         self._applied = context.applied
         self._background = context.background
         self._by_super_user = context.by_super_user
@@ -254,7 +255,7 @@ class AuthProcessor:
         if not writer.room:
             raise writer.refused
         if not ops:
-            call.respond()
+            self._gate.confirm(call.connection, call.request, call.respond)
             return
         writer.note_version(User.operation)
         index = writer.add_together((), ops)

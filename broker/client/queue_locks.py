@@ -51,6 +51,7 @@ class QueueLocks(LeaderService):
         self._settings = context.settings
         self._creation = context.creation
         self._store = context.store
+        self._gate = context.gate
         self._committed = context.committed
         self._log = context.env.log.child("locks")
         self._writer: CommitLogWriter | None = None
@@ -118,7 +119,7 @@ class QueueLocks(LeaderService):
         keys = ((group, queue.topic, queue.queueId) for queue in queues)
         own = [key for key in keys if key in rows and rows[key].client == client]
         if not own:
-            call.respond()
+            self._gate.confirm(call.connection, call.request, call.respond)
             return
         if not writer.room:
             raise writer.refused

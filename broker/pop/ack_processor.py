@@ -3,7 +3,7 @@ CHANGE_MESSAGE_INVISIBLETIME (AckMessageProcessor, ChangeInvisibleTimeProcessor)
 
 Each is an operation in the log, and answered when that is committed. One that comes late, when the message
 was acknowledged or came again already, changes nothing and is answered 0, as by RocketMQ: but not before
-what it found is committed.
+what it found is committed, and a quorum has said that this node leads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from dledger.formats.state import (
     done_op,
     offsets_op,
 )
-from dledger.node.reads import ReadRefused
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.pop_bodies import BatchAck, decode_batch_ack
@@ -40,8 +39,6 @@ from dledger.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHe
 MAX_BATCH_ACKS = 256
 """Checkpoints of one batch of acknowledgements."""
 MAX_BATCH_ACK_BODY = 64 * 1024
-CONFIRM_S = 3.0
-"""For which an acknowledgement that changes nothing waits until a quorum says that this node leads."""
 
 
 class AckProcessor:
@@ -52,7 +49,6 @@ class AckProcessor:
         self._offsets = context.offsets
         self._committed = context.committed
         self._ledger = context.pops
-        self._node = context.node
         self._gate = context.gate
 
     @handles(RequestCode.ACK_MESSAGE, AckMessageHeader, needs=Needs.LEADER)
@@ -218,24 +214,9 @@ class AckProcessor:
         if index is None:
             index = self._ledger.unapplied  # what was found may be an acknowledgement not yet committed
         if index is None:
-            self._confirm(call, ext)
+            self._gate.confirm(call.connection, call.request, lambda: call.respond(ext=ext))
         else:
             self._committed.add(index, call.connection, call.request, lambda: call.respond(ext=ext))
-
-    def _confirm(self, call: LeaderCall[Any], ext: dict[str, str] | None) -> None:
-        """Nothing changes and nothing is pending: that is an answer only of who leads now. One that was cut
-        off does not know what its successor gave out, and would call it acknowledged."""
-
-        def done(index: int | None) -> None:
-            if index is not None and self._gate.writer is call.writer:
-                call.respond(ext=ext)
-            else:
-                call.respond(ResponseCode.SYSTEM_ERROR, remark="leadership was not confirmed: not executed")
-
-        try:
-            self._node.ask_read_point(CONFIRM_S, done)
-        except ReadRefused as error:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{error}: not executed") from error
 
     # -- checks -----------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class TopicProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._creation = context.creation
         self._store = context.store
+        self._gate = context.gate
         self._applied = context.applied
         self._background = context.background
         self._topic_table = context.topic_table
@@ -78,7 +79,7 @@ class TopicProcessor:
             respond = partial(respond, remark=remark)
             config = msgspec.structs.replace(config, read_queues=kept)
         if self._store.state.topics.get(header.topic) == config and writer.topic(header.topic) == config:
-            self._registrar.announce(respond)
+            self._gate.confirm(call.connection, call.request, partial(self._registrar.announce, respond))
             return
         _check_room(writer)
         index = self._creation.put_topic(writer, config)
@@ -116,7 +117,7 @@ class TopicProcessor:
                 index = self._creation.put_topic(writer, config)
         announce = partial(self._registrar.announce, call.respond)
         if index is None:
-            announce()
+            self._gate.confirm(call.connection, call.request, announce)
         else:
             self._applied.add(index, call.connection, call.request, announce)
 
@@ -155,7 +156,7 @@ class TopicProcessor:
         index = self._deletions.delete_topic(call.writer, topic)
         announce = partial(self._registrar.announce, call.respond)
         if index is None:
-            announce()
+            self._gate.confirm(call.connection, call.request, announce)
             return
         self._log.info("topic deleted", topic=topic, by=call.connection.peer)
         self._applied.add(index, call.connection, call.request, announce)
@@ -173,7 +174,7 @@ class TopicProcessor:
         index = self._deletions.delete_group(call.writer, name, keep_offsets=not call.header.cleanOffset)
         announce = partial(self._registrar.announce, call.respond)
         if index is None:
-            announce()
+            self._gate.confirm(call.connection, call.request, announce)
             return
         peer = call.connection.peer
         self._log.info("group deleted", group=name, offsets=call.header.cleanOffset, by=peer)

@@ -174,16 +174,18 @@ class FakeNode:
         self._scheduled = False
         self.tuned: NodeSettings = config
         self.expired = False
+        self.confirms = True
+        """Whether a quorum says that it leads; else who asked waits in `asked`."""
         self.asked: list[Callable[[int | None], None]] = []
-        """For read points; answered by themselves while `auto`."""
 
     async def open(self) -> None:
         self.applied_index = self.commit_index = await self.host.open(self.log)
 
     def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
-        self.asked.append(done)
-        if self.auto:
+        if self.confirms:
             done(self.commit_index)
+        else:
+            self.asked.append(done)
 
     def retune(self, settings: NodeSettings) -> None:
         self.tuned = settings

@@ -119,13 +119,13 @@ def test_who_finds_nothing_to_do_says_so_only_as_leader(tmp_path: Path, confirme
             await fill(world, 2)
             (one, *_) = await take(world)
             assert (await ack(world, one)).code == 0
-            world.node.auto = False
+            world.node.confirms = False
             late = ack(world, one)
             await asyncio.sleep(0)
             assert not late.done and len(world.node.asked) == 1
             world.node.asked.pop()(world.node.commit_index if confirmed else None)
             reply = await late
-            assert reply.code == (ResponseCode.SUCCESS if confirmed else ResponseCode.SYSTEM_ERROR)
+            assert reply.code == (ResponseCode.SUCCESS if confirmed else ResponseCode.SERVICE_NOT_AVAILABLE)
 
     run(test)
 
