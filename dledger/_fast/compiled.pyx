@@ -16,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 13
+VERSION = 14
 
 cdef extern from *:
     """
@@ -110,6 +110,39 @@ cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
     cdef uint64_t value
     memcpy(&value, p, 8)
     return BIG64(value)
+
+
+cdef uint32_t chained(int64_t index, int64_t term, uint32_t body_crc, uint32_t chain) noexcept nogil:
+    """Chain value of an entry, from that of the one before."""
+    cdef uint8_t link[20]
+    put64(link, index)
+    put64(link + 8, term)
+    put32(link + 16, body_crc)
+    return crc_small(link, 20, chain)
+
+
+cdef uint32_t put_entry(
+    uint8_t *to,
+    uint32_t size,
+    int64_t index,
+    int64_t term,
+    int64_t pos,
+    uint32_t channel,
+    uint32_t body_crc,
+    uint32_t chain,
+) noexcept nogil:
+    """The header of an entry of `size` bytes with it. Its chain value, from `chain` of the one before."""
+    chain = chained(index, term, body_crc, chain)
+    put32(to, 1)
+    put32(to + 4, size)
+    put64(to + 8, index)
+    put64(to + 16, term)
+    put64(to + 24, pos)
+    put32(to + 32, channel)
+    put32(to + 36, chain)
+    put32(to + 40, body_crc)
+    put32(to + 44, size - ENTRY)
+    return chain
 
 
 def crc32(bytes data, uint32_t begin):
@@ -378,7 +411,6 @@ def seal_sends(
     cdef int64_t queue, offset
     cdef uint8_t *to
     cdef const uint8_t *key_end
-    cdef uint8_t link[20]
     cdef char text[ANSWER_ROOM]
     cdef int text_size, number
     slot = puts = None
@@ -467,20 +499,8 @@ def seal_sends(
         memcpy(to + field_size + 2, send.properties, send.properties_size)
         memcpy(to + field_size + 2 + send.properties_size, PyBytes_AS_STRING(added), added_size)
         body_crc = crc_small(to, field_size + 2 + properties_size, body_crc)
-        put64(link, index)
-        put64(link + 8, term)
-        put32(link + 16, body_crc)
-        next_chain = crc_small(link, 20, chain)
         to = <uint8_t *>PyBytes_AS_STRING(front)
-        put32(to, 1)
-        put32(to + 4, <uint32_t>entry_size)
-        put64(to + 8, index)
-        put64(to + 16, term)
-        put64(to + 24, pos)
-        put32(to + 32, channel)
-        put32(to + 36, next_chain)
-        put32(to + 40, body_crc)
-        put32(to + 44, <uint32_t>size)
+        next_chain = put_entry(to, <uint32_t>entry_size, index, term, pos, channel, body_crc, chain)
         # Its answer.
         text_size = snprintf(
             text,
@@ -602,7 +622,6 @@ def seal_batch(
     cdef const uint8_t *properties
     cdef int64_t index = run.index, pos = run.pos, now = run.now_ms, term = run.term, offset
     cdef uint32_t chain = run.chain, covered = run.covered, channel, body_crc
-    cdef uint8_t link[20]
     cdef char text[24]
     if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(store_host) != 8 or messages <= 0 or following < 0:
         raise ValueError("hosts of 8 bytes, and a message")
@@ -656,20 +675,8 @@ def seal_batch(
         memcpy(into, PyBytes_AS_STRING(added), added_size)
         channel = covered | <uint32_t>(messages - number - 1 + following)
         body_crc = sum_crc32(view[written + ENTRY : written + ENTRY + record_size], channel if covered else 0)
-        put64(link, index)
-        put64(link + 8, term)
-        put32(link + 16, body_crc)
-        chain = crc_small(link, 20, chain)
         to = out + written
-        put32(to, 1)
-        put32(to + 4, <uint32_t>(ENTRY + record_size))
-        put64(to + 8, index)
-        put64(to + 16, term)
-        put64(to + 24, pos)
-        put32(to + 32, channel)
-        put32(to + 36, chain)
-        put32(to + 40, body_crc)
-        put32(to + 44, <uint32_t>record_size)
+        chain = put_entry(to, <uint32_t>(ENTRY + record_size), index, term, pos, channel, body_crc, chain)
         memcpy(id, PyBytes_AS_STRING(host_hex), hex_size)
         snprintf(text, 24, b"%016llX", <unsigned long long>(pos + ENTRY))
         memcpy(id + hex_size, text, 16)
@@ -811,7 +818,6 @@ cdef class Restored:
         cdef int64_t messages = 0, total = 0
         cdef int cut, last = -1
         cdef list sizes = run.sizes, offsets = None, own = []
-        cdef uint8_t link[20]
         if PyBytes_GET_SIZE(store_host) != 8 or self.sealed:
             raise ValueError("a host of 8 bytes, and once")
         self.sealed = True
@@ -864,20 +870,7 @@ cdef class Restored:
                 copied = one.cut_at[cut] + one.cut_size[cut]
             memcpy(into, properties + copied, one.properties_size - copied)
             body_crc = sum_crc32(view[at + ENTRY : at + one.size], channel if covered else 0)
-            put64(link, index)
-            put64(link + 8, term)
-            put32(link + 16, body_crc)
-            chain = crc_small(link, 20, chain)
-            to = base + at
-            put32(to, 1)
-            put32(to + 4, <uint32_t>one.size)
-            put64(to + 8, index)
-            put64(to + 16, term)
-            put64(to + 24, pos)
-            put32(to + 32, channel)
-            put32(to + 36, chain)
-            put32(to + 40, body_crc)
-            put32(to + 44, <uint32_t>(one.size - ENTRY))
+            chain = put_entry(base + at, <uint32_t>one.size, index, term, pos, channel, body_crc, chain)
             own.append(one.size)
             offsets[one.queue] = offset + 1
             messages += 1
@@ -985,7 +978,6 @@ def check_run(bytes data, first_index, last_index, first_pos, lowest, highest, p
     cdef bint known = previous_chain is not None
     cdef uint32_t chain, channel, body_crc, left = 0, chain_before = 0
     cdef int64_t size
-    cdef uint8_t link[20]
     cdef const uint8_t *p
     try:
         index, last, pos = first_index, last_index, first_pos
@@ -1021,10 +1013,7 @@ def check_run(bytes data, first_index, last_index, first_pos, lowest, highest, p
         if <uint32_t>sum_crc32(view[offset + ENTRY : end], channel if channel >> COVERED_SHIFT else 0) != body_crc:
             return False
         if known:
-            put64(link, index)
-            put64(link + 8, term)
-            put32(link + 16, body_crc)
-            if crc_small(link, 20, chain_before) != chain:
+            if chained(index, term, body_crc, chain_before) != chain:
                 return False
         left = channel & 0xFFFFFF
         if channel >> 24 & 0x7F == KIND_CONFIG:
