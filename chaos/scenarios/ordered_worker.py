@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
-from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
-from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
+from dledger.chaos.scenarios.broker_clients import NAMESRV_ADDR
 from dledger.chaos.scenarios.ordered_history import (
     ACK,
     CHANGED_MS,
@@ -19,7 +19,7 @@ from dledger.chaos.scenarios.ordered_history import (
     Ordered,
     Settled,
 )
-from dledger.client.errors import ClientError
+from dledger.chaos.scenarios.pop_worker import Popping
 from dledger.client.groups import BrokerGroup
 from dledger.client.message import ReceivedMessage
 from dledger.client.offsets import FromWhere
@@ -29,8 +29,6 @@ from dledger.remoting.pop_headers import PopMessageHeader
 from dledger.runtime.env import Env
 
 OPTIONS = PopOptions(batch_size=16, invisible_s=INVISIBLE_MS / 1000, poll_s=1.0, timeout_s=1.0)
-POP_LIMIT_S = 60.0
-"""Longer than any request: what a pop gives was asked for after it began."""
 FORGETS, SHORTENS, LENGTHENS, SHUFFLES = 60, 40, 50, 4
 """Of so many messages one is not acknowledged, or its time changed; of so many batches one is acknowledged
 in another order."""
@@ -55,21 +53,12 @@ class OrderedConsumer(AsyncPopConsumer):
         return found
 
 
-class OrderedWorker(Program):
-    """Pops all topics in order. Most messages it acknowledges, some after a longer time that it asks for;
-    some it gives back soon, and some it forgets."""
+class OrderedWorker(Popping):
+    """Pops in order. Most messages it acknowledges, some after a longer time that it asks for; some it gives
+    back soon, and some it forgets."""
 
-    async def main(self, env: Env) -> None:
-        self.lives += 1
-        known: list[str] = []
-        async with asyncio.TaskGroup() as group:
-            while True:
-                for topic in [topic for topic in self._topics if topic not in known]:
-                    known.append(topic)
-                    group.create_task(self._read(env, topic), name=f"pop-{topic}")
-                await asyncio.sleep(ASSIGN_EVERY_S)
-
-    async def _read(self, env: Env, topic: str) -> None:
+    def consumer(self, env: Env, topic: str) -> OrderedConsumer:
+        """See `Popping`."""
         consumer = OrderedConsumer(
             ORDERED_GROUP,
             NAMESRV_ADDR,
@@ -80,22 +69,24 @@ class OrderedWorker(Program):
             env=env,
         )
         consumer.name = f"{self.name}-{topic}-{self.lives}"
-        async with consumer:
-            while True:
-                asked, term = self.now(), self._stage.leader_term()
-                try:
-                    messages = await consumer.pop(POP_LIMIT_S)
-                except ClientError:
-                    await asyncio.sleep(0.1)
-                    continue
-                between, terms = (asked, self.now()), (term, self._stage.leader_term())
-                found = [(message, _ordered(message, between, terms)) for message in messages]
-                for _, ordered in found:
-                    self._history.popped_in_order(ordered)
-                if env.random.randrange(SHUFFLES) == 0:
-                    env.random.shuffle(found)
-                for message, ordered in found:
-                    await self._work(env, consumer, message, ordered)
+        return consumer
+
+    async def popped(
+        self,
+        env: Env,
+        consumer: OrderedConsumer,
+        messages: Sequence[ReceivedMessage],
+        between: tuple[int, int],
+        terms: tuple[int, int],
+    ) -> None:
+        """See `Popping`."""
+        found = [(message, _ordered(message, between, terms)) for message in messages]
+        for _, ordered in found:
+            self._history.popped_in_order(ordered)
+        if env.random.randrange(SHUFFLES) == 0:
+            env.random.shuffle(found)
+        for message, ordered in found:
+            await self._work(env, consumer, message, ordered)
 
     async def _work(
         self, env: Env, consumer: OrderedConsumer, message: ReceivedMessage, ordered: Ordered
@@ -109,28 +100,18 @@ class OrderedWorker(Program):
         if env.random.randrange(LENGTHENS) == 0:
             await self._change(consumer, message, ordered, LONGER)
             await asyncio.sleep(LONG_CALL_S)
-        done = Settled(ordered, ACK, self.now())
-        self._history.ordered.settled.append(done)
-        try:
-            await consumer.ack(message)
-        except ClientError:
-            done.outcome = UNKNOWN
-        else:
-            done.outcome = ACKNOWLEDGED
-        done.end = self.now()
+        await self.settle(self._settled(ordered, ACK), consumer.ack(message))
 
     async def _change(
         self, consumer: OrderedConsumer, message: ReceivedMessage, ordered: Ordered, kind: str
     ) -> None:
-        change = Settled(ordered, kind, self.now())
-        self._history.ordered.settled.append(change)
-        try:
-            await consumer.change_invisible(message, CHANGED_MS[kind] / 1000)
-        except ClientError:
-            change.outcome = UNKNOWN
-        else:
-            change.outcome = ACKNOWLEDGED
-        change.end = self.now()
+        change = consumer.change_invisible(message, CHANGED_MS[kind] / 1000)
+        await self.settle(self._settled(ordered, kind), change)
+
+    def _settled(self, ordered: Ordered, kind: str) -> Settled:
+        settled = Settled(ordered, kind, self.now())
+        self._history.ordered.settled.append(settled)
+        return settled
 
 
 def _ordered(message: ReceivedMessage, between: tuple[int, int], terms: tuple[int, int]) -> Ordered:

@@ -1,9 +1,11 @@
-"""A client machine that pops: our consumer, many of whose messages are not acknowledged."""
+"""Client machines that pop: our consumer, many of whose messages are not acknowledged."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
@@ -22,10 +24,8 @@ FORGET_EVERY, SHORTEN_EVERY = 7, 11
 """Of the messages that are popped."""
 
 
-class PopWorker(Program):
-    """Pops all topics; most messages it acknowledges, some it keeps for less time, and some it forgets."""
-
-    _count = 0
+class Popping(Program):
+    """Pops all topics, by a consumer for each."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -34,20 +34,25 @@ class PopWorker(Program):
             while True:
                 for topic in [topic for topic in self._topics if topic not in known]:
                     known.append(topic)
-                    group.create_task(self._read(env, topic), name=f"pop-{topic}")
+                    group.create_task(self._read(env, self.consumer(env, topic)), name=f"pop-{topic}")
                 await asyncio.sleep(ASSIGN_EVERY_S)
 
-    async def _read(self, env: Env, topic: str) -> None:
-        client = replace(self.options(), instance_name=f"{topic}-{self.lives}")
-        consumer = AsyncPopConsumer(
-            POP_GROUP,
-            NAMESRV_ADDR,
-            topic=topic,
-            from_where=FromWhere.FIRST,
-            options=POP_OPTIONS,
-            client=client,
-            env=env,
-        )
+    def consumer(self, env: Env, topic: str) -> Any:
+        """For a topic, in this life."""
+        raise NotImplementedError
+
+    async def popped(
+        self,
+        env: Env,
+        consumer: Any,
+        messages: Sequence[ReceivedMessage],
+        between: tuple[int, int],
+        terms: tuple[int, int],
+    ) -> None:
+        """What to do with what a pop gave, asked for and had at these times of the world, in these terms."""
+        raise NotImplementedError
+
+    async def _read(self, env: Env, consumer: AsyncPopConsumer) -> None:
         async with consumer:
             while True:
                 asked, term = self.now(), self._stage.leader_term()
@@ -56,14 +61,59 @@ class PopWorker(Program):
                 except ClientError:
                     await asyncio.sleep(0.1)
                     continue
-                found: list[Handed] = []
-                for message in messages:
-                    times = (asked, self.now()), (term, self._stage.leader_term())
-                    found.append(handed := Handed(message.body, message.reconsume_times, *times))
-                    self._history.pops.handed.append(handed)
-                    self._history.pops.values[message.body] = None
-                for message, handed in zip(messages, found, strict=True):
-                    await self._settle(consumer, message, handed)
+                times = (asked, self.now()), (term, self._stage.leader_term())
+                await self.popped(env, consumer, messages, *times)
+
+    async def settle(self, settled: Settling, request: Coroutine[Any, Any, object]) -> None:
+        """Make a request, and note how it ended."""
+        try:
+            await request
+        except ClientError:
+            settled.outcome = UNKNOWN
+        else:
+            settled.outcome = ACKNOWLEDGED
+        settled.end = self.now()
+
+
+class Settling(Protocol):
+    """An acknowledgement, or a change of the invisible time."""
+
+    outcome: str
+    end: int
+
+
+class PopWorker(Popping):
+    """Most messages it acknowledges, some it keeps for less time, and some it forgets."""
+
+    _count = 0
+
+    def consumer(self, env: Env, topic: str) -> AsyncPopConsumer:
+        """See `Popping`."""
+        return AsyncPopConsumer(
+            POP_GROUP,
+            NAMESRV_ADDR,
+            topic=topic,
+            from_where=FromWhere.FIRST,
+            options=POP_OPTIONS,
+            client=replace(self.options(), instance_name=f"{topic}-{self.lives}"),
+            env=env,
+        )
+
+    async def popped(
+        self,
+        env: Env,
+        consumer: AsyncPopConsumer,
+        messages: Sequence[ReceivedMessage],
+        between: tuple[int, int],
+        terms: tuple[int, int],
+    ) -> None:
+        """See `Popping`."""
+        found = [Handed(message.body, message.reconsume_times, between, terms) for message in messages]
+        for handed in found:
+            self._history.pops.handed.append(handed)
+            self._history.pops.values[handed.value] = None
+        for message, handed in zip(messages, found, strict=True):
+            await self._settle(consumer, message, handed)
 
     async def _settle(self, consumer: AsyncPopConsumer, message: ReceivedMessage, handed: Handed) -> None:
         self._count += 1
@@ -71,13 +121,7 @@ class PopWorker(Program):
             return
         ack = Ack(handed, short=self._count % SHORTEN_EVERY == 0)
         self._history.pops.acks.append(ack)
-        try:
-            if ack.short:
-                await consumer.change_invisible(message, SHORT_MS / 1000)
-            else:
-                await consumer.ack(message)
-        except ClientError:
-            ack.outcome = UNKNOWN
+        if ack.short:
+            await self.settle(ack, consumer.change_invisible(message, SHORT_MS / 1000))
         else:
-            ack.outcome = ACKNOWLEDGED
-        ack.end = self.now()
+            await self.settle(ack, consumer.ack(message))
