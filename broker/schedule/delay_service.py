@@ -144,10 +144,8 @@ class DelayService(LeaderService):
         if count:
             self.delivered += len(due)
             ops = [DelayProgress(level, offset + count).op()]
-            if (
-                due and due[0].size + PROGRESS_BYTES > writer.max_batch
-            ):  # not with the limits of a real broker
-                writer.add_together(due, [])
+            if due and due[0].size + PROGRESS_BYTES > writer.max_batch:
+                writer.add_together(due, [])  # not with the limits of a real broker
                 due = []
             writer.add_together(due, ops)
         return max(wait_s, 0.0)
