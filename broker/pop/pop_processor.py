@@ -520,10 +520,16 @@ class PopProcessor(LeaderService):
         return True
 
     def _free_time(self, round_: Round, writer: CommitLogWriter, taken: list[Taken]) -> int:
-        """The time of this pop: a handle belongs to one checkpoint, also after a reset within a
-        millisecond."""
+        """The time of this pop: a handle belongs to one checkpoint, in order to the last pop of its queue,
+        also after a reset within a millisecond, or by a leader whose clock is behind the last one's."""
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
+        if round_.pop.in_order:
+            orders = writer.pending[POP_ORDERS].rows
+            before = [orders.get((group, one.topic, one.queue_id)) for one in taken]
+            while any(row is not None and row.time == time_ms for row in before):
+                time_ms += 1
+            return time_ms
         while any((group, one.topic, one.queue_id, one.start, time_ms) in rows for one in taken):
             time_ms += 1
         return time_ms

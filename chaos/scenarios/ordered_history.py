@@ -14,7 +14,8 @@ CHANGED_MS = {SHORTER: SHORT_MS, LONGER: LONG_MS}
 Key = tuple[str, int]
 """Topic and queue id."""
 Batch = tuple[Key, int]
-"""A queue, and the time that the handles of its messages say: of one pop."""
+"""A queue, and the time that the handles of its messages say: of one pop, or of several
+of leaders whose clocks differ."""
 
 
 @dataclass

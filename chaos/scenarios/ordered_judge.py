@@ -65,7 +65,9 @@ class OrderedJudge:
         self._at: dict[Key, int] = {}
         """Where the group is."""
         self._now: dict[Key, Given] = {}
-        self.given: dict[Batch, Given] = {}
+        self.given: dict[tuple[Batch, int], Given] = {}
+        """Which pop a handle of a message belongs to, by its offset: a pop of a queue may say the same
+        time as an earlier one, by a leader whose clock was ahead, of which all was acknowledged."""
         self._passed: dict[tuple[str, int, int], None] = {}
         """Messages that the group went by, or that the log has as acknowledged."""
         self._to_free: dict[Key, None] = {}
@@ -113,8 +115,10 @@ class OrderedJudge:
 
     def _popped(self, header: EntryHeader, key: Key, now: Given | None, op: Mapping[str, Any]) -> None:
         given = Given((key, op["time"]), header.term, op)
-        if given.batch in self.given:
-            raise InvariantViolated(f"entry {header.index}: {given.batch} is a pop already")
+        for offset in op["offsets"]:
+            known = self.given.get((given.batch, offset))
+            if known is not None and not known.reset:
+                raise InvariantViolated(f"entry {header.index}: {given.batch} is a pop of {offset} already")
         offsets, at = op["offsets"], self._at.get(key, 0)
         # Order: a pop begins at the first message that is not acknowledged, and has no gap.
         skipped = [one for one in range(at, offsets[0]) if self._positions[*key, one] >= self._begun]
@@ -141,7 +145,8 @@ class OrderedJudge:
         # Each message says how often it was given before.
         if op["counts"] != list(counts.values()):
             raise InvariantViolated(f"entry {header.index} counts {op['counts']}, {counts} is right")
-        self._now[key] = self.given[given.batch] = given
+        self._now[key] = given
+        self.given |= {(given.batch, offset): given for offset in offsets}
 
     def _changed(self, header: EntryHeader, now: Given, op: Mapping[str, Any]) -> None:
         # What is acknowledged stays so.
@@ -176,24 +181,24 @@ class OrderedJudge:
             # No message is passed by without its acknowledgement, but for what retention had taken.
             if message not in asked and self._positions[message] >= self._begun:
                 raise InvariantViolated(f"{message} was passed by, and nobody acknowledged it")
-        handed: dict[Batch, Ordered] = {}
+        handed: dict[tuple[Batch, int], Ordered] = {}
         for one in history.handed:
-            given = self.given.get(one.batch)
+            given = self.given.get((one.batch, one.offset))
             # Nothing is handed out but what the log has, and with how often it was given before.
-            if given is None or one.offset not in given.row["offsets"]:
+            if given is None:
                 raise InvariantViolated(f"{one.offset} of {one.batch} was handed out, and no pop has it")
             times = given.row["counts"][given.row["offsets"].index(one.offset)]
             if one.times != times:
                 raise InvariantViolated(
                     f"{one.offset} of {one.batch} came as the {one.times}th, not {times}th"
                 )
-            handed.setdefault(one.batch, one)
+            handed.setdefault((one.batch, given.row["offsets"][0]), one)
         hidden = self._hidden(history)
-        for batch, first in handed.items():
-            self._judge_apart(self.given[batch], first, hidden)
+        for first in handed.values():
+            self._judge_apart(self.given[first.batch, first.offset], first, hidden)
         for done in history.settled:
             self._judge_settled(done)
-        return sum(len(given.acked) for given in self.given.values())
+        return sum(place[1] in given.acked for place, given in self.given.items())
 
     def _hidden(self, history: OrderedHistory) -> dict[tuple[Batch, int], int]:
         """Until when each message that was handed out is its consumer's at least, as the consumer knows it,
@@ -226,7 +231,7 @@ class OrderedJudge:
 
     def _judge_settled(self, done: Settled) -> None:
         message = done.message
-        given = self.given[message.batch]
+        given = self.given[message.batch, message.offset]
         if done.outcome != ACKNOWLEDGED or done.kind != ACK or message.offset in given.acked:
             return
         # An acknowledgement that was answered is in the log, if its pop counted still.

@@ -338,6 +338,21 @@ def test_in_order_a_message_that_was_not_acknowledged_comes_first_again(tmp_path
     run(test)
 
 
+def test_in_order_a_handle_belongs_to_one_pop_also_within_a_millisecond(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 2)
+            both = [pop(world, order=True, maxMsgNums=1, attemptId="a1") for _ in range(2)]
+            (old,), (new,) = [popped(await one) for one in both]
+            assert (old.body, new.body) == (b"0", b"0")
+            assert (await ack(world, old)).code == 0  # an old handle: nothing changes
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) in (None, 0)
+            assert (await ack(world, new)).code == 0
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) == 1
+
+    run(test)
+
+
 def test_in_order_a_reset_gives_the_queue_free(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
