@@ -17,6 +17,7 @@ from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL
+from dledger.broker.schedule.delivery_pace import BATCH_BYTES, DeliveryPace
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
@@ -36,7 +37,6 @@ BATCH_MESSAGES = 256
 """Messages that are looked at for one batch,"""
 SINGLE_MESSAGES = 32
 """and that are delivered in one, where each is taken apart in Python: 1 ms of the loop."""
-BATCH_BYTES = 256 * 1024
 PROGRESS_BYTES = 512
 """More than the entry that says how far a level is."""
 RETRY_S = 0.1
@@ -53,6 +53,9 @@ class DelayService(LeaderService):
         self._log = context.env.log.child("delay")
         self._writer: CommitLogWriter | None = None
         self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
+        self._pace = DeliveryPace(context.committed, lambda: context.store.applied_index)
+        self._held: set[int] = set()
+        """Levels that look again when messages were applied: as much is under way as may be."""
         self._seen: dict[int, tuple[int, float]] = {}
         """Of levels whose head was stamped by a clock that was ahead: messages below this offset have been
         here since this time of the loop."""
@@ -65,6 +68,8 @@ class DelayService(LeaderService):
         """See `LeaderService`."""
         self._writer = writer
         self._seen.clear()
+        self._pace.clear()
+        self._held.clear()
 
     async def run(self) -> None:
         """See `LeaderService`."""
@@ -81,6 +86,9 @@ class DelayService(LeaderService):
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
+        for level in sorted(self._held):
+            self._arrived[level - 1].set()
+        self._held.clear()
 
     async def _run_level(self, level: int) -> None:
         arrived = self._arrived[level - 1]
@@ -108,6 +116,9 @@ class DelayService(LeaderService):
             return None
         if not writer.room or not writer.may_write(DelayProgress.operation):
             return RETRY_S
+        if result.status is GetStatus.FOUND and self._pace.full:
+            self._held.add(level)
+            return None
         if result.status is not GetStatus.FOUND:
             # Retention was faster than the delay. (An offset beyond the end is none that was ever said.)
             lost = max(result.next_offset, result.min_offset) - offset
@@ -124,9 +135,10 @@ class DelayService(LeaderService):
         if restored is not None:
             self.delivered += restored.messages
             writer.add_restored(restored, [DelayProgress(level, offset + restored.taken).op()])
+            self._pace.added(writer.last_index, restored.size)
             return 0.0 if restored.taken < len(plain) else wait_s
         due: list[Outgoing] = []
-        count, wait_s, room = 0, 0.0, writer.max_batch - PROGRESS_BYTES
+        count, wait_s, room = 0, 0.0, self._pace.room(writer) - PROGRESS_BYTES
         for part in result.parts[:SINGLE_MESSAGES]:
             record = decode_record(bytes(part))
             wait_s = (record.store_timestamp + delay_ms - clock_ms) / 1000
@@ -148,6 +160,7 @@ class DelayService(LeaderService):
                 writer.add_together(due, [])  # not with the limits of a real broker
                 due = []
             writer.add_together(due, ops)
+            self._pace.added(writer.last_index, sum(message.size for message in due))
         return max(wait_s, 0.0)
 
     def _due(self, result: GetResult, clock_ms: int, delay_ms: int) -> tuple[float, list[Buffer]]:
@@ -168,7 +181,7 @@ class DelayService(LeaderService):
         """Plain messages at the front of these, by the compiled twin. None where it has none."""
         if FAST is None or not due or len(writer.pending[DELETIONS].rows):
             return None
-        room = min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES
+        room = self._pace.room(writer) - PROGRESS_BYTES
         found = FAST.restore(due, writer.slots, (), None, True, room)
         return found if found.taken else None
 

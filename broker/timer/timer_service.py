@@ -16,7 +16,6 @@ older. The first row of the table says from which message on there is something 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
 from dledger.broker.context import BrokerContext
+from dledger.broker.schedule.delivery_pace import BATCH_BYTES, DeliveryPace
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir
 from dledger.broker.timer.timer_wheel import (
@@ -65,14 +65,6 @@ BATCH_MESSAGES = 256
 """Messages that are delivered in one batch one by one, some 4 ms of the loop."""
 FUSED_MESSAGES = 1024
 """The same for plain ones by the compiled twin, less than 1 ms of the loop."""
-BATCH_BYTES = 256 * 1024
-"""Of their entries: what fits a core's own cache until it is on its way costs the least."""
-UNDERWAY_BYTES = 8 * 1024 * 1024
-"""Of batches that are not applied yet: with more the next one waits,"""
-SHARED_BYTES = 1024 * 1024
-"""and with so many where others send as well, who wait for all that was appended before."""
-SHARED_S = 1.0
-"""Nobody else sends, as far as it can be seen, when no answer waited for its commit for so long."""
 PROGRESS_BYTES = 4096
 """More than the entries that say how far the timers are: at most one for each row of the table."""
 FOLLOWED_UNITS = 2048
@@ -106,7 +98,6 @@ class TimerService(LeaderService):
         self._store = context.store
         self._reader = context.reader
         self._claims = context.timers
-        self._committed = context.committed
         self._log = context.env.log.child("timer")
         self._wake = asyncio.Event()
         self._writer: CommitLogWriter | None = None
@@ -119,10 +110,7 @@ class TimerService(LeaderService):
         """Of what is delivered now: due time -> real topic and unique key."""
         self._most: int = FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES
         """How many to look at for one batch."""
-        self._underway: deque[tuple[int, int]] = deque()
-        """Of batches that are not applied yet: last index, bytes of messages."""
-        self._others_at: float = -SHARED_S
-        """Loop time when an answer to somebody was seen to wait for its commit."""
+        self._pace = DeliveryPace(context.committed, lambda: self._store.applied_index)
         self.delivered: int = 0
         """Messages since start."""
         self.recalled: int = 0
@@ -155,11 +143,11 @@ class TimerService(LeaderService):
         self._due = None
         self._ready = NO_UNITS
         self._recalled = {}
-        self._underway.clear()
+        self._pace.clear()
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
         """Messages were applied to these queues."""
-        if self._underway or (
+        if self._pace.waits or (
             self._writer is not None and any(queue.topic == TIMER_TOPIC for queue in queues)
         ):
             self._wake.set()
@@ -210,24 +198,9 @@ class TimerService(LeaderService):
         if queue.bounds.next < self._due.end or wheel.seen < self._due.end:
             return CLOCK_S if queue.bounds.next < self._due.end else 0.0
         self._look_ahead(wheel, now_ms, tasks, writer, queue)
-        if self._full():
+        if self._pace.full:
             return CLOCK_S  # or until something is applied
         return await self._deliver(writer, wheel, self._due)
-
-    def _full(self) -> bool:
-        """Whether as much is under way as may be."""
-        applied = self._store.applied_index
-        while self._underway and self._underway[0][0] <= applied:
-            self._underway.popleft()
-        most = SHARED_BYTES if self._shared() else UNDERWAY_BYTES
-        return sum(size for _, size in self._underway) >= most
-
-    def _shared(self) -> bool:
-        """Whether others send as well."""
-        loop_s = asyncio.get_running_loop().time()
-        if len(self._committed):
-            self._others_at = loop_s
-        return loop_s - self._others_at < SHARED_S
 
     def _wait_s(
         self,
@@ -339,7 +312,7 @@ class TimerService(LeaderService):
             self._append(writer, messages, ops)
         else:
             writer.add_restored(restored, ops)
-        self._underway.append((writer.last_index, size))
+        self._pace.added(writer.last_index, size)
         self.delivered += came
         self._claims.waiting = max(self._claims.waiting - count, 0)
         if whole:
@@ -359,7 +332,7 @@ class TimerService(LeaderService):
         if FAST is None or not len(ready) or not progress.all_wait(ready):
             return None
         recalled = list(map(self._recalled.get, ready.due.tolist())) if self._recalled else None
-        room = min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES
+        room = self._pace.room(writer) - PROGRESS_BYTES
         deleted = writer.pending[DELETIONS].rows
         found: Restored = FAST.restore(records, writer.slots, deleted, recalled, False, room)
         if not found.taken:
@@ -379,7 +352,7 @@ class TimerService(LeaderService):
     ) -> tuple[list[Outgoing], int]:
         """Messages that come, and of how many that was decided."""
         messages: list[Outgoing] = []
-        count, room = 0, min(writer.max_batch, BATCH_BYTES) - PROGRESS_BYTES
+        count, room = 0, self._pace.room(writer) - PROGRESS_BYTES
         for one, data in zip(ready.timers(0, BATCH_MESSAGES), records, strict=False):
             if progress.waits(one.due, one.offset):
                 message = self._message(writer, one, data)
