@@ -3,13 +3,15 @@
 A read is cut into all the requests it completes, each is handed to the handler of its code, and what the
 handlers answer in one turn of the loop (or later, from commits and timers) leaves in one write.
 Back-pressure is by not reading: while the peer does not take its answers (`outbound_high_water`) or has
-too much unanswered (`max_inflight`), nothing more is read from it. A bad frame closes the connection and
-touches nobody else (safety.md S29).
+too much unanswered (`max_inflight`), nothing more is read from it; nor while a part of what was read waits
+for a later turn of the loop, as all connections of a server together take `TURN_S` of one. A bad frame closes
+the connection and touches nobody else (safety.md S29).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -67,6 +69,10 @@ class Connection(asyncio.BufferedProtocol):
         self.attributes: dict[str, object] = {}
         self._asked: dict[int, tuple[asyncio.TimerHandle, OnDone]] = {}
         self._take = None if server.bulk is None else self._bulk
+        self._unread = 0
+        """Bytes in the reader's buffer that wait for a later turn of the loop."""
+        self._undone: deque[Request] = deque()
+        """Requests that do."""
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -218,7 +224,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        wanted = self._peer_is_slow or self._inflight > self._limits.max_inflight
+        wanted = (
+            self._peer_is_slow
+            or self._inflight > self._limits.max_inflight
+            or self._unread > 0
+            or bool(self._undone)
+        )
         transport = self._transport
         if wanted == self._reading_paused or transport is None or transport.is_closing():
             return
@@ -260,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self.closed = True
             self._out.clear()
+            self._undone.clear()
             self._server.discharge(self)
             asked, self._asked = self._asked, {}
             for timer, on_done in asked.values():
@@ -268,6 +280,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._unread:  # a transport that was told to pause and goes on: it would write over that
+            self._keep(self._unread)
+            self._unread = 0
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -275,10 +290,44 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.last_active = self._server.loop.time()
         self._stats.bytes_in += nbytes
-        requests = self._reader.received(nbytes, self._take)
+        if self._undone:
+            self._keep(nbytes)
+        elif self._server.in_time():
+            self._read(nbytes)
+        else:
+            self._unread = nbytes
+            self._wait_for_turn()
+
+    def go_on(self) -> None:
+        """The turn that it waited for."""
+        if self.closed:
+            return
+        unread, self._unread = self._unread, 0
+        if unread:
+            self._read(unread)
+        else:
+            self._handle()
+        self._adjust_reading()
+
+    def _read(self, nbytes: int) -> None:
+        self._keep(nbytes, self._take)
+        self._handle()
+
+    def _keep(self, nbytes: int, take: Callable[[bytearray, int], int] | None = None) -> None:
+        requests = self._reader.received(nbytes, take)
         self._stats.requests += len(requests)
-        dispatch = self._server.dispatch
-        for request in requests:
+        self._undone.extend(requests)
+
+    def _handle(self) -> None:
+        """Hand out what was read, as far as this turn of the loop has time."""
+        server, undone = self._server, self._undone
+        first = True
+        while undone:
+            if not (first or server.in_time()):
+                self._wait_for_turn()
+                return
+            first = False
+            request = undone.popleft()
             if request.flag:
                 if request.flag & 1:  # an answer to something that we asked
                     self._answered(request)
@@ -289,13 +338,17 @@ class Connection(asyncio.BufferedProtocol):
             if request.size:
                 request.size += REQUEST_OVERHEAD
                 self._inflight += request.size
-            dispatch(self, request)
+            server.dispatch(self, request)
         error = self._reader.error
         if error is not None:
-            self._server.complain(error.cause, self.peer, detail=str(error))
+            server.complain(error.cause, self.peer, detail=str(error))
             self.close()
         elif self._inflight > self._limits.max_inflight:
             self._adjust_reading()
+
+    def _wait_for_turn(self) -> None:
+        self._server.wait_for_turn(self)
+        self._adjust_reading()  # what comes meanwhile stays in the kernel
 
     def _bulk(self, buffer: bytearray, end: int) -> int:
         """Hand the frames at the front of a read to who takes many at once (`FrameReader.received`)."""
@@ -329,7 +382,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def release_memory(self) -> None:
         """Give the read buffer back while nothing arrives."""
-        self._reader.shrink()
+        if not self._unread:
+            self._reader.shrink()
 
 
 Handler = Callable[[Connection, Request], None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,9 +18,11 @@ from dledger.remoting.commands import Request, request_name
 from dledger.remoting.connection import Bulk, Connection, Handler
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import MAX_BODY, ServerLimits
+from dledger.runtime.cooperative import Pace
 from dledger.runtime.env import Env
 from dledger.runtime.first_byte import FirstByteListener
 from dledger.runtime.remoting_tls import HANDSHAKE_TIMEOUT_S, ServerTls
+from dledger.runtime.turns import listen
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -29,6 +32,11 @@ __all__ = ["Bulk", "Connection", "Handler", "RemotingServer", "ServerLimits", "S
 
 MAX_ERROR_CAUSES = 256
 """Different causes of errors that are counted apart."""
+TURN_S = 0.005
+"""How long requests are handled in one turn of the loop; connections that have more wait for the next turns,
+in the order of their reads."""
+CLOSED_A_TURN = 100
+"""Connections that are looked at, or closed, in one turn of the loop."""
 
 
 @dataclass
@@ -45,6 +53,8 @@ class ServerStats:
     stray_responses: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    late: int = 0
+    """Reads of which something had to wait for a later turn of the loop."""
     errors: dict[str, int] = field(default_factory=dict)
 
 
@@ -90,6 +100,9 @@ class RemotingServer:
         self._addresses: list[tuple[str, int]] = []
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
+        self._turn_ends: float | None = None
+        """Loop time; None until the first read of a turn."""
+        self._late: deque[Connection] = deque()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -117,7 +130,7 @@ class RemotingServer:
     async def _listen(self, host: str, port: int) -> asyncio.Server | FirstByteListener:
         tls, loop = self._tls, self.loop
         if tls is None:
-            return await loop.create_server(lambda: Connection(self), host, port)
+            return await listen(lambda: Connection(self), host, port)
         tls.on_refused = lambda reason: self.complain("TLS handshake failed", "", reason=reason)
         if tls.enforcing:
 
@@ -125,7 +138,7 @@ class RemotingServer:
                 tls.refresh(loop.time())  # the handshake comes after this
                 return Connection(self)
 
-            return await loop.create_server(
+            return await listen(
                 accept,
                 host,
                 port,
@@ -159,7 +172,9 @@ class RemotingServer:
         while True:
             await asyncio.sleep(self.limits.idle_sweep_s)
             now = self.loop.time()
+            pace = Pace(CLOSED_A_TURN)
             for connection in self.connections:
+                await pace.step()
                 quiet = now - connection.idle_since()
                 if quiet > self.limits.idle_close_s:
                     self.stats.closed_idle += 1
@@ -171,8 +186,10 @@ class RemotingServer:
         """Stop listening, let the last answers go out (up to `close_grace_s`), close every connection."""
         while self._listeners:
             self._listeners.pop().close()
+        pace = Pace(CLOSED_A_TURN)
         for connection in self.connections:
             connection.close()
+            await pace.step()
         try:
             async with asyncio.timeout(self.limits.close_grace_s):
                 await self._empty.wait()
@@ -181,6 +198,26 @@ class RemotingServer:
                 connection.abort()
 
     # --- for Connection -------------------------------------------------------------------------------
+
+    def in_time(self) -> bool:
+        """Whether this turn of the loop may take another request."""
+        now = self.loop.time()
+        if self._turn_ends is None:
+            self._turn_ends = now + TURN_S
+            self.loop.call_soon(self._next_turn)  # runs before the reads of that turn
+        return now < self._turn_ends
+
+    def wait_for_turn(self, connection: Connection) -> None:
+        """It has something to go on with (`Connection.go_on`), behind those that wait already."""
+        self.stats.late += 1
+        self._late.append(connection)
+
+    def _next_turn(self) -> None:
+        self._turn_ends = None
+        for _ in range(len(self._late)):
+            if not self.in_time():
+                break
+            self._late.popleft().go_on()
 
     def dispatch(self, connection: Connection, request: Request) -> None:
         """Hand a request to its handler; what that raises becomes the answer (safety.md S29)."""

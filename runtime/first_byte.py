@@ -10,6 +10,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from dledger.runtime.turns import ACCEPTED, BACKLOG
+
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS record that begins a handshake; no frame of the remoting protocol begins so, as it
 would have more than 352 MiB."""
@@ -20,7 +22,6 @@ MAX_UNDECIDED = 1000
 """Connections that have said nothing yet. One more, and the oldest goes on without TLS at once."""
 MAX_HANDSHAKES = 256
 """Handshakes under way, each up to 2 ms of CPU; one more is closed."""
-BACKLOG = 512
 ACCEPT_PAUSE_S = 1.0
 """While the system has no descriptor or memory for another connection: it would say so without end."""
 
@@ -111,7 +112,7 @@ class FirstByteListener:
 
     def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTED):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dledger.runtime.gc_pauses import Pauses
+from dledger.runtime.turns import turn_loop_factory
 
 WANTED_FILES = 8192
 """Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""
@@ -160,10 +161,10 @@ def raise_file_limit() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else asyncio's own."""
+    """uvloop's where it is installed, else asyncio's with short turns."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:
-        return None
+        return turn_loop_factory()
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory

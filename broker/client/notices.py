@@ -40,9 +40,9 @@ class Notices:
         self._told[name] = None
         loop.call_later(GAP_S, self._gap_over, name)
         self._due.append(name)
-        if not self._running:
+        if not self._running:  # not here: many may change in this turn
             self._running = True
-            self._turn()
+            loop.call_soon(self._turn)
 
     def _gap_over(self, name: str) -> None:
         del self._told[name]

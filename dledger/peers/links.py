@@ -24,6 +24,7 @@ from dledger.peers.wire import (
     frame_size,
 )
 from dledger.runtime.tls import certificate_names
+from dledger.runtime.turns import favour
 
 DEAD_LINK_MS = 3000
 """Unacknowledged or silent for this long, a connection is dead."""
@@ -223,6 +224,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host = str(name[0]) if name else "?"
         self.names = certificate_names(transport.get_extra_info("peercert"))
         set_no_delay(transport)
+        favour(transport)
         if self._on_made is not None:
             self._on_made(self)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
+from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from remoting_kit import pair, read_frame, run, until
@@ -14,7 +17,7 @@ from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import encode_request, encode_response_json
 from dledger.remoting.headers import TopicHeader
-from dledger.remoting.server import Connection, RemotingServer, ServerLimits
+from dledger.remoting.server import TURN_S, Connection, RemotingServer, ServerLimits
 from dledger.runtime.env import production_env
 
 ECHO, LATER, FAIL, REFUSE, TYPED, SILENT = 1, 2, 3, 4, 5, 6
@@ -446,3 +449,118 @@ def test_errors_of_one_cause_are_logged_once_and_counted() -> None:
             assert p.server.stats.errors == {cause: 12}
 
     run(main())
+
+
+class Slow:
+    """A handler of 1 ms, and in which turn of the loop each request reached it."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.seen: list[tuple[int, int, int]] = []
+        """(turn, connection, opaque)"""
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        self.seen.append((self.turn, connection.serial, request.opaque))
+        until_s = time.monotonic() + 0.001
+        while time.monotonic() < until_s:
+            pass
+        connection.respond(request, 0)
+
+    async def count(self, requests: int) -> None:
+        """Turns, until so many have come."""
+        while len(self.seen) < requests:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    @property
+    def most(self) -> int:
+        """Requests in one turn."""
+        return max(Counter(turn for turn, _, _ in self.seen).values())
+
+
+@pytest.mark.parametrize(("connections", "each"), [(1, 40), (40, 1), (8, 8)])
+def test_a_turn_of_the_loop_handles_requests_for_a_few_milliseconds(connections: int, each: int) -> None:
+    async def test() -> None:
+        slow = Slow()
+        async with pair({ECHO: slow.handle}) as here:
+            streams = [await raw(here.address) for _ in range(connections)]
+            await until(lambda: len(here.server.connections) == connections)
+            for _, writer in streams:
+                writer.write(b"".join(encode_request(ECHO, n, None, 0) for n in range(each)))
+            await slow.count(connections * each)
+            assert slow.most <= TURN_S / 0.001 + 1
+            assert here.server.stats.late > 0
+            for serial in {serial for _, serial, _ in slow.seen}:
+                assert [n for _, one, n in slow.seen if one == serial] == list(range(each))
+            for reader, writer in streams:
+                assert [(await read_frame(reader)).opaque for _ in range(each)] == list(range(each))
+                writer.close()
+
+    run(test())
+
+
+def test_connections_that_wait_for_a_turn_take_turns() -> None:
+    async def test() -> None:
+        slow = Slow()
+        async with pair({ECHO: slow.handle}) as here:
+            _, greedy = await raw(here.address)
+            reader, modest = await raw(here.address)
+            greedy.write(b"".join(encode_request(ECHO, n, None, 0) for n in range(60)))
+            await slow.count(1)
+            modest.write(encode_request(ECHO, 7, None, 0))
+            await slow.count(60)
+            place = [serial for _, serial, _ in slow.seen].index(2)
+            assert place < 40, "it did not wait for all requests of the other one"
+            assert (await read_frame(reader)).opaque == 7
+            greedy.close()
+            modest.close()
+
+    run(test())
+
+
+def test_what_comes_while_a_read_waits_for_its_turn_does_not_spoil_it() -> None:
+    """Not every transport stops at once when it is told to pause."""
+
+    async def test() -> None:
+        handlers = Handlers()
+        async with pair(handlers.table) as here:
+            server = here.server
+            connection = Connection(server)
+            connection.connection_made(Mock(get_extra_info=lambda name: None, is_closing=lambda: False))
+
+            def read(data: bytes) -> None:
+                connection.get_buffer(0)[: len(data)] = data
+                connection.buffer_updated(len(data))
+
+            while server.in_time():
+                await hold()
+            frames = [encode_request(ECHO, number, None, 0) for number in range(5)]
+            read(frames[0] + frames[1][:7])
+            read(frames[1][7:] + frames[2])
+            read(frames[3][:3])
+            read(frames[3][3:] + frames[4])
+            assert handlers.seen == []
+            await until(lambda: len(handlers.seen) == 5)
+            assert handlers.seen == [0, 1, 2, 3, 4]
+            connection.connection_lost(None)
+
+    async def hold() -> None:
+        """Use the time of this turn up, without an end of the turn."""
+        time.sleep(0.006)  # noqa: ASYNC251
+
+    run(test())
+
+
+def test_a_bad_frame_behind_requests_that_wait_closes_the_connection_after_them() -> None:
+    async def test() -> None:
+        slow = Slow()
+        async with pair({ECHO: slow.handle}) as here:
+            reader, writer = await raw(here.address)
+            frames = [encode_request(ECHO, number, None, 0) for number in range(12)]
+            writer.write(b"".join(frames) + b"\xff" * 64)
+            for number in range(12):
+                assert (await read_frame(reader)).opaque == number
+            assert await closed(reader)
+            writer.close()
+
+    run(test())
