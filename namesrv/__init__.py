@@ -5,6 +5,7 @@ other. Routes live in memory only and come from the brokers; the key-value table
 
 * `config`   NamesrvConfig
 * `routes`   the route tables; pure, time is an argument
+* `changes`  changes of them, one after the other and in pieces
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
 * `shell`    the outer shell: `dledger namesrv`

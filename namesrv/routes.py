@@ -13,11 +13,14 @@ registration says which topics there are. Rules:
 * A registration ends when its connection closes, when it is withdrawn, or when nothing was heard for its
   time-out. A displaced or late event of an old owner never removes the new one.
 * The topics of a group stay while any node of it is there.
+
+What changes many topics is a generator, which stops after each `PIECE` of them; what is asked for meanwhile
+is answered from what there is. No other change may begin before it is over (`namesrv.changes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dledger.remoting.bodies import (
@@ -44,6 +47,8 @@ MAX_BROKER_NAMES = 10_000
 """Broker groups: a new name above is refused."""
 MAX_TOPICS = 1_000_000
 """Topics: a registration that brings more is refused."""
+PIECE = 1000
+"""Topics that are changed in one piece: a millisecond or two."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class Routes:
         enable_acting_master: bool = False,
         whole_table: bool = False,
         zone: str | None = None,
-    ) -> Registered:
+    ) -> Generator[None, None, Registered]:
         """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed.
         `whole_table`: topics that are not named are the group's no more. (Apache's brokers tell changes
         alone.)"""
@@ -137,7 +142,7 @@ class Routes:
         known = self._live.get(identity.address)
         if known is not None and known.identity != identity:
             if known.identity.name != identity.name:
-                self._remove(known)
+                yield from self._remove(known)
             else:  # another role: its group stays, even if it is the only node
                 del self._groups[identity.name].addresses[known.identity.id]
                 self.revision += 1
@@ -158,10 +163,10 @@ class Routes:
             self.revision += 1
         first = known is None
         if identity.id == MASTER_ID and (known is None or known.data_version != version):
-            self._apply_topics(identity.name, group, registration.topics)
+            yield from self._apply_topics(identity.name, group, registration.topics)
             if whole_table:
-                for topic in group.topics.keys() - registration.topics.keys():
-                    self._drop_topic(identity.name, group, topic)
+                gone = group.topics.keys() - registration.topics.keys()
+                yield from self._drop_topics(identity.name, group, gone)
         # A first registration with a single topic may be an increment from a broker that thinks we know the
         # rest: its version is not believed, so that 322 asks for the full table. (Apache refuses it.)
         partial = first and len(registration.topics) == 1
@@ -230,8 +235,12 @@ class Routes:
                 behind += 1
         return against > behind
 
-    def _apply_topics(self, name: str, group: Group, topics: Mapping[str, TopicConfig]) -> None:
-        for topic, config in topics.items():
+    def _apply_topics(
+        self, name: str, group: Group, topics: Mapping[str, TopicConfig]
+    ) -> Generator[None, None, None]:
+        for count, (topic, config) in enumerate(topics.items(), 1):
+            if count % PIECE == 0:
+                yield
             data = QueueData(
                 name, config.readQueueNums, config.writeQueueNums, config.perm, config.topicSysFlag
             )
@@ -247,12 +256,12 @@ class Routes:
         master = self._live.get(group.addresses.get(MASTER_ID, ""))
         return Registered(master.identity.address, master.ha_address) if master is not None else Registered()
 
-    def unregister(self, identity: BrokerIdentity) -> bool:
+    def unregister(self, identity: BrokerIdentity) -> Generator[None, None, bool]:
         """Withdraw a registration; False when the address holds that id no more."""
         known = self._live.get(identity.address)
         if known is None or known.identity.name != identity.name or known.identity.id != identity.id:
             return False
-        self._remove(known)
+        yield from self._remove(known)
         return True
 
     def heartbeat(self, now: float, address: str, timeout_s: float | None = None) -> bool:
@@ -265,21 +274,21 @@ class Routes:
             known.timeout_s = timeout_s
         return True
 
-    def channel_closed(self, channel: int) -> list[BrokerIdentity]:
+    def channel_closed(self, channel: int) -> Generator[None, None, list[BrokerIdentity]]:
         """Remove what registered last over this connection."""
         gone = [broker for broker in self._live.values() if broker.channel == channel]
         for broker in gone:
-            self._remove(broker)
+            yield from self._remove(broker)
         return [broker.identity for broker in gone]
 
-    def expire(self, now: float) -> list[LiveBroker]:
+    def expire(self, now: float) -> Generator[None, None, list[LiveBroker]]:
         """Remove what has been silent for longer than its time-out."""
         gone = [broker for broker in self._live.values() if broker.last_seen + broker.timeout_s < now]
         for broker in gone:
-            self._remove(broker)
+            yield from self._remove(broker)
         return gone
 
-    def _remove(self, broker: LiveBroker) -> None:
+    def _remove(self, broker: LiveBroker) -> Generator[None, None, None]:
         identity = broker.identity
         self.revision += 1
         self._forget(identity.name, identity.address)
@@ -289,8 +298,7 @@ class Routes:
         if group.addresses.get(identity.id) == identity.address:
             del group.addresses[identity.id]
         if not group.addresses:
-            for topic in list(group.topics):
-                self._drop_topic(identity.name, group, topic)
+            yield from self._drop_topics(identity.name, group, group.topics)
             del self._groups[identity.name]
 
     def _forget(self, name: str, address: str) -> None:
@@ -299,6 +307,12 @@ class Routes:
         claim = self.terms.get(name)
         if claim is not None and claim.address == address:
             del self.terms[name]
+
+    def _drop_topics(self, name: str, group: Group, topics: Iterable[str]) -> Generator[None, None, None]:
+        for count, topic in enumerate(list(topics), 1):
+            if count % PIECE == 0:
+                yield
+            self._drop_topic(name, group, topic)
 
     def _drop_topic(self, name: str, group: Group, topic: str) -> None:
         del group.topics[topic]
@@ -315,19 +329,21 @@ class Routes:
 
     # --- topics ---------------------------------------------------------------------------------------
 
-    def add_write_perm(self, name: str) -> int:
+    def add_write_perm(self, name: str) -> Generator[None, None, int]:
         """Let a group be written to again (327); the number of topics."""
         return self._change_perm(name, PERM_READ | PERM_WRITE, 0)
 
-    def wipe_write_perm(self, name: str) -> int:
+    def wipe_write_perm(self, name: str) -> Generator[None, None, int]:
         """Stop producers from using a group (205), until its topics change; the number of topics."""
         return self._change_perm(name, 0, PERM_WRITE)
 
-    def _change_perm(self, name: str, add: int, remove: int) -> int:
+    def _change_perm(self, name: str, add: int, remove: int) -> Generator[None, None, int]:
         group = self._groups.get(name)
         if group is None:
             return 0
-        for topic, data in list(group.topics.items()):
+        for count, (topic, data) in enumerate(list(group.topics.items()), 1):
+            if count % PIECE == 0:
+                yield
             perm = (data.perm | add) & ~remove
             changed = QueueData(name, data.readQueueNums, data.writeQueueNums, perm, data.topicSysFlag)
             self._set_topic(name, group, topic, changed)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from dledger.namesrv.changes import Change, Changes
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.kv import ORDER_TOPICS, KvTable
 from dledger.namesrv.replicated_kv import ReplicatedKv
@@ -29,7 +31,7 @@ from dledger.remoting.headers import (
     TopicHeader,
 )
 from dledger.remoting.limits import MAX_FRAME_SIZE
-from dledger.remoting.registration import KnownTopics, decode_data_version, decode_registration
+from dledger.remoting.registration import KnownTopics, decode_data_version, registration_in_pieces
 from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
@@ -60,6 +62,7 @@ class NameServer:
     def __init__(self, env: Env, config: NamesrvConfig, source: SettingsSource | None = None) -> None:
         self.settings: LiveSettings[NamesrvConfig] = LiveSettings(env, SETTINGS, config, source)
         self.routes: Routes = Routes()
+        self._changes = Changes()
         self.kv: ReplicatedKv | KvTable = (
             ReplicatedKv(env, config.kv_path, config.kv) if config.kv.peers else KvTable(env, config.kv_path)
         )
@@ -82,8 +85,8 @@ class NameServer:
 
     def _handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.REGISTER_BROKER: self._register,
-            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.REGISTER_BROKER: self._changes.handler(self._register),
+            RequestCode.UNREGISTER_BROKER: self._changes.handler(self._unregister),
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -92,10 +95,10 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._changes.handler(self._delete_topic),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._changes.handler(self._register_topic),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._changes.handler(self._wipe_write_perm),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._changes.handler(self._add_write_perm),
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
@@ -115,16 +118,16 @@ class NameServer:
 
     # --- brokers --------------------------------------------------------------------------------------
 
-    def _register(self, connection: Connection, request: Request) -> None:
+    def _register(self, connection: Connection, request: Request) -> Change:
         header = request.header(RegisterBrokerHeader)
         known = self._forget(header.brokerName) or KnownTopics()
-        registration = decode_registration(
+        registration = yield from registration_in_pieces(
             request.body, compressed=header.compressed, crc=header.bodyCrc32, known=known
         )
         identity = BrokerIdentity(header.clusterName, header.brokerName, header.brokerId, header.brokerAddr)
         timeout_ms = header.heartbeatTimeoutMillis
         revision = self.routes.revision
-        result = self.routes.register(
+        result = yield from self.routes.register(
             self.server.loop.time(),
             identity,
             registration,
@@ -170,10 +173,10 @@ class NameServer:
         while self._known_bytes > MAX_KNOWN_BYTES:
             self._forget(next(iter(self._known)))
 
-    def _unregister(self, connection: Connection, request: Request) -> None:
+    def _unregister(self, connection: Connection, request: Request) -> Change:
         header = request.header(BrokerIdentityHeader)
         identity = _identity(header)
-        if self.routes.unregister(identity):
+        if (yield from self.routes.unregister(identity)):
             self._log.info("broker unregistered", broker=identity.name, address=identity.address)
         connection.respond(request, ResponseCode.SUCCESS)
 
@@ -198,15 +201,15 @@ class NameServer:
             body=b"" if ours is None else ours.encode(),
         )
 
-    def _wipe_write_perm(self, connection: Connection, request: Request) -> None:
+    def _wipe_write_perm(self, connection: Connection, request: Request) -> Change:
         name = request.header(BrokerNameHeader).brokerName
-        count = self.routes.wipe_write_perm(name)
+        count = yield from self.routes.wipe_write_perm(name)
         self._log.info("write permission wiped", broker=name, topics=count, peer=connection.peer)
         connection.respond(request, ResponseCode.SUCCESS, ext={"wipeTopicCount": str(count)})
 
-    def _add_write_perm(self, connection: Connection, request: Request) -> None:
+    def _add_write_perm(self, connection: Connection, request: Request) -> Change:
         name = request.header(BrokerNameHeader).brokerName
-        count = self.routes.add_write_perm(name)
+        count = yield from self.routes.add_write_perm(name)
         self._log.info("write permission added", broker=name, topics=count, peer=connection.peer)
         connection.respond(request, ResponseCode.SUCCESS, ext={"addTopicCount": str(count)})
 
@@ -263,17 +266,19 @@ class NameServer:
             request, ResponseCode.SUCCESS, body=TopicList(*self.routes.system_topics()).encode()
         )
 
-    def _delete_topic(self, connection: Connection, request: Request) -> None:
+    def _delete_topic(self, connection: Connection, request: Request) -> Change:
         header = request.header(DeleteTopicInNamesrvHeader)
         if self.routes.delete_topic(header.topic, header.clusterName or None):
             self._log.info("topic deleted", topic=header.topic, cluster=header.clusterName)
         connection.respond(request, ResponseCode.SUCCESS)
+        yield from ()
 
-    def _register_topic(self, connection: Connection, request: Request) -> None:
+    def _register_topic(self, connection: Connection, request: Request) -> Change:
         topic = request.header(TopicHeader).topic
         route = decode_body(request.body, TopicRoute, "route")
         self.routes.register_topic(topic, route.queueDatas)
         connection.respond(request, ResponseCode.SUCCESS)
+        yield from ()
 
     # --- key-value table ------------------------------------------------------------------------------
 
@@ -310,7 +315,10 @@ class NameServer:
     # --- life -----------------------------------------------------------------------------------------
 
     def _connection_closed(self, connection: Connection) -> None:
-        for identity in self.routes.channel_closed(connection.serial):
+        self._changes.event(partial(self._channel_closed, connection.serial))
+
+    def _channel_closed(self, channel: int) -> Change:
+        for identity in (yield from self.routes.channel_closed(channel)):
             self._log.warning(
                 "broker gone: connection closed",
                 broker=identity.name,
@@ -322,17 +330,20 @@ class NameServer:
         """Remove brokers that went silent, until cancelled; their connections are closed."""
         while True:
             await asyncio.sleep(self.settings.now.scan_interval_ms / 1000)
-            for broker in self.routes.expire(self.server.loop.time()):
-                self._log.warning(
-                    "broker gone: silent",
-                    broker=broker.identity.name,
-                    id=broker.identity.id,
-                    address=broker.identity.address,
-                    timeout_s=broker.timeout_s,
-                )
-                for connection in self.server.connections:
-                    if connection.serial == broker.channel:
-                        connection.close()
+            self._changes.event(self._remove_silent)
+
+    def _remove_silent(self) -> Change:
+        for broker in (yield from self.routes.expire(self.server.loop.time())):
+            self._log.warning(
+                "broker gone: silent",
+                broker=broker.identity.name,
+                id=broker.identity.id,
+                address=broker.identity.address,
+                timeout_s=broker.timeout_s,
+            )
+            for connection in self.server.connections:
+                if connection.serial == broker.channel:
+                    connection.close()
 
 
 def _identity(header: BrokerIdentityHeader) -> BrokerIdentity:

@@ -68,7 +68,7 @@ def convert_body(value: object, type_: type[T], what: str = "body") -> T:
 # --- routes -------------------------------------------------------------------------------------------
 
 
-class QueueData(Body):
+class QueueData(Body, gc=False):
     """Queues of a topic on one broker group. perm: 4 read, 2 write, 1 inherit."""
 
     brokerName: str

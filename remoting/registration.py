@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -27,17 +27,21 @@ from dledger.remoting.commands import DECODE_ERRORS
 from dledger.remoting.errors import BadBody
 from dledger.remoting.fastjson import dumps, dumps_plain, loads, without_nulls
 from dledger.remoting.limits import MAX_FRAME_SIZE
+from dledger.runtime.cooperative import at_once
 
 CRC_MASK = 0x7FFFFFFF
 MAX_DECOMPRESSED = 4 * MAX_FRAME_SIZE
 """Bytes of a compressed body when unpacked; more is refused."""
+
+UNPACKED_AT_ONCE = 256 * 1024
+"""Bytes of it in one piece."""
 
 SINGLE_TAG = "SINGLE_TAG"
 _LENGTH = struct.Struct(">i")
 _FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
 
 
-class TopicConfig(Body):
+class TopicConfig(Body, gc=False):
     """Settings of a topic on one broker group. attributes without "+"/"-" signs."""
 
     topicName: str
@@ -85,37 +89,85 @@ TOPIC_OBJECTS = 600
 """Bytes of memory that a decoded topic takes, besides those that it came as (measured: 540)."""
 
 
+PIECE_BYTES = 64 * 1024
+"""Of a table of topics that are decoded in one piece: some 300 topics, half a millisecond."""
+PIECE_LINES = 300
+"""Topics of the compressed form, the same."""
+CUTS = 8
+"""Places where a piece may end that are tried before the table is taken whole."""
+
+
 class KnownTopics:
     """A table as it came and as it was decoded: of the next one only what differs is decoded.
 
     All nodes of a group send the same table, and mostly the one of last time but for a topic: of 50,000
-    topics, decoding takes 70 ms, finding what differs 25, that nothing does 6.
+    topics, decoding takes 70 ms, finding what differs 25.
     """
 
     def __init__(self) -> None:
-        self._raw = msgspec.Raw(b"{}")
+        self._bytes = 0
         self._entries: dict[str, msgspec.Raw] = {}
         self._topics: dict[str, TopicConfig] = {}
 
     @property
     def size(self) -> int:
         """Bytes of memory, roughly."""
-        return len(memoryview(self._raw)) + TOPIC_OBJECTS * len(self._topics)
+        return self._bytes + TOPIC_OBJECTS * len(self._topics)
 
-    def read(self, raw: msgspec.Raw) -> dict[str, TopicConfig]:
-        """The topics of this topicConfigTable, not to be changed; an error of DECODE_ERRORS."""
-        if raw != self._raw:
-            raw = raw.copy()  # a view would keep the whole body, which may hold much else
-            known, topics = self._entries, self._topics
-            entries = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-            self._topics = {
-                name: topics[name]
-                if known.get(name) == entry
-                else msgspec.json.decode(entry, type=TopicConfig, strict=False)
-                for name, entry in entries.items()
-            }
-            self._raw, self._entries = raw, entries
+    def read(self, raw: msgspec.Raw) -> Generator[None, None, dict[str, TopicConfig]]:
+        """The topics of this topicConfigTable, not to be changed; an error of DECODE_ERRORS. In pieces."""
+        known, topics = self._entries, self._topics
+        new: dict[str, msgspec.Raw] = {}
+        decoded: dict[str, TopicConfig] = {}
+        kept = 0
+        for at, entries in enumerate(_entries(raw)):
+            if at:
+                yield
+            new |= entries
+            for name, entry in entries.items():
+                if known.get(name) == entry:
+                    decoded[name] = topics[name]
+                    kept += 1
+                else:
+                    decoded[name] = msgspec.json.decode(entry, type=TopicConfig, strict=False)
+        if not kept == len(decoded) == len(topics):
+            self._bytes, self._entries, self._topics = len(memoryview(raw)), new, decoded
         return self._topics
+
+
+def _entries(raw: msgspec.Raw) -> Iterator[dict[str, msgspec.Raw]]:
+    """The members of a JSON object, a piece of it after the other: of 10 MB all at once take 10 to 17 ms."""
+    table = memoryview(raw)
+    at, end = 1, len(table) - 1
+    if len(table) <= PIECE_BYTES or table[0] != ord("{"):
+        yield _members(table)
+        return
+    while end - at > PIECE_BYTES:
+        entries, size = _piece(bytes(table[at : at + PIECE_BYTES]))
+        if entries is None:
+            break
+        yield entries
+        at += size
+    yield _members(b"".join((b"{", table[at:end], b"}")))
+
+
+def _members(text: bytes | memoryview) -> dict[str, msgspec.Raw]:
+    return msgspec.json.decode(bytes(text), type=dict[str, msgspec.Raw])
+
+
+def _piece(text: bytes) -> tuple[dict[str, msgspec.Raw] | None, int]:
+    """As many members as are whole, and the bytes that they take with the comma behind them. A member ends at
+    `},"`, which may also lie within one, or at the end of a string: but then what is before it is no JSON."""
+    cut = len(text)
+    for _ in range(CUTS):
+        cut = text.rfind(b'},"', 0, cut)
+        if cut < 0:
+            break
+        try:
+            return _members(b"{%b}}" % text[:cut]), cut + 2
+        except DECODE_ERRORS:
+            continue
+    return None, 0
 
 
 class Registration(msgspec.Struct):
@@ -192,16 +244,27 @@ def decode_registration(
 
     `known`: of the same broker name, to decode less.
     """
+    return at_once(registration_in_pieces(body, compressed=compressed, crc=crc, known=known))
+
+
+def registration_in_pieces(
+    body: bytes, *, compressed: bool = False, crc: int = 0, known: KnownTopics | None = None
+) -> Generator[None, None, Registration]:
+    """The same as a generator, which stops after pieces of a millisecond at most. Only a body that is not as
+    strict JSON is, or with other white space than RocketMQ's, is taken in one."""
     if crc and body_crc(body) != crc:
         raise BadBody("crc32 not match")
     if not body:
         return Registration({}, DataVersion())
     if compressed:
-        return _decode_lines(_decompress(body))
+        data = yield from _decompress(body)
+        return (yield from _decode_lines(data))
     try:
         plain = msgspec.json.decode(body, type=_RegisterBrokerBody, strict=False)
         table = plain.topicConfigSerializeWrapper
-        topics = (known or KnownTopics()).read(table.topicConfigTable)
+        if len(body) > PIECE_BYTES:
+            yield
+        topics = yield from (known or KnownTopics()).read(table.topicConfigTable)
     except DECODE_ERRORS:
         return _decode_json(body)
     return Registration(topics, table.dataVersion, plain.filterServerList)
@@ -290,7 +353,7 @@ def _sized(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _decode_lines(data: bytes) -> Registration:
+def _decode_lines(data: bytearray) -> Generator[None, None, Registration]:
     at = 0
 
     def number() -> int:
@@ -309,11 +372,13 @@ def _decode_lines(data: bytes) -> Registration:
         if at + size > len(data):
             raise BadBody("the compressed registration is cut off")
         at += size
-        return data[at - size : at]
+        return bytes(data[at - size : at])
 
     version = _data_version(loads(piece()))
     topics: dict[str, TopicConfig] = {}
-    for _ in range(number()):
+    for count in range(1, number() + 1):
+        if count % PIECE_LINES == 0:
+            yield
         try:
             config = decode_topic_line(piece().decode())
         except UnicodeDecodeError as error:
@@ -323,14 +388,20 @@ def _decode_lines(data: bytes) -> Registration:
     return Registration(topics, version, servers)  # static topic mappings behind it are not used
 
 
-def _decompress(body: bytes) -> bytes:
+def _decompress(body: bytes) -> Generator[None, None, bytearray]:
     unpacker = zlib.decompressobj()
+    data = bytearray()
+    rest = body
     try:
-        data = unpacker.decompress(body, MAX_DECOMPRESSED)
+        while not unpacker.eof and (piece := unpacker.decompress(rest, UNPACKED_AT_ONCE)):
+            data += piece
+            rest = unpacker.unconsumed_tail
+            if len(data) > MAX_DECOMPRESSED:
+                raise BadBody(f"the registration is larger than {MAX_DECOMPRESSED} bytes when unpacked")
+            if len(piece) == UNPACKED_AT_ONCE:
+                yield
     except zlib.error as error:
         raise BadBody(f"the compressed registration cannot be unpacked: {error}") from error
-    if unpacker.unconsumed_tail:
-        raise BadBody(f"the registration is larger than {MAX_DECOMPRESSED} bytes when unpacked")
     if not unpacker.eof:
         raise BadBody("the compressed registration is cut off")
     return data

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PAUSE_BYTES = 16 * 1024
 """After so many others run; also after an empty piece, which says that it took as long."""
@@ -24,6 +27,16 @@ class Pace:
         if self._steps >= self._every:
             self._steps = 0
             await asyncio.sleep(PAUSE_S)
+
+
+def at_once(work: Generator[None, None, T]) -> T:
+    """The result of work that comes in pieces, all of it now."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 async def gathered(pieces: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from dledger.namesrv.routes import SETTLED_S, BrokerIdentity, Registered, Routes
 from dledger.remoting.bodies import QueueData
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.registration import DataVersion, Registration, TopicConfig
+from dledger.runtime.cooperative import at_once
 
 STRANGER = "192.0.2.9:10911"
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -45,14 +46,16 @@ class World:
         registration = Registration(
             table(*(topics or ("T", "U")), queues=queues), DataVersion(term, counter, 0)
         )
-        return self.routes.register(
-            self.now,
-            BrokerIdentity(cluster, name, id_, address),
-            registration,
-            channel=channel,
-            ha_address=f"ha-{address}",
-            timeout_s=timeout_s,
-            whole_table=whole,
+        return at_once(
+            self.routes.register(
+                self.now,
+                BrokerIdentity(cluster, name, id_, address),
+                registration,
+                channel=channel,
+                ha_address=f"ha-{address}",
+                timeout_s=timeout_s,
+                whole_table=whole,
+            )
         )
 
     def addresses(self, topic: str = "T") -> dict[int, str]:
@@ -151,12 +154,12 @@ def test_a_term_ends_with_the_registration_that_brought_it(end: str) -> None:
     with pytest.raises(RemotingError, match="register broker failed"):
         world.register(A, 0, term=4)
     if end == "closed":
-        world.routes.channel_closed(7)
+        at_once(world.routes.channel_closed(7))
     elif end == "withdrawn":
-        world.routes.unregister(BrokerIdentity("c", "broker-a", 0, STRANGER))
+        at_once(world.routes.unregister(BrokerIdentity("c", "broker-a", 0, STRANGER)))
     else:
         world.now += 121
-        world.routes.expire(world.now)
+        at_once(world.routes.expire(world.now))
     world.register(A, 0, term=4)
     assert world.addresses() == {0: A} and not world.routes.terms.keys() - {"broker-a"}
 
@@ -222,11 +225,11 @@ def test_late_events_of_a_displaced_master_do_not_touch_the_new_one() -> None:
     world = World()
     world.register(A, 0, term=1, channel=1)
     world.register(B, 0, term=2, channel=2)
-    assert world.routes.channel_closed(1) == []
-    assert not world.routes.unregister(BrokerIdentity("c", "broker-a", 0, A))
+    assert at_once(world.routes.channel_closed(1)) == []
+    assert not at_once(world.routes.unregister(BrokerIdentity("c", "broker-a", 0, A)))
     world.now = 1000.0
     world.routes.heartbeat(world.now, B)
-    assert world.routes.expire(world.now) == []
+    assert at_once(world.routes.expire(world.now)) == []
     assert world.addresses() == {0: B}
 
 
@@ -234,9 +237,9 @@ def test_an_old_connection_that_closes_late_does_not_remove_a_newer_registration
     world = World()
     world.register(A, 0, channel=1)
     world.register(A, 0, channel=2)
-    assert world.routes.channel_closed(1) == []
+    assert at_once(world.routes.channel_closed(1)) == []
     assert world.addresses() == {0: A}
-    assert [identity.address for identity in world.routes.channel_closed(2)] == [A]
+    assert [identity.address for identity in at_once(world.routes.channel_closed(2))] == [A]
     assert world.addresses() == {}
 
 
@@ -244,9 +247,9 @@ def test_topics_stay_while_any_node_is_there() -> None:
     world = World()
     world.register(A, 0, channel=1)
     world.register(B, 2, channel=2)
-    world.routes.channel_closed(1)
+    at_once(world.routes.channel_closed(1))
     assert world.addresses() == {2: B}
-    world.routes.channel_closed(2)
+    at_once(world.routes.channel_closed(2))
     assert world.routes.topics() == []
     assert world.routes.cluster_info().brokerAddrTable == {}
 
@@ -255,26 +258,26 @@ def test_a_silent_broker_expires_after_its_own_time_out() -> None:
     world = World()
     world.register(A, 0, timeout_s=10.0)
     world.register(B, 2)
-    assert world.routes.expire(10.0) == []
-    assert [broker.identity.address for broker in world.routes.expire(10.1)] == [A]
-    assert world.routes.expire(120.0) == []
-    assert [broker.identity.address for broker in world.routes.expire(120.1)] == [B]
+    assert at_once(world.routes.expire(10.0)) == []
+    assert [broker.identity.address for broker in at_once(world.routes.expire(10.1))] == [A]
+    assert at_once(world.routes.expire(120.0)) == []
+    assert [broker.identity.address for broker in at_once(world.routes.expire(120.1))] == [B]
 
 
 def test_a_heartbeat_keeps_a_registration_and_may_change_its_time_out() -> None:
     world = World()
     world.register(A, 0, timeout_s=10.0)
     assert world.routes.heartbeat(9.0, A, 5.0)
-    assert world.routes.expire(14.0) == []
-    assert len(world.routes.expire(14.1)) == 1
+    assert at_once(world.routes.expire(14.0)) == []
+    assert len(at_once(world.routes.expire(14.1))) == 1
     assert not world.routes.heartbeat(15.0, A)
 
 
 def test_unregistering_removes_the_node() -> None:
     world = World()
     world.register(A, 0)
-    assert not world.routes.unregister(BrokerIdentity("c", "broker-a", 1, A))
-    assert world.routes.unregister(BrokerIdentity("c", "broker-a", 0, A))
+    assert not at_once(world.routes.unregister(BrokerIdentity("c", "broker-a", 1, A)))
+    assert at_once(world.routes.unregister(BrokerIdentity("c", "broker-a", 0, A)))
     assert world.routes.route("T") is None
 
 
@@ -320,11 +323,11 @@ def test_write_permission_is_wiped_and_given_back() -> None:
         assert route is not None
         return route.queueDatas[0].perm
 
-    assert world.routes.wipe_write_perm("broker-a") == 2
+    assert at_once(world.routes.wipe_write_perm("broker-a")) == 2
     assert perm() == 4
-    assert world.routes.add_write_perm("broker-a") == 2
+    assert at_once(world.routes.add_write_perm("broker-a")) == 2
     assert perm() == 6
-    assert world.routes.wipe_write_perm("nobody") == 0
+    assert at_once(world.routes.wipe_write_perm("nobody")) == 0
 
 
 def test_a_topic_is_deleted_in_one_cluster_or_everywhere() -> None:
@@ -349,7 +352,7 @@ def test_filter_servers_are_in_the_route() -> None:
     world = World()
     identity = BrokerIdentity("c", "broker-a", 0, A)
     registration = Registration(table("T", "U"), DataVersion(), ["f:1"])
-    world.routes.register(0.0, identity, registration, channel=1)
+    at_once(world.routes.register(0.0, identity, registration, channel=1))
     route = world.routes.route("T")
     assert route is not None
     assert route.filterServerTable == {A: ["f:1"]}
@@ -402,16 +405,16 @@ class RoutesMachine(RuleBasedStateMachine):
 
     @rule(channel=CHANNELS)
     def close(self, channel: int) -> None:
-        self.world.routes.channel_closed(channel)
+        at_once(self.world.routes.channel_closed(channel))
 
     @rule(address=NODES, id_=st.integers(0, 3), name=NAMES)
     def unregister(self, address: str, id_: int, name: str) -> None:
-        self.world.routes.unregister(BrokerIdentity("c", name, id_, address))
+        at_once(self.world.routes.unregister(BrokerIdentity("c", name, id_, address)))
 
     @rule(step=st.floats(0, 200))
     def wait(self, step: float) -> None:
         self.world.now += step
-        self.world.routes.expire(self.world.now)
+        at_once(self.world.routes.expire(self.world.now))
 
     @rule(topic=st.sampled_from(["T", "only-broker-a"]))
     def delete(self, topic: str) -> None:

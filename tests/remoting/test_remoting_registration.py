@@ -7,6 +7,7 @@ import json
 import struct
 import sys
 import zlib
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,55 @@ def test_what_is_known_of_a_table_changes_nothing_but_the_work(registrations: li
         body = encode_registration(registration)
         for _ in range(2):
             assert decode_registration(body, known=known) == registration
+
+
+AWKWARD = st.text(st.sampled_from(list('{}[],:"\\ax+')), max_size=12)
+"""Texts that look like ends of a topic."""
+MANY = st.lists(
+    st.builds(
+        TopicConfig,
+        st.one_of(AWKWARD, NAMES),
+        attributes=st.dictionaries(AWKWARD, AWKWARD, max_size=2),
+    ),
+    max_size=20,
+).map(lambda configs: Registration({one.topicName: one for one in configs}, DataVersion(), []))
+
+
+@given(st.lists(MANY, min_size=1, max_size=3), st.integers(150, 2000))
+def test_a_table_in_pieces_is_the_table(registrations: list[Registration], piece: int) -> None:
+    known = KnownTopics()
+    with mock.patch.object(module, "PIECE_BYTES", piece):
+        for registration in registrations:
+            body = encode_registration(registration)
+            assert decode_registration(body, known=known) == registration
+
+
+@given(MANY.filter(lambda one: len(one.topics) > 1), st.data())
+def test_a_broken_table_in_pieces_is_refused_as_the_whole_one_is(
+    many: Registration, data: st.DataObject
+) -> None:
+    body = bytearray(encode_registration(many))
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.sampled_from(b'{}",:[]x'))
+
+    def outcome() -> Registration | str:
+        try:
+            return decode_registration(bytes(body))
+        except BadBody as error:
+            return str(error)
+
+    whole = outcome()
+    with mock.patch.object(module, "PIECE_BYTES", 150):
+        assert outcome() == whole
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_large_registration_comes_in_many_pieces(compressed: bool) -> None:
+    topics = {f"topic-{number}": TopicConfig(f"topic-{number}", 4, 4, 6) for number in range(3000)}
+    body = encode_registration(Registration(topics, DataVersion()), compressed=compressed)
+    pieces = module.registration_in_pieces(body, compressed=compressed)
+    assert sum(1 for _ in pieces) >= 8
+    spaced = body if compressed else body.replace(b'},"', b'}, "')
+    assert decode_registration(spaced, compressed=compressed).topics == topics
 
 
 def test_what_is_known_keeps_the_table_and_not_the_body() -> None:
