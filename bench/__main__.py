@@ -13,7 +13,8 @@ from pathlib import Path
 
 from dledger.bench.audit import audit
 from dledger.bench.clients import clients
-from dledger.bench.compare.run import SYSTEMS, compare, installed, markdown
+from dledger.bench.compare.load import LOADS
+from dledger.bench.compare.run import SYSTEMS, Setting, compare, installed, markdown
 from dledger.bench.compare.system import CompareError
 from dledger.bench.consume import consume
 from dledger.bench.core import measure
@@ -126,16 +127,21 @@ def _compare(options: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in SYSTEMS]
     if unknown:
         _parser().error(f"--systems: {', '.join(unknown)}: there are {', '.join(SYSTEMS)}")
+    loads = options.loads.split(",") if options.loads else LOADS
+    unknown = [load for load in loads if load not in LOADS]
+    if unknown:
+        _parser().error(f"--loads: {', '.join(unknown)}: there are {', '.join(LOADS)}")
+    setting = Setting(
+        nodes=options.nodes,
+        size=options.size,
+        seconds=options.seconds or 8.0,
+        loads=loads,
+        turns=options.turns,
+        jars=options.rocketmq,
+        directory=options.directory and Path(options.directory),
+    )
     try:
-        found = compare(
-            names,
-            jars=options.rocketmq,
-            size=options.size,
-            seconds=options.seconds or 8.0,
-            turns=options.turns,
-            directory=options.directory and Path(options.directory),
-            tell=lambda text: print(text, file=sys.stderr, flush=True),
-        )
+        found = compare(names, setting, lambda text: print(text, file=sys.stderr, flush=True))
     except (CompareError, ClusterError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -230,8 +236,8 @@ def _parser() -> argparse.ArgumentParser:
         "10000; --groups); "
         "clients: what connected clients cost that do nothing, against few (--clients, default 5000; "
         "--groups, default 100); "
-        "compare: the same load on groups of three of other systems, those that are installed here, one "
-        "after the other (--systems, --rocketmq, --turns, --seconds, --size); "
+        "compare: the same load on groups of other systems, those that are installed here, one after the "
+        "other (--systems, --nodes, --loads, --size, --seconds, --turns, --rocketmq, --directory); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
         "(--messages, --size, --precision); "
         "topics: milliseconds that a change of one topic takes on the event loops (--topics); "
@@ -257,7 +263,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=_positive, default=5000, help="of that mode (default: 5000)")
     parser.add_argument("--topics", type=_positive, default=50_000, help="of that mode (default: 50000)")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds left out (default: 1)")
-    parser.add_argument("--directory", metavar="DIR", help="of the stores of audits; made once, 2 GB")
+    parser.add_argument(
+        "--directory", metavar="DIR", help="of stores: of audits they are made once, 2 GB, and stay"
+    )
     parser.add_argument(
         "--megabytes", type=_positive, default=2000, help="of the stores, when made (default: 2000)"
     )
@@ -265,6 +273,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=_positive, default=5, help="of the modes of Spark (default: 5)")
     parser.add_argument("--systems", help=f"of compare, of {','.join(SYSTEMS)} (default: what is installed)")
     parser.add_argument("--rocketmq", metavar="DIR", type=Path, help="of compare: jars of Apache RocketMQ")
+    parser.add_argument("--loads", help=f"of compare, of {','.join(LOADS)} (default: all)")
+    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3, help="of compare (default: 3)")
     parser.add_argument("--turns", type=_positive, default=1, help="of compare (default: 1)")
     parser.add_argument("--check", action="store_true", help="of idle: exit code 1 above the limit")
     parser.add_argument("--json", action="store_true", help="print one JSON line")

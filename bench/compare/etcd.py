@@ -1,4 +1,5 @@
-"""etcd: each message is a put of a new key, which is stored once a majority has it on disk."""
+"""etcd: each message is a put of a new key, which is stored once a majority has it on disk; a batch is one
+transaction of such puts."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from dledger.bench.compare import http2
 from dledger.bench.compare.system import (
+    BATCH,
     FSYNC,
-    NODES,
     START_LIMIT_S,
     CompareError,
     Done,
@@ -23,18 +25,19 @@ from dledger.bench.compare.system import (
 
 PROGRAM = "etcd"
 HOST = "127.0.0.1"
-_FRAME = struct.Struct(">BHBBI")
-"""HTTP/2: length (24 bits in two fields), type, flags, stream."""
-DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
 WINDOW_SIZE = 1 << 30
+SUCCESS, REQUEST_PUT = b"\x12", b"\x12"
+"""Fields of a transaction: what is done when nothing speaks against it, and in that a put."""
+MAX_REQUEST_BYTES = 4 << 20
+"""Of the servers: their default has little room beyond 1 MiB."""
 
 
 class Etcd(Started):
-    """`etcd` from the PATH. Ports: `base` and the five after it."""
+    """`etcd` from the PATH. Ports: from `base` on, two of each node."""
 
     name = "etcd"
     durability = FSYNC
+    batch = "a transaction of 32 puts"
 
     @property
     def version(self) -> str:
@@ -45,7 +48,7 @@ class Etcd(Started):
     def start(self, directory: Path) -> None:
         """See `System`."""
         self._nodes = nodes = Nodes(directory)
-        peers = [f"http://{HOST}:{self._base + NODES + number}" for number in range(NODES)]
+        peers = [f"http://{HOST}:{self._base + self._members + number}" for number in range(self._members)]
         members = ",".join(f"n{number}={url}" for number, url in enumerate(peers))
         for number, peer in enumerate(peers):
             own = f"http://{HOST}:{self._base + number}"
@@ -58,6 +61,7 @@ class Etcd(Started):
                 "advertise-client-urls": own,
                 "initial-cluster": members,
                 "quota-backend-bytes": str(8 << 30),
+                "max-request-bytes": str(MAX_REQUEST_BYTES),
                 "log-level": "error",
             }
             command = [PROGRAM, *(f"--{name}={value}" for name, value in options.items())]
@@ -72,7 +76,7 @@ class Etcd(Started):
         return sender
 
     async def _ready(self) -> None:
-        for number in range(NODES):
+        for number in range(self._members):
             await reachable(HOST, self._base + number, START_LIMIT_S)
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
         while True:
@@ -85,7 +89,7 @@ class Etcd(Started):
                 await asyncio.sleep(0.5)
 
     async def _leader(self) -> int:
-        for number in range(NODES):
+        for number in range(self._members):
             status = await asyncio.to_thread(self._status, number)
             if status["header"]["member_id"] == status.get("leader"):
                 return number
@@ -98,32 +102,32 @@ class Etcd(Started):
             return found
 
 
-def _text(name: bytes, value: bytes) -> bytes:
-    """A header field that no table keeps (RFC 7541, 6.2.2)."""
-    return b"\x00%c%b%c%b" % (len(name), name, len(value), value)
+def _headers(host: str, port: int, method: bytes) -> bytes:
+    return b"".join(
+        http2.text(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/etcdserverpb.KV/" + method),
+            (b":authority", f"{host}:{port}".encode()),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        )
+    )
 
 
 class _Sender(asyncio.Protocol):
-    """gRPC by hand: a stream for each put, whose answer has a body exactly when it worked."""
+    """gRPC by hand: a stream for each request, whose answer has a body exactly when it worked."""
 
     def __init__(self, host: str, port: int, body: bytes) -> None:
-        self._headers = b"".join(
-            _text(name, value)
-            for name, value in (
-                (b":method", b"POST"),
-                (b":scheme", b"http"),
-                (b":path", b"/etcdserverpb.KV/Put"),
-                (b":authority", f"{host}:{port}".encode()),
-                (b"content-type", b"application/grpc"),
-                (b"te", b"trailers"),
-            )
-        )
-        self._value = b"\x12" + _varint(len(body)) + body
+        self._put_headers = _headers(host, port, b"Put")
+        self._txn_headers = _headers(host, port, b"Txn")
+        self._value = _field(b"\x12", body)
         self._stream = -1
+        self._key = 0
         self._waiting: dict[int, Done] = {}
         self._answered: set[int] = set()
-        self._window = 65_535
-        self._held: list[bytes] = []
+        self._flow = http2.Flow(self._put)
         self._out: list[bytes] = []
         self._data = b""
         self._taken = 0
@@ -132,26 +136,33 @@ class _Sender(asyncio.Protocol):
         """The preface; a window that is never full."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        settings = struct.pack(">HIHI", 3, 1 << 20, 4, WINDOW_SIZE)
+        wanted = struct.pack(">HIHI", http2.MAX_STREAMS, 1 << 20, http2.INITIAL_WINDOW, WINDOW_SIZE)
+        room = struct.pack(">I", WINDOW_SIZE - http2.FIRST_WINDOW)
         transport.write(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-            + _frame(SETTINGS, 0, 0, settings)
-            + _frame(WINDOW, 0, 0, struct.pack(">I", WINDOW_SIZE - 65_535))
+            + http2.frame(http2.SETTINGS, 0, 0, wanted)
+            + http2.frame(http2.WINDOW, 0, 0, room)
         )
 
     def send(self, done: Done) -> None:
         """See `Sender`."""
+        self._ask(self._put_headers, self._new_put(), done)
+
+    def send_batch(self, done: Done) -> None:
+        """See `Sender`."""
+        puts = [_field(SUCCESS, _field(REQUEST_PUT, self._new_put())) for _ in range(BATCH)]
+        self._ask(self._txn_headers, b"".join(puts), done)
+
+    def _new_put(self) -> bytes:
+        """A PutRequest with a key of its own."""
+        self._key += 1
+        return b"\x0a\x11m%016d" % self._key + self._value
+
+    def _ask(self, headers: bytes, message: bytes, done: Done) -> None:
         self._stream = stream = self._stream + 2
         self._waiting[stream] = done
-        key = b"m%016d" % stream
-        message = b"\x0a%c%b%b" % (len(key), key, self._value)
-        data = _frame(DATA, END_STREAM, stream, b"\x00" + struct.pack(">I", len(message)) + message)
-        self._put(_frame(HEADERS, END_HEADERS, stream, self._headers))
-        if self._held or len(data) - 9 > self._window:
-            self._held.append(data)
-        else:
-            self._window -= len(data) - 9
-            self._put(data)
+        self._put(http2.frame(http2.HEADERS, http2.END_HEADERS, stream, headers))
+        self._flow.send(stream, b"\x00" + struct.pack(">I", len(message)) + message)
 
     def _put(self, frame: bytes) -> None:
         if not self._out:
@@ -166,37 +177,37 @@ class _Sender(asyncio.Protocol):
         """Answers, and what HTTP/2 has to say besides."""
         self._taken += len(data)
         if self._taken > WINDOW_SIZE // 2:
-            self._transport.write(_frame(WINDOW, 0, 0, struct.pack(">I", self._taken)))
+            room = struct.pack(">I", self._taken)
+            self._transport.write(http2.frame(http2.WINDOW, 0, 0, room))
             self._taken = 0
         data = self._data + data
         at, end = 0, len(data)
-        while end - at >= 9:
-            high, low, kind, flags, stream = struct.unpack_from(">BHBBI", data, at)
-            stop = at + 9 + (high << 16 | low)
+        while end - at >= http2.FRAME_HEAD:
+            kind, flags, stream, stop = http2.head(data, at)
             if stop > end:
                 break
-            self._take(kind, flags, stream & 0x7FFFFFFF, data[at + 9 : stop])
+            self._take(kind, flags, stream, data[at + http2.FRAME_HEAD : stop])
             at = stop
         self._data = data[at:]
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == DATA:
+        if kind == http2.DATA:
             self._answered.add(stream)
-        elif kind == SETTINGS and not flags & ACK:
-            self._transport.write(_frame(SETTINGS, ACK, 0, b""))
-        elif kind == PING and not flags & ACK:
-            self._transport.write(_frame(PING, ACK, 0, payload))
-        elif kind == WINDOW and stream == 0:
-            self._window += struct.unpack(">I", payload)[0]
-            while self._held and len(self._held[0]) - 9 <= self._window:
-                held = self._held.pop(0)
-                self._window -= len(held) - 9
-                self._put(held)
-        elif kind == GOAWAY:
+        elif kind == http2.SETTINGS and not flags & http2.ACK:
+            found = http2.settings(payload)
+            if http2.INITIAL_WINDOW in found:
+                self._flow.begin_with(found[http2.INITIAL_WINDOW])
+            self._transport.write(http2.frame(http2.SETTINGS, http2.ACK, 0, b""))
+        elif kind == http2.PING and not flags & http2.ACK:
+            self._transport.write(http2.frame(http2.PING, http2.ACK, 0, payload))
+        elif kind == http2.WINDOW:
+            self._flow.more(stream, struct.unpack(">I", payload)[0])
+        elif kind == http2.GOAWAY:
             self._transport.close()
-        if kind == RST or (kind in (HEADERS, DATA) and flags & END_STREAM):
+        if kind == http2.RST or (kind in (http2.HEADERS, http2.DATA) and flags & http2.END_STREAM):
             ok = stream in self._answered
             self._answered.discard(stream)
+            self._flow.forget(stream)
             self._waiting.pop(stream)(ok)
 
     async def close(self) -> None:
@@ -204,9 +215,9 @@ class _Sender(asyncio.Protocol):
         self._transport.close()
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    size = len(payload)
-    return _FRAME.pack(size >> 16, size & 0xFFFF, kind, flags, stream) + payload
+def _field(tag: bytes, value: bytes) -> bytes:
+    """A field of protobuf with a length."""
+    return tag + _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:

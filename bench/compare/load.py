@@ -6,31 +6,53 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from dledger.bench.compare.system import Sender, cpu_s
+from dledger.bench.compare.system import BATCH, CompareError, Sender, cpu_s
 from dledger.bench.histogram import Histogram
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One load. With a `window` so many are under way at any time; with a `rate` so many are sent a second,
-    whether answers have come or not, and each counts from when it was due."""
+    """One load. With a `window` so many requests are under way at any time; with a `rate` so many are sent a
+    second, whether answers have come or not, and each counts from when it was due; `after` another load."""
 
     name: str
     window: int = 0
     rate: int = 0
+    batch: int = 1
+    """Messages of a request: 1 or `BATCH`."""
+    after: Cell | None = None
 
 
-ONE = Cell("one at a time", window=1)
-WINDOW_256 = Cell("256 under way", window=256)
-WINDOW_1024 = Cell("1024 under way", window=1024)
-STEADY = Cell("1,000 a second", rate=1000)
-AFTER_A_BURST = Cell("1,000 a second, right after 1024 under way", rate=1000)
-CELLS = (ONE, STEADY, WINDOW_256, WINDOW_1024, AFTER_A_BURST)
+LARGEST_UNDER_WAY = 32 << 20
+"""Bytes of bodies: of large ones fewer are under way than the loads of small ones have."""
+LARGEST_RATE = 16 << 20
+"""Bytes a second, the same."""
+LARGEST_BATCH = 1 << 20
+"""Bytes of bodies: what all systems take by their defaults."""
+LAST_ANSWERS_S = 30.0
+LOADS = ("one", "steady", "256", "1024", "after", "batches")
+
+
+def cells(size: int) -> dict[str, Cell]:
+    """Loads of bodies of `size` bytes, by the names of `LOADS`; those that large bodies make the same are
+    there once."""
+    rate = max(1, min(1000, LARGEST_RATE // size))
+    steady = Cell(f"{rate:,} a second", rate=rate)
+    most = max(1, LARGEST_UNDER_WAY // size)
+    few, many = (Cell(f"{window} under way", window=window) for window in (min(256, most), min(1024, most)))
+    found = {"one": Cell("one at a time", window=1), "steady": steady, "256": few, "1024": many}
+    if few == many:
+        del found["256"]
+    found["after"] = Cell(f"{steady.name}, right after {many.name}", rate=rate, after=many)
+    if size * BATCH <= LARGEST_BATCH:
+        window = min(64, most // BATCH)
+        found["batches"] = Cell(f"batches of {BATCH}, {window} under way", window=window, batch=BATCH)
+    return found
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one cell. Latencies in ms, CPU time of all servers in ms a message."""
+    """Of one cell. Latencies of requests in ms, CPU time of all servers in ms a message."""
 
     messages: int
     rate: float
@@ -47,9 +69,10 @@ class Figures:
 
 
 class _Count:
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, cell: Cell) -> None:
         self.loop = asyncio.get_running_loop()
-        self.sender = sender
+        self.send = sender.send if cell.batch == 1 else sender.send_batch
+        self.batch = cell.batch
         self.latency = Histogram()
         self.counting = False
         self.stopping = False
@@ -62,10 +85,10 @@ class _Count:
         self.under_way -= 1
         if self.counting:
             if ok:
-                self.stored += 1
+                self.stored += self.batch
                 self.latency.record(self.loop.time() - since)
             else:
-                self.failed += 1
+                self.failed += self.batch
         if not self.under_way:
             self.idle.set()
 
@@ -81,7 +104,7 @@ class _Slot:
         count = self._count
         count.under_way += 1
         self._since = count.loop.time()
-        count.sender.send(self._told)
+        count.send(self._told)
 
     def _told(self, ok: bool) -> None:
         count = self._count
@@ -93,8 +116,8 @@ class _Slot:
 async def measure(
     sender: Sender, cell: Cell, pids: Sequence[int], seconds: float, warmup_s: float
 ) -> Figures:
-    """Load it for `seconds` behind a warm-up."""
-    count = _Count(sender)
+    """Load it for `seconds` behind a warm-up. CompareError when requests stay without an answer."""
+    count = _Count(sender, cell)
     async with asyncio.TaskGroup() as tasks:
         paced = tasks.create_task(_paced(count, cell.rate), name="pace") if cell.rate else None
         for _ in range(cell.window):
@@ -112,7 +135,10 @@ async def measure(
                 paced.cancel()
     if count.under_way:
         count.idle.clear()
-        await asyncio.wait_for(count.idle.wait(), 30.0)
+        try:
+            await asyncio.wait_for(count.idle.wait(), LAST_ANSWERS_S)
+        except TimeoutError:
+            raise CompareError(f"{cell.name}: {count.under_way} requests have no answer") from None
     found = count.latency
     return Figures(
         messages=count.stored,
@@ -132,6 +158,6 @@ async def _paced(count: _Count, rate: int) -> None:
         now = count.loop.time()
         while due <= now:
             count.under_way += 1
-            count.sender.send(lambda ok, since=due: count.done(since, ok))  # type: ignore[misc]
+            count.send(lambda ok, since=due: count.done(since, ok))  # type: ignore[misc]
             due += 1 / rate
         await asyncio.sleep(max(0.0, due - count.loop.time()))

@@ -9,13 +9,13 @@ import subprocess
 from pathlib import Path
 
 from dledger.bench.compare.system import (
-    NODES,
     PAGE_CACHE,
     START_LIMIT_S,
     CompareError,
     Done,
     Nodes,
     Started,
+    one_by_one,
     reachable,
 )
 
@@ -25,10 +25,11 @@ HOST = "127.0.0.1"
 
 
 class NatsStream(Started):
-    """`nats-server` from the PATH. Ports: `base` and the five after it."""
+    """`nats-server` from the PATH. Ports: from `base` on, two of each node."""
 
     name = "NATS JetStream"
     durability = PAGE_CACHE
+    batch = "32 publishes"
 
     @property
     def version(self) -> str:
@@ -39,13 +40,15 @@ class NatsStream(Started):
     def start(self, directory: Path) -> None:
         """See `System`."""
         self._nodes = nodes = Nodes(directory)
-        routes = ",".join(f"nats://{HOST}:{self._base + NODES + number}" for number in range(NODES))
-        for number in range(NODES):
+        routes = ",".join(
+            f"nats://{HOST}:{self._base + self._members + number}" for number in range(self._members)
+        )
+        for number in range(self._members):
             conf = directory / f"n{number}.conf"
             conf.write_text(
                 f'server_name: n{number}\nlisten: "{HOST}:{self._base + number}"\n'
                 f'jetstream {{ store_dir: "{directory}/n{number}" }}\n'
-                f'cluster {{ name: bench, listen: "{HOST}:{self._base + NODES + number}",'
+                f'cluster {{ name: bench, listen: "{HOST}:{self._base + self._members + number}",'
                 f" routes: [{routes}] }}\n"
             )
             nodes.start(f"n{number}", [PROGRAM, "-c", str(conf)])
@@ -58,12 +61,12 @@ class NatsStream(Started):
 
     async def _make_stream(self) -> None:
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
-        for number in range(NODES):
+        for number in range(self._members):
             await reachable(HOST, self._base + number, START_LIMIT_S)
         wanted = {
             "name": STREAM,
             "subjects": [SUBJECT],
-            "num_replicas": NODES,
+            "num_replicas": self._members,
             "storage": "file",
             "retention": "limits",
         }
@@ -118,6 +121,10 @@ class _Sender(asyncio.Protocol):
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(b"PUB %b %b.%d" % (SUBJECT.encode(), INBOX.encode(), number) + self._tail)
+
+    def send_batch(self, done: Done) -> None:
+        """See `Sender`."""
+        one_by_one(self.send, done)
 
     async def ask(self, subject: str, body: bytes) -> bytes:
         """One request of the API."""

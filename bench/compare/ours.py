@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from dledger.bench.compare.system import FSYNC, NODES, PAGE_CACHE, Done
-from dledger.client import AsyncProducer, ClientError, Message, ProducerOptions, SendResult
+from dledger.bench.compare.system import BATCH, FSYNC, PAGE_CACHE, Done
+from dledger.client import AsyncProducer, Message, ProducerOptions, SendResult
 from dledger.local.cluster import ClusterSpec, LocalCluster
 
 TOPIC = "bench"
@@ -16,13 +16,16 @@ MAX_PENDING = 4096
 
 
 class Ours:
-    """A group of three. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on (`dledger up`)."""
+    """A group. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on (`dledger up`)."""
 
-    def __init__(self, flush: str, base: int) -> None:
+    batch = "one batch message"
+
+    def __init__(self, flush: str, base: int, nodes: int) -> None:
         self.name = f"dledger, {flush}"
         self.durability = FSYNC if flush == "SYNC_FLUSH" else PAGE_CACHE
         self._flush = flush
         self._base = base
+        self._members = nodes
         self._group: LocalCluster | None = None
 
     @property
@@ -33,7 +36,7 @@ class Ours:
     def start(self, directory: Path) -> None:
         """See `System`."""
         spec = ClusterSpec(
-            nodes=NODES,
+            nodes=self._members,
             base_port=self._base,
             segment_size=SEGMENT_SIZE,
             flush=self._flush,
@@ -75,14 +78,15 @@ class OurSender:
     def __init__(self, producer: AsyncProducer, size: int) -> None:
         self._producer = producer
         self._message = Message(TOPIC, b"x" * size)
+        self._batch = [self._message] * BATCH
 
     def send(self, done: Done) -> None:
         """See `Sender`."""
+        self._producer.send_nowait(self._message, lambda result: done(isinstance(result, SendResult)))
 
-        def told(result: SendResult | ClientError) -> None:
-            done(isinstance(result, SendResult))
-
-        self._producer.send_nowait(self._message, told)
+    def send_batch(self, done: Done) -> None:
+        """See `Sender`."""
+        self._producer.send_batch_nowait(self._batch, lambda result: done(isinstance(result, SendResult)))
 
     async def close(self) -> None:
         """See `Sender`."""

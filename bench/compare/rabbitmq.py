@@ -1,5 +1,5 @@
-"""RabbitMQ: a quorum queue, which confirms what a majority has on disk (FSYNC), or a stream, which leaves
-that to the operating system (PAGE_CACHE). By AMQP 0.9.1 with publisher confirms."""
+"""RabbitMQ: a quorum queue, which confirms what a majority has on disk (FSYNC), by AMQP 0.9.1 with publisher
+confirms; or a stream, which leaves that to the operating system (PAGE_CACHE), by the protocol of streams."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import struct
 import subprocess
 from pathlib import Path
 
+from dledger.bench.compare.streams import MAX_STREAM_FRAME, stream_sender
 from dledger.bench.compare.system import (
     FSYNC,
-    NODES,
     PAGE_CACHE,
     START_LIMIT_S,
     CompareError,
     Done,
     Nodes,
+    Sender,
     Started,
+    one_by_one,
     reachable,
 )
 
@@ -33,13 +35,14 @@ COOKIE = "dledgerbench"
 
 
 class RabbitMq(Started):
-    """`kind`: quorum or stream. Ports: `base` and the six after it."""
+    """`kind`: quorum or stream. Ports: from `base` on, three of each node and one more."""
 
-    def __init__(self, kind: str, base: int) -> None:
+    def __init__(self, kind: str, base: int, nodes: int) -> None:
         self.name = {"quorum": "RabbitMQ quorum queue", "stream": "RabbitMQ stream"}[kind]
         self.durability = FSYNC if kind == "quorum" else PAGE_CACHE
-        super().__init__(base)
-        self._kind = kind
+        self.batch = {"quorum": "32 publishes", "stream": "one Publish frame"}[kind]
+        super().__init__(base, nodes)
+        self._stream = kind == "stream"
         self._environments: list[dict[str, str]] = []
 
     @property
@@ -58,8 +61,8 @@ class RabbitMq(Started):
         cookie = home / ".erlang.cookie"
         cookie.write_text(COOKIE)
         cookie.chmod(0o400)
-        (directory / "plugins").write_text("[].\n")
-        names = [f"bench{number}@localhost" for number in range(NODES)]
+        (directory / "plugins").write_text("[rabbitmq_stream].\n" if self._stream else "[].\n")
+        names = [f"bench{number}@localhost" for number in range(self._members)]
         discovery = "".join(
             f"cluster_formation.classic_config.nodes.{number} = {name}\n"
             for number, name in enumerate(names, 1)
@@ -69,19 +72,20 @@ class RabbitMq(Started):
             conf = directory / f"n{number}.conf"
             conf.write_text(
                 f"listeners.tcp.1 = {HOST}:{self._base + number}\nloopback_users = none\n"
+                f"{self._stream_settings(number)}"
                 "cluster_formation.peer_discovery_backend = classic_config\n" + discovery
             )
             environment = {
                 "HOME": str(home),
                 "RABBITMQ_NODENAME": name,
-                "RABBITMQ_DIST_PORT": str(self._base + NODES + number),
+                "RABBITMQ_DIST_PORT": str(self._base + self._members + number),
                 "RABBITMQ_CONFIG_FILE": str(conf),
                 "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "advanced.config"),
                 "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
                 "RABBITMQ_MNESIA_BASE": str(directory / f"data{number}"),
                 "RABBITMQ_LOG_BASE": str(directory / f"log{number}"),
                 "RABBITMQ_PID_FILE": str(directory / f"n{number}.rabbit.pid"),
-                "ERL_EPMD_PORT": str(self._base + 2 * NODES),
+                "ERL_EPMD_PORT": str(self._base + 2 * self._members),
                 "ERL_EPMD_ADDRESS": HOST,
             }
             self._environments.append(environment)
@@ -93,17 +97,30 @@ class RabbitMq(Started):
         for environment in self._environments:
             self._control(environment, "shutdown")
         super().stop()
-        port = str(self._base + 2 * NODES)
+        port = str(self._base + 2 * self._members)
         epmd = shutil.which("epmd")
         if epmd is not None:
             subprocess.run([epmd, "-port", port, "-kill"], capture_output=True, check=False)
 
-    async def connect(self, size: int) -> _Sender:
+    async def connect(self, size: int) -> Sender:
         """See `System`. To the first node, which made the queue, and so leads it."""
+        if self._stream:
+            return await stream_sender(HOST, self._stream_port(0), b"x" * size, self._members)
         loop = asyncio.get_running_loop()
         _, sender = await loop.create_connection(lambda: _Sender(b"x" * size), HOST, self._base)
-        await sender.open(self._kind)
+        await sender.open(self._members)
         return sender
+
+    def _stream_port(self, number: int) -> int:
+        return self._base + 2 * self._members + 1 + number
+
+    def _stream_settings(self, number: int) -> str:
+        if not self._stream:
+            return ""
+        return (
+            f"stream.listeners.tcp.1 = {HOST}:{self._stream_port(number)}\n"
+            f"stream.frame_max = {MAX_STREAM_FRAME}\n"
+        )
 
     def _control(self, environment: dict[str, str], *command: str) -> str:
         done = subprocess.run(
@@ -117,7 +134,7 @@ class RabbitMq(Started):
         return done.stdout
 
     async def _ready(self) -> None:
-        for number in range(NODES):
+        for number in range(self._members):
             await reachable(HOST, self._base + number, START_LIMIT_S)
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
         while True:
@@ -125,11 +142,13 @@ class RabbitMq(Started):
                 self._control, self._environments[0], "--formatter", "json", "cluster_status"
             )
             running = said.partition('"running_nodes":[')[2].partition("]")[0]
-            if running.count("bench") == NODES:
+            if running.count("bench") == self._members:
                 return
             if asyncio.get_running_loop().time() > deadline:
                 assert self._nodes is not None
-                raise CompareError(f"{self.name}: no cluster of {NODES}: {said[-300:]}{self._nodes.output()}")
+                raise CompareError(
+                    f"{self.name}: no cluster of {self._members}: {said[-300:]}{self._nodes.output()}"
+                )
             await asyncio.sleep(1.0)
 
 
@@ -189,7 +208,7 @@ class _Sender(asyncio.Protocol):
         if self._come is not None and not self._come.done():
             self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
 
-    async def open(self, kind: str) -> None:
+    async def open(self, members: int) -> None:
         """Sign in, open a channel, make the queue, ask for confirms."""
         await self._exchange(b"AMQP\x00\x00\x09\x01", (10, 10))
         answer = _long(b"") + _short(b"PLAIN") + _long(b"\x00guest\x00guest") + _short(b"en_US")
@@ -197,7 +216,14 @@ class _Sender(asyncio.Protocol):
         tune = _method(0, 10, 31, struct.pack(">HIH", 16, MAX_FRAME, 0))
         await self._exchange(tune + _method(0, 10, 40, _short(b"/") + _short(b"") + b"\x00"), (10, 41))
         await self._exchange(_method(1, 20, 10, _short(b"")), (20, 11))
-        arguments = _long(_short(b"x-queue-type") + b"S" + _long(kind.encode()))
+        arguments = _long(
+            _short(b"x-queue-type")
+            + b"S"
+            + _long(b"quorum")
+            + _short(b"x-quorum-initial-group-size")
+            + b"I"
+            + struct.pack(">i", members)
+        )
         declare = struct.pack(">H", 0) + _short(QUEUE.encode()) + b"\x02" + arguments
         await self._exchange(_method(1, 50, 10, declare), (50, 11))
         await self._exchange(_method(1, 85, 10, b"\x00"), (85, 11))
@@ -215,6 +241,10 @@ class _Sender(asyncio.Protocol):
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(self._publish)
+
+    def send_batch(self, done: Done) -> None:
+        """See `Sender`."""
+        one_by_one(self.send, done)
 
     def _flush(self) -> None:
         self._transport.write(b"".join(self._out))

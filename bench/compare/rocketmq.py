@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dledger.bench.compare.ours import QUEUES, TOPIC, OurSender, our_sender
 from dledger.bench.compare.system import (
-    NODES,
     PAGE_CACHE,
     START_LIMIT_S,
     CompareError,
@@ -34,13 +33,14 @@ LOGBACK = "<configuration><root level='ERROR'/></configuration>\n"
 
 class RocketMq(Started):
     """`jars`: directory with those of rocketmq-broker and rocketmq-namesrv, and all that they need. Ports:
-    from `base` on, up to 33 more."""
+    from `base` on, ten of each node and up to 5 more."""
 
     name = "Apache RocketMQ DLedger"
     durability = PAGE_CACHE
+    batch = "one batch message"
 
-    def __init__(self, jars: Path, base: int) -> None:
-        super().__init__(base)
+    def __init__(self, jars: Path, base: int, nodes: int) -> None:
+        super().__init__(base, nodes)
         self._jars = jars
         self._namesrv = f"{HOST}:{base}"
 
@@ -60,8 +60,8 @@ class RocketMq(Started):
             (conf / f"{name}.xml").write_text(LOGBACK)
         (directory / "namesrv.conf").write_text(f"listenPort={self._base}\n")
         self._java(directory, "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup")
-        peers = ";".join(f"n{number}-{HOST}:{self._base + 1 + number}" for number in range(NODES))
-        for number in range(NODES):
+        peers = ";".join(f"n{number}-{HOST}:{self._base + 1 + number}" for number in range(self._members))
+        for number in range(self._members):
             store = directory / f"n{number}"
             (directory / f"n{number}.conf").write_text(
                 f"brokerClusterName=compare\nbrokerName={BROKER_NAME}\nbrokerIP1={HOST}\n"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from dledger.bench.compare.etcd import Etcd
-from dledger.bench.compare.load import AFTER_A_BURST, CELLS, WINDOW_1024, Cell, Figures, measure
+from dledger.bench.compare.load import LOADS, Cell, Figures, cells, measure
 from dledger.bench.compare.nats import NatsStream
 from dledger.bench.compare.ours import Ours
 from dledger.bench.compare.rabbitmq import RabbitMq
@@ -22,16 +24,34 @@ from dledger.bench.compare.system import FSYNC, PAGE_CACHE, CompareError, System
 BASE_PORT = 21_000
 WARMUP_S = 2.0
 BURST_S = 8.0
-"""How long AFTER_A_BURST loads before."""
+"""How long the load runs after which another one is measured."""
 
-SYSTEMS: Mapping[str, Callable[[Path | None], System]] = {
-    "dledger": lambda jars: Ours("SYNC_FLUSH", BASE_PORT),
-    "rabbitmq-quorum": lambda jars: RabbitMq("quorum", BASE_PORT),
-    "etcd": lambda jars: Etcd(BASE_PORT),
-    "dledger-async": lambda jars: Ours("ASYNC_FLUSH", BASE_PORT),
-    "rabbitmq-stream": lambda jars: RabbitMq("stream", BASE_PORT),
-    "nats": lambda jars: NatsStream(BASE_PORT),
-    "rocketmq": lambda jars: _rocketmq(jars),
+
+@dataclass(frozen=True)
+class Setting:
+    """What all systems are started and loaded with."""
+
+    nodes: int = 3
+    size: int = 1024
+    """Bytes of a body."""
+    seconds: float = 8.0
+    """Of each load."""
+    loads: Sequence[str] = LOADS
+    turns: int = 1
+    jars: Path | None = None
+    """Of Apache RocketMQ."""
+    directory: Path | None = None
+    """Where stores are made, and deleted; None: where temporary files are."""
+
+
+SYSTEMS: Mapping[str, Callable[[Setting], System]] = {
+    "dledger": lambda setting: Ours("SYNC_FLUSH", BASE_PORT, setting.nodes),
+    "rabbitmq-quorum": lambda setting: RabbitMq("quorum", BASE_PORT, setting.nodes),
+    "etcd": lambda setting: Etcd(BASE_PORT, setting.nodes),
+    "dledger-async": lambda setting: Ours("ASYNC_FLUSH", BASE_PORT, setting.nodes),
+    "rabbitmq-stream": lambda setting: RabbitMq("stream", BASE_PORT, setting.nodes),
+    "nats": lambda setting: NatsStream(BASE_PORT, setting.nodes),
+    "rocketmq": lambda setting: _rocketmq(setting),
 }
 NEEDS: Mapping[str, str] = {
     "rabbitmq-quorum": "rabbitmq-server",
@@ -42,10 +62,10 @@ NEEDS: Mapping[str, str] = {
 """Programs that have to be installed."""
 
 
-def _rocketmq(jars: Path | None) -> System:
-    if jars is None:
+def _rocketmq(setting: Setting) -> System:
+    if setting.jars is None:
         raise CompareError("rocketmq: say with --rocketmq where its jars are")
-    return RocketMq(jars, BASE_PORT)
+    return RocketMq(setting.jars, BASE_PORT, setting.nodes)
 
 
 def installed(jars: Path | None) -> list[str]:
@@ -54,31 +74,28 @@ def installed(jars: Path | None) -> list[str]:
     return [name for name in found if name != "rocketmq" or jars is not None]
 
 
-def compare(
-    names: Sequence[str],
-    *,
-    jars: Path | None,
-    size: int,
-    seconds: float,
-    turns: int,
-    directory: Path | None,
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
+def compare(names: Sequence[str], setting: Setting, tell: Callable[[str], None]) -> dict[str, Any]:
     """Figures of each cell of each system: the median of its turns, and all of them. CompareError."""
+    wanted = [cell for load, cell in cells(setting.size).items() if load in setting.loads]
+    if not wanted:
+        raise CompareError(f"no load of {', '.join(setting.loads)} is for bodies of {setting.size} bytes")
     found: dict[str, dict[str, list[Figures]]] = {name: {} for name in names}
     about: dict[str, dict[str, object]] = {}
-    for turn in range(1, turns + 1):
+    load_before = round(os.getloadavg()[0], 2)
+    tell(f"{setting.nodes} nodes, bodies of {setting.size} bytes, load of the machine {load_before}")
+    for turn in range(1, setting.turns + 1):
         for name in names:
-            system = SYSTEMS[name](jars)
-            tell(f"turn {turn} of {turns}: {system.name}")
-            with tempfile.TemporaryDirectory(prefix="compare-", dir=directory) as place:
+            system = SYSTEMS[name](setting)
+            tell(f"turn {turn} of {setting.turns}: {system.name}")
+            with tempfile.TemporaryDirectory(prefix="compare-", dir=setting.directory) as place:
                 try:
                     system.start(Path(place))
-                    figures, memory = asyncio.run(_cells(system, size, seconds, tell))
+                    figures, memory = asyncio.run(_cells(system, wanted, setting, tell))
                     about[name] = {
                         "name": system.name,
                         "version": system.version,
                         "durability": system.durability,
+                        "batch": system.batch,
                         "resident_mib": memory,
                     }
                 finally:
@@ -86,9 +103,11 @@ def compare(
             for cell, one in figures.items():
                 found[name].setdefault(cell, []).append(one)
     return {
-        "size": size,
-        "seconds": seconds,
-        "turns": turns,
+        "nodes": setting.nodes,
+        "size": setting.size,
+        "seconds": setting.seconds,
+        "turns": setting.turns,
+        "load of the machine before": load_before,
         "systems": {
             name: about[name]
             | {"cells": {cell: _middle(one) for cell, one in found[name].items()}}
@@ -104,19 +123,19 @@ def _middle(figures: Sequence[Figures]) -> dict[str, float]:
 
 
 async def _cells(
-    system: System, size: int, seconds: float, tell: Callable[[str], None]
+    system: System, wanted: Sequence[Cell], setting: Setting, tell: Callable[[str], None]
 ) -> tuple[dict[str, Figures], float]:
-    sender = await system.connect(size)
+    sender = await system.connect(setting.size)
     found: dict[str, Figures] = {}
     gc.collect()
     gc.freeze()
     pids = system.pids()
     try:
-        for cell in CELLS:
-            if cell is AFTER_A_BURST:
-                await measure(sender, Cell("", window=WINDOW_1024.window), pids, BURST_S, 0.0)
-            warmup_s = 0.0 if cell is AFTER_A_BURST else WARMUP_S
-            found[cell.name] = one = await measure(sender, cell, pids, seconds, warmup_s)
+        for cell in wanted:
+            if cell.after is not None:
+                await measure(sender, cell.after, pids, BURST_S, 0.0)
+            warmup_s = WARMUP_S if cell.after is None else 0.0
+            found[cell.name] = one = await measure(sender, cell, pids, setting.seconds, warmup_s)
             tell(
                 f"  {cell.name}: {one.rate:,.0f} a second, p50 {one.p50_ms} ms, p99 {one.p99_ms} ms,"
                 f" {one.server_cpu_ms} ms of CPU each" + (f", {one.failed} FAILED" if one.failed else "")
@@ -128,6 +147,7 @@ async def _cells(
 
 def markdown(found: Mapping[str, Any]) -> str:
     """A table for each class of durability."""
+    shown = [cell for cell in cells(found["size"]).values() if _measured(found, cell)]
     lines: list[str] = []
     for durability in (FSYNC, PAGE_CACHE):
         own = {name: one for name, one in found["systems"].items() if one["durability"] == durability}
@@ -135,16 +155,29 @@ def markdown(found: Mapping[str, Any]) -> str:
             continue
         heads = [f"{one['name']} {one['version']}".strip() for one in own.values()]
         lines += [f"| {durability} | " + " | ".join(heads) + " |", "|---" * (len(own) + 1) + "|"]
-        for cell in CELLS:
+        for cell in shown:
             values = [_value(cell, one["cells"][cell.name]) for one in own.values()]
             lines.append(f"| {cell.name} | " + " | ".join(values) + " |")
+            if cell.batch > 1:
+                lines.append("| what a batch is | " + " | ".join(one["batch"] for one in own.values()) + " |")
         memory = [f"{one['resident_mib']:,} MiB" for one in own.values()]
         lines += ["| memory of all nodes at the end | " + " | ".join(memory) + " |", ""]
     return "\n".join(lines)
 
 
+def _measured(found: Mapping[str, Any], cell: Cell) -> bool:
+    return any(cell.name in one["cells"] for one in found["systems"].values())
+
+
 def _value(cell: Cell, one: Mapping[str, float]) -> str:
-    cpu = f"{one['server_cpu_ms']:.2f} ms CPU"
+    failed = f"; {one['failed']:.0f} FAILED" if one["failed"] else ""
+    cpu_ms = one["server_cpu_ms"]
+    cpu = (
+        f"{cpu_ms:.2f} ms CPU"
+        if cpu_ms >= 1 or cell.rate or cell.window == 1
+        else f"{1000 * cpu_ms:.0f} us CPU"
+    )
     if cell.rate or cell.window == 1:
-        return f"p50 {one['p50_ms']:.2f} ms, p99 {one['p99_ms']:.1f} ms; {cpu}"
-    return f"{one['rate'] / 1000:.1f} k/s, p99 {one['p99_ms']:.0f} ms; {cpu}"
+        return f"p50 {one['p50_ms']:.2f} ms, p99 {one['p99_ms']:.1f} ms; {cpu}{failed}"
+    rate = f"{one['rate'] / 1000:.1f} k/s" if one["rate"] >= 1000 else f"{one['rate']:.0f}/s"
+    return f"{rate}, p99 {one['p99_ms']:.0f} ms; {cpu}{failed}"

@@ -12,7 +12,8 @@ from dledger.local.processes import ManagedProcess
 
 FSYNC = "fsync of a majority"
 PAGE_CACHE = "page cache of a majority"
-NODES = 3
+BATCH = 32
+"""Messages of a batch."""
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 
@@ -30,16 +31,36 @@ class Sender(Protocol):
     def send(self, done: Done) -> None:
         """Send one; `done` is called later, never from within."""
 
+    def send_batch(self, done: Done) -> None:
+        """Send `BATCH` as the system's `batch` says; `done` is told once, whether all are stored."""
+
     async def close(self) -> None:
         """Hang up."""
 
 
+def one_by_one(send: Callable[[Done], None], done: Done) -> None:
+    """A batch of a system that has none: `BATCH` sends back to back, told of when the last one is stored."""
+    left, stored = BATCH, True
+
+    def told(ok: bool) -> None:
+        nonlocal left, stored
+        left -= 1
+        stored = stored and ok
+        if not left:
+            done(stored)
+
+    for _ in range(BATCH):
+        send(told)
+
+
 class System(Protocol):
-    """Three nodes on loopback. All but `connect` block."""
+    """A group of nodes on loopback. All but `connect` block."""
 
     name: str
     durability: str
     """FSYNC or PAGE_CACHE."""
+    batch: str
+    """What a batch is there, for the table."""
 
     @property
     def version(self) -> str:
@@ -102,9 +123,10 @@ class Nodes:
 class Started:
     """What systems have in common whose processes are started here."""
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, nodes: int) -> None:
         """`base`: the first of their ports."""
         self._base = base
+        self._members = nodes
         self._nodes: Nodes | None = None
 
     def stop(self) -> None:
