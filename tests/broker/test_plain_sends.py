@@ -91,6 +91,7 @@ class Side:
     async def open(self) -> None:
         await self.world.open()
         self.server.loop = asyncio.get_running_loop()
+        self.server.in_time = lambda: True  # type: ignore[method-assign]  # on a busy machine as well
         for topic, perm in (("T", 6), ("ReadOnly", 4)):
             fields = {
                 "topic": topic,

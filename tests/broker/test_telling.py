@@ -54,7 +54,7 @@ def test_who_is_told_counts_like_who_is_heard(tmp_path: Path, short_gap: None) -
         world = await World(str(tmp_path)).open()
         link = member(world)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("a"))
-        world.connection.notices.clear()
+        assert await notices(world.connection) == 1
         await tell(world, link, here("a", "b"))
         assert await consumers(world) == ["a", "b"]
         assert await notices(world.connection) == 1 and await notices(link) == 1
