@@ -257,7 +257,7 @@ def _parser() -> argparse.ArgumentParser:
         "compare: the same load on groups of other systems, those that are installed here, one after the "
         "other (--systems, --nodes, --loads, --size, --seconds, --turns, --rocketmq, --directory); "
         "restart: how long a group takes to start that has much in its log, after a clean stop and after a "
-        "kill of all, with its files in the page cache and without (--gigabytes, --nodes, --size, "
+        "kill of all under load, with its files in the page cache and without (--gigabytes, --nodes, --size, "
         "--directory); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
         "(--messages, --size, --precision); "

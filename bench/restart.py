@@ -1,9 +1,9 @@
 """`dledger bench restart`: how long a group takes to start that has much in its log.
 
-Starts a group of real processes on loopback, fills the log of each node with messages, and then stops or
-kills all of it and starts it again: with the files in the page cache, as after the end of processes, and with
-none of them there, as after the start of a machine. What was committed before has to be on each node after
-it. The stores are deleted at the end.
+Starts a group of real processes on loopback and fills the log of each node with messages. Then all of it is
+stopped, or killed while messages come, and starts again: with the files in the page cache, as after the end
+of processes, and with none of them there, as after the start of a machine. What was committed before has to
+be on each node after it. The stores are deleted at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ BATCH_BYTES = MIB
 LIMIT_S = 1800.0
 """Of one start."""
 STOP_LIMIT_S = 120.0
+LOADED_S = 5.0
+"""Of sends before a kill: it must be less than what `bench produce` sends for by default."""
 SPARE = 1.2
 """Of the disk: indexes, queues and the pool of segments besides the log."""
 
@@ -54,7 +56,7 @@ def restart(
         try:
             result: dict[str, object] = {"nodes": nodes, "load of the machine before": _machine_load()}
             result |= _fill(group, int(gigabytes * GB), size, tell)
-            for name, value in _starts(group):
+            for name, value in _starts(group, size):
                 tell(f"{name}: {value} s")
                 result[f"{name}, s"] = value
             result["load of the machine after"] = _machine_load()
@@ -71,18 +73,9 @@ def _machine_load() -> float:
 
 
 def _fill(group: LocalCluster, wanted: int, size: int, tell: Callable[[str], None]) -> dict[str, object]:
-    batch = max(1, min(LARGEST_BATCH, BATCH_BYTES // size))
     messages = max(1, wanted // (size + HEADER_SIZE + FIXED_SIZE + NAMES_SIZE))
-    tell(f"{messages:,} messages of {size} bytes are sent in batches of {batch}")
-    command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", TOPIC, "--warmup", "0"]
-    for option, value in (
-        ("namesrv", group.namesrv_addr),
-        ("messages", messages),
-        ("size", size),
-        ("batch", batch),
-        ("window", WINDOW),
-    ):
-        command += [f"--{option}", str(value)]
+    tell(f"{messages:,} messages of {size} bytes are sent")
+    command = [*_produce(group, size), "--messages", str(messages)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise ClusterError(f"the log could not be filled: exit code {done.returncode} {done.stdout}")
@@ -97,25 +90,51 @@ def _fill(group: LocalCluster, wanted: int, size: int, tell: Callable[[str], Non
     }
 
 
+def _produce(group: LocalCluster, size: int) -> list[str]:
+    command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", TOPIC, "--warmup", "0"]
+    batch = max(1, min(LARGEST_BATCH, BATCH_BYTES // size))
+    for option, value in (
+        ("namesrv", group.namesrv_addr),
+        ("size", size),
+        ("batch", batch),
+        ("window", WINDOW),
+    ):
+        command += [f"--{option}", str(value)]
+    return command
+
+
 def log_bytes(store: Path) -> int:
     """Of the segments of a node's log, full or not."""
     return sum(path.stat().st_size for path in store.glob("dledger-*/data/*"))
 
 
-def _starts(group: LocalCluster) -> Iterator[tuple[str, float]]:
+def _starts(group: LocalCluster, size: int) -> Iterator[tuple[str, float]]:
     """Seconds of each stop and start, as they are measured."""
     kept = group.committed_index(group.wait_leader())
     for memory, cold in (("", False), (", nothing in the page cache", True)):
         yield f"clean stop of all{' again' if cold else ''}", _timed(lambda: group.stop(STOP_LIMIT_S))
         yield from _start(group, f"a clean stop{memory}", kept, cold=cold)
-        for node in group.spec.node_ids:
-            group.kill(node)
-        yield from _start(group, f"a kill of all{memory}", kept, cold=cold)
+        kept = _kill_all(group, size)
+        yield from _start(group, f"a kill of all under load{memory}", kept, cold=cold)
     killed = group.kill_leader()
     _, took_s = group.time_to_leader(killed)
     yield "next leader after a kill", round(took_s, 3)
     again = _timed(lambda: group.restart_node(killed.node, LIMIT_S))
     yield "start of the killed node, until it has caught up", again
+
+
+def _kill_all(group: LocalCluster, size: int) -> int:
+    """While messages come. The index up to which entries were committed just before."""
+    sender = subprocess.Popen(_produce(group, size), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(LOADED_S)
+        kept = group.committed_index(group.wait_leader())
+        for node in group.spec.node_ids:
+            group.kill(node)
+    finally:
+        sender.kill()
+        sender.wait()
+    return kept
 
 
 def _timed(what: Callable[[], object]) -> float:
