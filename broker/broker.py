@@ -259,7 +259,9 @@ class Broker:
         )
         self.processors: tuple[Processor, ...] = tuple(kind(context) for kind in PROCESSORS)
         self.pulls: PullProcessor = self._processor(PullProcessor)
-        self.plain_sends: PlainSends = PlainSends(context, self._processor(SendProcessor).answers)
+        self.plain_sends: PlainSends = PlainSends(
+            context, self._processor(SendProcessor).answers, self.access
+        )
         self.telling: ClientTelling = self._processor(ClientTelling)
         self.pops: PopProcessor = self._processor(PopProcessor)
         own = (one for one in self.processors if isinstance(one, LeaderService))
@@ -300,7 +302,7 @@ class Broker:
             max_body=body_limits(self.processors),
             authorize=None if self.access is None else self._authorize,
             tls=config.client_tls.server(env.log),
-            bulk=self.plain_sends.take if self.access is None else None,
+            bulk=self.plain_sends.take,
         )
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied

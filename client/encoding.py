@@ -114,7 +114,8 @@ def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
 class SendHeader:
     """The part of a send header that is the same for all messages of a producer to one queue, encoded.
 
-    Fields travel as the letters of SendMessageRequestHeaderV2; the changing ones come last.
+    Fields travel as the letters of SendMessageRequestHeaderV2, numbers as text, as they are signed; the
+    changing ones come last.
     """
 
     prefix: bytes
@@ -126,10 +127,10 @@ class SendHeader:
             "a": group,
             "b": queue.topic,
             "c": DEFAULT_TOPIC,
-            "d": default_queues,
-            "e": queue.queue_id,
-            "j": 0,
-            "k": False,
+            "d": str(default_queues),
+            "e": str(queue.queue_id),
+            "j": "0",
+            "k": "false",
             "n": queue.broker_name,
         }
         return SendHeader(_TEXT.encode(fixed)[:-1])
@@ -139,7 +140,7 @@ class SendHeader:
     ) -> msgspec.Raw:
         """All fields as JSON: what `remoting` takes as a header."""
         return msgspec.Raw(
-            b'%b,"f":%d,"g":%d,"h":%d,"m":%b,"i":%b}'
+            b'%b,"f":"%d","g":"%d","h":"%d","m":"%b","i":%b}'
             % (
                 self.prefix,
                 sys_flag,

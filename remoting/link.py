@@ -23,7 +23,7 @@ from dledger.remoting.errors import (
     TooLarge,
 )
 from dledger.remoting.frames import FrameReader, encode_response
-from dledger.remoting.sockets import discard, set_no_delay
+from dledger.remoting.sockets import discard, set_no_delay, watch
 from dledger.runtime.forks import FORKS
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
             return
         set_no_delay(transport)
+        watch(transport, self._limits.vanished_close_s)
         transport.set_write_buffer_limits(self._limits.outbound_high_water)
         self._transport = transport
         self._writable = True

@@ -37,14 +37,15 @@ class SigningKey:
 
     def __init__(self, secret: bytes) -> None:
         key = (sha1(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
-        self._inner = sha1(bytes(octet ^ 0x36 for octet in key))
-        self._outer = sha1(bytes(octet ^ 0x5C for octet in key))
+        self.inner = sha1(bytes(octet ^ 0x36 for octet in key))
+        self.outer = sha1(bytes(octet ^ 0x5C for octet in key))
+        """To be copied (also by `dledger._fast`), never changed."""
         self._in_order: dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]] = {}
         """Names as they come -> their values in order: a client sends the same fields again and again."""
 
     def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
         """Of header fields without `Signature`, and a body: ASCII."""
-        inner, outer = self._inner.copy(), self._outer.copy()
+        inner, outer = self.inner.copy(), self.outer.copy()
         names = tuple(fields)
         in_order = self._in_order.get(names)
         if in_order is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from dledger.runtime.silent_peers import end_when_silent
+
 IPPROTO_TCP = 6
 TCP_NODELAY = 1
 """Numbers of <netinet/tcp.h>, the same everywhere (`socket` is not imported outside runtime)."""
@@ -19,6 +21,13 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+
+
+def watch(transport: asyncio.BaseTransport, vanished_close_s: float) -> None:
+    """Have the kernel end the connection when the machine at its other end says nothing for so long."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        end_when_silent(sock, int(vanished_close_s * 1000))
 
 
 def discard(transport: asyncio.WriteTransport) -> None:

@@ -18,7 +18,7 @@ from posixpath import dirname, join
 from typing import Protocol
 
 from dledger.broker.auth.address_rules import Segments, segments_of
-from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, Account, Accounts, AclError, parse_accounts
+from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, PUB, Account, Accounts, AclError, parse_accounts
 from dledger.broker.auth.required import ADMIN, RULES
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
 from dledger.broker.topic.topic_names import RETRY_PREFIX
@@ -26,7 +26,7 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
-from dledger.remoting.signing import ACCESS_KEY, SIGNATURE
+from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, SigningKey
 from dledger.runtime.atomic_file import read_file
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
@@ -52,6 +52,10 @@ class Access(Protocol):
 
     def check(self, connection: Connection, request: Request) -> None:
         """RemotingError 16 unless the request may be made."""
+
+    def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
+        """With what an account signs that may send to this topic (by SEND_MESSAGE_V2; no retry topic) over
+        this connection. None where `check` has to decide: nothing is refused by it."""
 
 
 class AccessDenied(RemotingError):
@@ -128,15 +132,34 @@ class AccessControl:
                 raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
         _permit(account, request, fields, connection)
 
+    def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
+        """See `Access`."""
+        accounts = self._accounts
+        account = accounts.by_key.get(name)
+        if account is None or account.white.text:
+            return None  # whom a white list lets in needs no right signature
+        if accounts.white:
+            address = _address_of(connection)
+            if any(rule.matches(address) for rule in accounts.white):
+                return None
+        if (account.admin and not account.perms) or account.perm(topic) & PUB:
+            return account.key
+        return None
+
     def _address(self, connection: Connection, request: Request) -> Segments:
-        """Of the client; that of a connection is worked out once."""
+        """Of the client."""
         forwarded = self._origins.forwarded_for(connection, request)
         if forwarded is not None:
             return segments_of(forwarded.rpartition(":")[0])
-        known = connection.attributes.get(_SEGMENTS)
-        if not isinstance(known, tuple):
-            known = connection.attributes[_SEGMENTS] = segments_of(connection.peer.rpartition(":")[0])
-        return known
+        return _address_of(connection)
+
+
+def _address_of(connection: Connection) -> Segments:
+    """Worked out once."""
+    known = connection.attributes.get(_SEGMENTS)
+    if not isinstance(known, tuple):
+        known = connection.attributes[_SEGMENTS] = segments_of(connection.peer.rpartition(":")[0])
+    return known
 
 
 def _permit(account: Account, request: Request, fields: Mapping[str, str], connection: Connection) -> None:

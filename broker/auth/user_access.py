@@ -129,6 +129,18 @@ class UserAccess:
         who = self._current().who(request.ext().get(ACCESS_KEY, ""))
         return who is not None and who.user.superuser and request.code not in self._open
 
+    def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
+        """See `Access`; for sends by SEND_MESSAGE_V2. A policy is judged by `check`, the first time that its
+        user sends there."""
+        if RequestCode.SEND_MESSAGE_V2 in self._open:
+            return None  # who need not sign may sign wrongly
+        who = self._current().who(name)
+        if who is None or not who.user.enabled:
+            return None
+        everything = who.user.superuser or not self._authorize
+        known = everything or topic in who.sends or RequestCode.SEND_MESSAGE_V2 in self._unjudged
+        return who.key if known else None
+
     def _current(self) -> _View:
         view = self._view
         if not view.current(self._store.state):

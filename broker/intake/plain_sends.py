@@ -14,7 +14,8 @@ told, stored and counted is the same, byte by byte: `tests/broker/test_plain_sen
 the same bytes.
 
 Where the compiled twin is (`dledger._fast`), it goes first; what it leaves is for `seal_sends` here, which
-is its specification.
+is its specification. Where requests are signed, it takes those whose signature is right and whose account
+may send there (`Access.key_of`); all others, and all without it, go the way of all requests.
 
 | read            | one call of `PlainSends.take`                                                     |
 |-----------------|-----------------------------------------------------------------------------------|
@@ -27,12 +28,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Container, Mapping
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 
 import msgspec
 
 from dledger._fast import FAST
+from dledger.broker.auth.access_control import Access
 from dledger.broker.commit_log import TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
@@ -238,7 +241,9 @@ def seal_sends(
 class PlainSends:
     """Offered each read of each connection (`remoting.connection.Bulk`)."""
 
-    def __init__(self, context: BrokerContext, answers: SendAnswers) -> None:
+    def __init__(self, context: BrokerContext, answers: SendAnswers, access: Access | None) -> None:
+        """`access`: who may send, where that is asked for."""
+        self._access = access
         self._gate = context.gate
         self._fast_failure = context.fast_failure
         self._rates = context.rates.sending
@@ -271,6 +276,8 @@ class PlainSends:
         writer = self._gate.writer
         if writer is None or not self._usual or self._rates.limited or self._fast_failure.busy:
             return _NOTHING
+        if self._access is not None and self.fast is None:
+            return _NOTHING
         if HEAD.unpack_from(buffer)[0] + 4 > end:
             return _NOTHING
         run = writer.open_run()
@@ -278,10 +285,13 @@ class PlainSends:
             return _NOTHING
         answers = AnswerRun()
         host, terms, slots, at = connection.peer_host, self._terms, writer.slots, 0
+        access = self._access
+        key_of = None if access is None else partial(access.key_of, connection)
         try:
             if self.fast is not None:
-                at = self.fast.seal_sends(buffer, at, end, host, terms, slots, run, answers)
-            at = seal_sends(buffer, at, end, host, terms, slots, run, answers)
+                at = self.fast.seal_sends(buffer, at, end, host, terms, slots, run, answers, key_of)
+            if access is None:
+                at = seal_sends(buffer, at, end, host, terms, slots, run, answers)
         finally:
             writer.close_run(run)
             if len(run):

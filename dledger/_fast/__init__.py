@@ -2,7 +2,8 @@
 
 | here         | its Python twin, which is the specification                                          |
 |--------------|--------------------------------------------------------------------------------------|
-| `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries    |
+| `seal_sends` | `dledger.broker.intake.plain_sends.seal_sends`: frames of sends to sealed entries;   |
+|              | of signed ones the way of all requests (`dledger.broker.auth`)                       |
 | `measure_batch`, `seal_batch` | `dledger.broker.intake.send_processor`, `CommitLogWriter.add_batch` |
 | `check_run`  | `dledger.log.incoming.check_run`: a follower's check of what the leader pushed       |
 | `dispatch`   | `dledger.broker.store.dispatch.Dispatcher`: committed messages to ConsumeQueue units |
@@ -34,7 +35,7 @@ from dledger.runtime.environment import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 14
+VERSION = 15
 """Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
 `compiled.pyx`: a module that was built from an older tree is not used."""
 

@@ -1,4 +1,4 @@
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 VERSION: int
@@ -12,8 +12,10 @@ def seal_sends(
     slots: Mapping[str, Any],
     run: Any,
     answers: Any,
+    key_of: Callable[[str, str], Any] | None,
 ) -> int:
-    """Where it stopped: what lies behind is for the Python twin."""
+    """Where it stopped: what lies behind is for the Python twin. `key_of`: of an account and a topic that it
+    sends to, see `Access.key_of`; what is not signed with it is left."""
 
 class Restored:
     """Messages that waited in the log, as they go on: what `restore` found."""

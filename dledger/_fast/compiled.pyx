@@ -16,7 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from dledger.formats.checksum import crc32 as sum_crc32
 
-VERSION = 14
+VERSION = 15
 
 cdef extern from *:
     """
@@ -197,6 +197,12 @@ cdef struct Send:
     int64_t number[14]  # of the fields a to n
     uint32_t fields  # bits of those that were there
     uint32_t envelope
+    const uint8_t *value[14]  # what they say as text; not of i. NULL where one is bare
+    Py_ssize_t value_size[14]
+    const uint8_t *account
+    Py_ssize_t account_size
+    const uint8_t *signature
+    Py_ssize_t signature_size
     const uint8_t *topic
     Py_ssize_t topic_size
     Py_ssize_t properties_size
@@ -291,27 +297,46 @@ cdef const uint8_t *scan_properties(const uint8_t *p, const uint8_t *end, Send *
 
 
 cdef const uint8_t *scan_fields(const uint8_t *p, const uint8_t *end, Send *send) noexcept nogil:
-    """The header fields a to n of SEND_MESSAGE_V2."""
+    """The header fields a to n of SEND_MESSAGE_V2, and by whom it is signed."""
     cdef const uint8_t *begin
     cdef int field
     if p >= end or p[0] != c'{':
         return NULL
     p += 1
     while True:
-        if end - p < 5 or p[0] != c'"' or p[2] != c'"' or p[3] != c':':
+        if end - p > 12 and memcmp(p, b'"AccessKey":', 12) == 0 and send.account == NULL:
+            begin = p + 13
+            p = scan_text(p + 12, end)
+            if p == NULL:
+                return NULL
+            send.account = begin
+            send.account_size = p - 1 - begin
+            field = -1
+        elif end - p > 12 and memcmp(p, b'"Signature":', 12) == 0 and send.signature == NULL:
+            begin = p + 13
+            p = scan_text(p + 12, end)
+            if p == NULL:
+                return NULL
+            send.signature = begin
+            send.signature_size = p - 1 - begin
+            field = -1
+        elif end - p < 5 or p[0] != c'"' or p[2] != c'"' or p[3] != c':':
             return NULL
-        field = p[1] - c'a'
-        if field < 0 or field > 13 or send.fields >> field & 1:
-            return NULL
-        send.fields |= 1 << field
-        p += 4
-        if field == 1:  # b: topic
-            begin = p + 1
+        else:
+            field = p[1] - c'a'
+            if field < 0 or field > 13 or send.fields >> field & 1:
+                return NULL
+            send.fields |= 1 << field
+            p += 4
+            begin = p
+        if field < 0:
+            pass
+        elif field == 1:  # b: topic
             p = scan_text(p, end)
             if p == NULL:
                 return NULL
-            send.topic = begin
-            send.topic_size = p - 1 - begin
+            send.topic = begin + 1
+            send.topic_size = p - 2 - begin
         elif field == 0 or field == 2 or field == 13:  # a, c, n: producer group, default topic, broker
             p = scan_text(p, end)
         elif field == 8:  # i: properties
@@ -324,11 +349,71 @@ cdef const uint8_t *scan_fields(const uint8_t *p, const uint8_t *end, Send *send
                 return NULL  # all but g, the time, are Java's int
         if p == NULL or p >= end:
             return NULL
+        if field >= 0 and begin[0] == c'"':
+            send.value[field] = begin + 1
+            send.value_size[field] = p - 2 - begin
         if p[0] == c'}':
             return p + 1
         if p[0] != c',':
             return NULL
         p += 1
+
+
+cdef bytes signed_text(Send *send):
+    """What a signature covers besides the body: the values of all fields but itself, in the order of their
+    names. None where one is no text."""
+    cdef Py_ssize_t size = send.account_size, count
+    cdef const uint8_t *value
+    cdef uint8_t *to
+    cdef bytes text
+    cdef int field
+    for field in range(14):
+        if send.fields >> field & 1:
+            if send.value[field] == NULL:
+                return None
+            size += send.properties_size if field == 8 else send.value_size[field]
+    text = PyBytes_FromStringAndSize(NULL, size)
+    to = <uint8_t *>PyBytes_AS_STRING(text)
+    memcpy(to, send.account, send.account_size)
+    to += send.account_size
+    for field in range(14):
+        if send.fields >> field & 1:
+            value, count = send.value[field], send.value_size[field]
+            if field == 8:
+                value, count = send.properties, send.properties_size
+            memcpy(to, value, count)
+            to += count
+    return text
+
+
+cdef bint in_base64(const uint8_t *text, Py_ssize_t size, bytes digest) noexcept:
+    """Whether a text is this digest of 20 bytes. Takes as long whatever differs."""
+    cdef const char *letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    cdef const uint8_t *octets = <const uint8_t *>PyBytes_AS_STRING(digest)
+    cdef uint32_t three, wrong = 0
+    cdef int group, part
+    if size != 28 or PyBytes_GET_SIZE(digest) != 20:
+        return False
+    for group in range(7):
+        three = <uint32_t>octets[3 * group] << 16 | <uint32_t>octets[3 * group + 1] << 8
+        if group < 6:
+            three |= octets[3 * group + 2]
+        for part in range(4 if group < 6 else 3):
+            wrong |= text[4 * group + part] ^ <uint8_t>letters[three >> (18 - 6 * part) & 63]
+    wrong |= text[27] ^ c'='
+    return wrong == 0
+
+
+cdef bint is_signed(key, Send *send, bytes body):
+    """Whether it is signed with this key (remoting/signing.py)."""
+    cdef bytes text = signed_text(send)
+    if text is None:
+        return False
+    inner, outer = key.inner.copy(), key.outer.copy()
+    inner.update(text)
+    inner.update(body)
+    outer.update(inner.digest())
+    return in_base64(send.signature, send.signature_size, outer.digest())
 
 
 cdef bint scan_header(const uint8_t *p, const uint8_t *end, Send *send) noexcept nogil:
@@ -386,7 +471,7 @@ cdef Py_ssize_t plain_key(Send *send) noexcept nogil:
 
 
 def seal_sends(
-    bytearray buffer, Py_ssize_t at, Py_ssize_t end, bytes born_host, terms, slots, run, answers
+    bytearray buffer, Py_ssize_t at, Py_ssize_t end, bytes born_host, terms, slots, run, answers, key_of
 ):
     cdef const uint8_t *base = <const uint8_t *>PyByteArray_AS_STRING(buffer)
     cdef Send send
@@ -405,7 +490,8 @@ def seal_sends(
     cdef list offsets = None
     cdef bytes field = None, front, body, texts, key, answer
     cdef const uint8_t *last_topic = NULL
-    cdef Py_ssize_t last_size = -1, queues = 0, field_size = 0
+    cdef const uint8_t *last_account = NULL
+    cdef Py_ssize_t last_size = -1, last_account_size = -1, queues = 0, field_size = 0
     cdef Py_ssize_t stop, body_at, body_size, key_at, key_size, properties_size, size, entry_size
     cdef uint32_t length, header_size, body_crc, record_crc, next_chain
     cdef int64_t queue, offset
@@ -413,7 +499,7 @@ def seal_sends(
     cdef const uint8_t *key_end
     cdef char text[ANSWER_ROOM]
     cdef int text_size, number
-    slot = puts = None
+    slot = puts = secret = None
     stored, looked_for = terms.stored_again, terms.looked_for
     if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(store_host) != 8:
         return at
@@ -430,9 +516,12 @@ def seal_sends(
             break
         send.opaque = send.flag = send.version = 0
         send.fields = send.envelope = 0
+        send.account = send.signature = NULL
+        send.account_size = send.signature_size = 0
         send.properties_size = 0
         for number in range(14):
             send.number[number] = 0
+            send.value[number] = NULL
         if not scan_header(base + at + 20, base + body_at, &send):
             break
         body_size = stop - body_at
@@ -444,7 +533,7 @@ def seal_sends(
             slot = slots.get(send.topic[: send.topic_size].decode("ascii"))
             if slot is None or not slot.writable or slot.is_retry:
                 break
-            last_topic, last_size = send.topic, send.topic_size
+            last_topic, last_size, last_account_size = send.topic, send.topic_size, -1
             offsets, field, puts = slot.next, slot.field, slot.puts
             queues = min(<Py_ssize_t>slot.queues, len(offsets))
             field_size = PyBytes_GET_SIZE(field)
@@ -453,6 +542,22 @@ def seal_sends(
         key_at = plain_key(&send)
         if key_at < 0:
             break
+        body = PyBytes_FromStringAndSize(<char *>(base + body_at), body_size)
+        if key_of is not None:
+            # Who signs, and may send there: asked again where either is another.
+            if send.account == NULL or send.signature == NULL:
+                break
+            if (
+                send.account_size != last_account_size
+                or memcmp(send.account, last_account, last_account_size) != 0
+            ):
+                secret = key_of(
+                    send.account[: send.account_size].decode("ascii"),
+                    send.topic[: send.topic_size].decode("ascii"),
+                )
+                last_account, last_account_size = send.account, send.account_size
+            if secret is None or not is_signed(secret, &send, body):
+                break
         if send.properties[send.properties_size - 1] != 2:
             send.properties[send.properties_size] = 2
             send.properties_size += 1
@@ -470,7 +575,6 @@ def seal_sends(
             break
         # The record and its entry.
         offset = offsets[queue]
-        body = PyBytes_FromStringAndSize(<char *>(base + body_at), body_size)
         record_crc = sum_crc32(body)
         front = PyBytes_FromStringAndSize(NULL, ENTRY + FIXED)
         to = <uint8_t *>PyBytes_AS_STRING(front) + ENTRY

@@ -23,6 +23,7 @@ from dledger.peers.wire import (
     encode_frame,
     frame_size,
 )
+from dledger.runtime.silent_peers import end_when_silent
 from dledger.runtime.tls import certificate_names
 
 DEAD_LINK_MS = 3000
@@ -32,9 +33,7 @@ IN_TRANSPORT = 64 * 1024
 IN_KERNEL = 64 * 1024
 """Bytes that the kernel takes ahead of what the link carries. By default it takes megabytes, and what is
 written behind them waits for all of them."""
-_TCP_NODELAY, _TCP_KEEPIDLE, _TCP_KEEPINTVL, _TCP_KEEPCNT, _TCP_USER_TIMEOUT = 1, 4, 5, 6, 18
-_TCP_NOTSENT_LOWAT = 25
-_SO_KEEPALIVE = 9
+_TCP_NODELAY, _TCP_NOTSENT_LOWAT = 1, 25
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
 MAX_ERROR_TEXT = 512
@@ -291,12 +290,8 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
         return
     tcp = 6
     sock.setsockopt(tcp, _TCP_NODELAY, 1)
+    end_when_silent(sock, DEAD_LINK_MS)
     if sys.platform == "linux":
-        # A peer that vanished without a word: give the connection up before the kernel's minutes are over.
-        sock.setsockopt(1, _SO_KEEPALIVE, 1)
-        for option, value in ((_TCP_KEEPIDLE, 1), (_TCP_KEEPINTVL, 1), (_TCP_KEEPCNT, 3)):
-            sock.setsockopt(tcp, option, value)
-        sock.setsockopt(tcp, _TCP_USER_TIMEOUT, DEAD_LINK_MS)
         sock.setsockopt(tcp, _TCP_NOTSENT_LOWAT, IN_KERNEL)
 
 

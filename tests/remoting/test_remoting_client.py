@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -301,6 +302,53 @@ def test_a_request_that_was_given_up_is_not_executed_when_its_cut_heals() -> Non
         world.run_for(10)
     assert answers == [0, RequestTimeout, 0]
     assert executed == [b"first", b"last"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="options of Linux")
+def test_the_kernel_looks_after_connections() -> None:
+    async def main() -> None:
+        async with pair(HANDLERS) as p:
+            await p.client.invoke(p.address, ECHO)
+            transport = p.client._links[p.address]._transport
+            assert transport is not None
+            sock = transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            assert [sock.getsockopt(socket.IPPROTO_TCP, one) for one in options] == [3, 1, 3, 6000]
+
+    run(main())
+
+
+def test_a_long_wait_ends_when_the_machine_vanishes() -> None:
+    """As a pull for messages, which may wait for half a minute."""
+    ended: list[tuple[type, float]] = []
+
+    async def serve(env: Env) -> None:
+        server = RemotingServer(env, handlers=HANDLERS, limits=ServerLimits(), name="server")
+        await server.start("0.0.0.0", 9000)
+        await server.run()
+
+    async def ask(env: Env) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            client = RemotingClient(env)
+            running = tasks.create_task(client.run())
+            assert (await client.invoke("server:9000", ECHO)).code == 0
+            begin = client.loop.time()
+            error = await failure(client.invoke("server:9000", LATER, timeout_s=60))  # 20 s of it are well
+            ended.append((type(error), client.loop.time() - begin))
+            await client.close()
+            running.cancel()
+
+    with World(1) as world:
+        world.spawn(world.node("server"), serve)
+        world.run_for(0.1)
+        world.spawn(world.node("client"), ask)
+        world.run_for(20)
+        assert not ended
+        world.partition("client", "server")
+        world.run_for(10)
+    ((kind, waited_s),) = ended
+    assert kind is ConnectionLost and 23 < waited_s < 28
 
 
 def test_a_cancelled_call_leaves_nothing_behind() -> None:
