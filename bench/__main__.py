@@ -22,6 +22,7 @@ from dledger.bench.idle import idle
 from dledger.bench.loaded import LoadFailed, loaded
 from dledger.bench.produce import produce
 from dledger.bench.report import Load, Tally
+from dledger.bench.restart import restart
 from dledger.bench.scale import scale
 from dledger.bench.spark_audit import spark_audit
 from dledger.bench.spark_read import spark_read
@@ -61,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         return _loaded(options)
     if options.mode == "compare":
         return _compare(options)
+    if options.mode == "restart":
+        return _restart(options)
     if options.mode == "audit":
         if options.directory is None:
             _parser().error("--directory is missing")
@@ -122,6 +125,20 @@ def _loaded(options: argparse.Namespace) -> int:
     return 0 if result["within"] else 1
 
 
+def _restart(options: argparse.Namespace) -> int:
+    place = options.directory and Path(options.directory)
+    try:
+        found = restart(options.gigabytes, options.size, options.nodes, place, _tell)
+    except (ClusterError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return _print(found, options.json)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _compare(options: argparse.Namespace) -> int:
     names = options.systems.split(",") if options.systems else installed(options.rocketmq)
     unknown = [name for name in names if name not in SYSTEMS]
@@ -141,7 +158,7 @@ def _compare(options: argparse.Namespace) -> int:
         directory=options.directory and Path(options.directory),
     )
     try:
-        found = compare(names, setting, lambda text: print(text, file=sys.stderr, flush=True))
+        found = compare(names, setting, _tell)
     except (CompareError, ClusterError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -221,6 +238,7 @@ def _parser() -> argparse.ArgumentParser:
             "scale",
             "clients",
             "compare",
+            "restart",
             "timers",
             "topics",
             "audit",
@@ -238,6 +256,9 @@ def _parser() -> argparse.ArgumentParser:
         "--groups, default 100); "
         "compare: the same load on groups of other systems, those that are installed here, one after the "
         "other (--systems, --nodes, --loads, --size, --seconds, --turns, --rocketmq, --directory); "
+        "restart: how long a group takes to start that has much in its log, after a clean stop and after a "
+        "kill of all under load, with its files in the page cache and without (--gigabytes, --nodes, --size, "
+        "--directory); "
         "timers: how late timer messages come, at a steady rate (--rate) and many due at one second "
         "(--messages, --size, --precision); "
         "topics: milliseconds that a change of one topic takes on the event loops (--topics); "
@@ -274,7 +295,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", help=f"of compare, of {','.join(SYSTEMS)} (default: what is installed)")
     parser.add_argument("--rocketmq", metavar="DIR", type=Path, help="of compare: jars of Apache RocketMQ")
     parser.add_argument("--loads", help=f"of compare, of {','.join(LOADS)} (default: all)")
-    parser.add_argument("--nodes", type=int, choices=(3, 5), default=3, help="of compare (default: 3)")
+    parser.add_argument(
+        "--nodes", type=int, choices=(3, 5), default=3, help="of compare and restart (default: 3)"
+    )
+    parser.add_argument(
+        "--gigabytes", type=float, default=10.0, help="of restart: in the log of each node (default: 10)"
+    )
     parser.add_argument("--turns", type=_positive, default=1, help="of compare (default: 1)")
     parser.add_argument("--check", action="store_true", help="of idle: exit code 1 above the limit")
     parser.add_argument("--json", action="store_true", help="print one JSON line")

@@ -190,13 +190,13 @@ class QueueReader:
         from_leader = address == self._group.leader or LEADER_HINT in answer.ext  # forwarded: its own words
         self._broker_id = header.suggestWhichBrokerId
         if code == ResponseCode.PULL_OFFSET_MOVED:
+            if answer.remark == OFFSET_RESET:  # only a leader says so, and maybe only once
+                self.next_offset = header.nextBeginOffset
+                self._sink.reset(self.next_offset)
+                return
             if not from_leader:  # a follower may be behind: only the leader knows the queue's range
                 self._broker_id = LEADER_ID
                 await self._look_for_leader()
-                return
-            if answer.remark == OFFSET_RESET:
-                self.next_offset = header.nextBeginOffset
-                self._sink.reset(self.next_offset)
                 return
             self._core.log.warning(
                 "offset outside of the queue",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -116,6 +116,9 @@ class QueueShare:
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
         """Locked still: a call for them runs."""
+        self._told: dict[MessageQueue, int] = {}
+        """Of queues that are given up to be begun where the group was set to from outside: there. What the
+        broker has may be older, by a commit that was under way."""
         self.on_reset: Callable[[], None] = lambda: None
         """Queues are to be divided anew: some were given up to be begun elsewhere."""
 
@@ -131,7 +134,8 @@ class QueueShare:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group goes on in a queue, None without a committed offset."""
-        return await self._progress.load(queue)
+        told = self._told.pop(queue, None)
+        return await self._progress.load(queue) if told is None else told
 
     def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
         """Begin to work on a queue."""
@@ -166,6 +170,8 @@ class QueueShare:
         """The group's offsets were set from outside: go on there. What is under way of the queue does not
         count any more, and comes again where it lies behind."""
         assigned = self._assigned.get(queue)
+        if queue in self._told:
+            self._told[queue] = offset
         if assigned is None or (not assigned.process.count and assigned.process.commit_offset == offset):
             return
         self._core.log.info("offset was reset", group=self._group, queue=queue, to=offset)
@@ -173,12 +179,18 @@ class QueueShare:
             self.restart(queue, offset)
             return
         assigned.process.dropped = True
+        self._told[queue] = offset
         self._begin_leaving([queue], self._locks)  # a call for it may run: the next begins behind that
         self.on_reset()
 
     def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
         """The queues, with what waits of each."""
         return sorted(self._assigned.items(), key=lambda item: item[0])
+
+    def not_ours(self, queues: Iterable[MessageQueue]) -> None:
+        """Somebody else begins them."""
+        for queue in queues:
+            self._told.pop(queue, None)
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
@@ -218,6 +230,7 @@ class QueueShare:
 
     def lost(self, queue: MessageQueue) -> None:
         """Its lock is: what runs does not count any more."""
+        self._told.pop(queue, None)
         assigned = self._assigned.pop(queue, None) or self._leaving.get(queue)
         if assigned is not None:
             assigned.process.dropped = True
@@ -241,7 +254,7 @@ class QueueShare:
         offsets = {
             queue: assigned.process.commit_offset
             for queue, assigned in own.items()
-            if assigned.process.commit_offset != assigned.committed
+            if not assigned.process.dropped and assigned.process.commit_offset != assigned.committed
         }
         if offsets:
             await self._progress.save(offsets)
@@ -378,6 +391,7 @@ class Rebalancer:
         if self._stopped:
             return True
         held = [queue for queue in self._share.queues if queue.topic == topic]
+        self._share.not_ours(queue for queue in queues if queue not in mine)
         await self._share.remove([queue for queue in held if queue not in mine])
         new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
         if self._locks is not None and new:

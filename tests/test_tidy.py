@@ -101,6 +101,7 @@ OUTSIDE: dict[str, str] = {
     "bench/idle.py": "measures real processes",
     "bench/compare/*": "starts and measures real processes of other systems",
     "bench/loaded.py": "measures real processes",
+    "bench/restart.py": "measures real processes",
     "bench/scale.py": "measures real processes",
     "bench/clients.py": "measures real processes",
     "bench/memory.py": "measures real processes",

@@ -1,4 +1,4 @@
-"""The same load on groups of three of different systems, on this machine: `dledger bench compare`.
+"""The same load on groups of different systems, on this machine: `dledger bench compare`.
 
 Each system is started by itself, loaded, and stopped before the next one: brokers that idle take CPU time,
 too. Whatever is sent waits for what the system calls stored: `durability` says where a message is then.
@@ -14,7 +14,10 @@ has a module that speaks its protocol, no more than is needed to send and to hea
 |------------|---------------------------------------------------------------------------------|
 | `ours`     | this project, SYNC_FLUSH and ASYNC_FLUSH, by its own client                     |
 | `rocketmq` | Apache RocketMQ in DLedger mode, from a directory of its jars, by our client    |
-| `rabbitmq` | RabbitMQ, quorum queues and streams, by AMQP 0.9.1 with publisher confirms      |
-| `nats`     | NATS JetStream, three replicas, by its own protocol                             |
-| `etcd`     | etcd: a put of a new key each, by gRPC                                          |
+| `rabbitmq` | RabbitMQ, quorum queues, by AMQP 0.9.1 with publisher confirms, and streams     |
+| `streams`  | the protocol of its streams                                                     |
+| `nats`     | NATS JetStream, by its own protocol                                             |
+| `etcd`     | etcd: a put of a new key each, by gRPC; `http2` is below that                   |
+
+`restart`, one level up, measures starts of our group alone.
 """

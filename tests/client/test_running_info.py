@@ -66,15 +66,20 @@ def pusher(fake: FakeCluster, heard: Heard, **more: Any) -> AsyncPushConsumer:
     return AsyncPushConsumer("group", fake.namesrv, heard, **settings)
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_push_consumer_goes_where_its_group_is_set(orderly: bool) -> None:
+def test_a_push_consumer_goes_where_its_group_is_set(orderly: bool, known: bool) -> None:
+    """`known`: the broker has the new offset as well. Where a commit was under way it may not, and brokers of
+    RocketMQ 4.9 leave it to the consumer."""
+
     async def test(fake: FakeCluster) -> None:
         await produce(fake, COUNT)
         heard = Heard()
         async with pusher(fake, heard, orderly=orderly):
             await eventually(lambda: len(heard) == COUNT)
             wanted = {WireQueue("orders", GROUP, queue): 2 for queue in (0, 1)}
-            fake.offsets.update({("group", "orders", queue): 2 for queue in (0, 1)})
+            if known:
+                fake.offsets.update({("group", "orders", queue): 2 for queue in (0, 1)})
             fields = {"topic": "orders", "group": "group", "timestamp": "-1", "isForce": "true"}
             body = queue_table("offsetTable", wanted)
             connection_of(fake)[1].send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
@@ -124,6 +129,38 @@ def test_a_consumer_that_a_pull_sends_elsewhere_forgets_what_it_has(kind: str) -
             while not found or found[-1] != COUNT - 1:
                 found += [int(message.body) for message in await one.poll(1.0)]
             assert found == list(range(3, COUNT)), "the ten that it had are forgotten"
+
+    play(test, queues=1)
+
+
+def test_a_reset_is_heard_from_a_broker_that_is_not_known_to_lead() -> None:
+    """Its answer is on the way while others are asked who leads; the next one may not say it again."""
+    told: list[int] = []
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, COUNT)
+        async with AsyncPullConsumer("group", fake.namesrv) as consumer:
+
+            def reset_once(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+                if request.code != RequestCode.PULL_MESSAGE or told:
+                    return False
+                if request.header(PullMessageHeader).queueOffset < COUNT:
+                    return False
+                told.append(COUNT)
+                consumer._core.group(GROUP).leader = None
+                ext = {
+                    "suggestWhichBrokerId": "0",
+                    "nextBeginOffset": "3",
+                    "minOffset": "0",
+                    "maxOffset": "10",
+                }
+                connection.respond(request, ResponseCode.PULL_OFFSET_MOVED, ext=ext, remark="OFFSET_RESET")
+                return True
+
+            fake.script = reset_once
+            queue = MessageQueue("orders", GROUP, 0)
+            await consumer.assign([queue], start=FromWhere.FIRST)
+            await eventually(lambda: bool(told) and consumer.position(queue) == 3)
 
     play(test, queues=1)
 
