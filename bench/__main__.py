@@ -33,14 +33,20 @@ from dledger.client.errors import ClientError
 from dledger.local.spec import ClusterError
 from dledger.runtime.env import production_env
 from dledger.runtime.environment import add_namesrv, namesrv_addr
+from dledger.runtime.signals import terminated_by_exception
 
 GC_THRESHOLDS = (100_000, 50, 50)
 """Generations of the garbage collector during the run; objects made before it are frozen."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one load and print its figures."""
+    """Run one load and print its figures. SIGTERM also stops the groups that it started."""
     options = _parser().parse_args(argv)
+    with terminated_by_exception():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.mode == "core":
         return _show(measure(), "us", options.json)
     if options.mode == "idle":
