@@ -170,7 +170,11 @@ class QueueShare:
         """The group's offsets were set from outside: go on there. What is under way of the queue does not
         count any more, and comes again where it lies behind."""
         assigned = self._assigned.get(queue)
-        if queue in self._told:
+        leaving = self._leaving.get(queue)
+        if assigned is None and leaving is not None:  # where it ended does not count any more
+            leaving.process.dropped = True
+            self._told[queue] = offset
+        elif queue in self._told:
             self._told[queue] = offset
         if assigned is None or (not assigned.process.count and assigned.process.commit_offset == offset):
             return
@@ -187,10 +191,15 @@ class QueueShare:
         """The queues, with what waits of each."""
         return sorted(self._assigned.items(), key=lambda item: item[0])
 
-    def not_ours(self, queues: Iterable[MessageQueue]) -> None:
-        """Somebody else begins them."""
-        for queue in queues:
-            self._told.pop(queue, None)
+    async def not_ours(self, queues: Iterable[MessageQueue]) -> None:
+        """Somebody else is to begin them: where the group was set to, as far as we were told."""
+        if self._locks is None:
+            return
+        ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
+        told = {queue: self._told.pop(queue) for queue in ours if queue in self._told}
+        await self._save(told)
+        held = self._locks.queues
+        await self._locks.unlock([queue for queue in ours if queue in held])
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
@@ -223,6 +232,8 @@ class QueueShare:
                 await self._save({queue: assigned.process.commit_offset})
             await locks.unlock([queue])
         self._leaving.pop(queue, None)
+        if queue in self._told:
+            self.on_reset()  # whoever is next waits for our lock
 
     async def _released(self, assigned: AssignedQueue) -> None:
         if isinstance(self._dispatcher, OrderlyDispatcher):
@@ -275,6 +286,8 @@ class QueueShare:
     async def close(self) -> None:
         """Commit a last time and give everything up."""
         await self.commit()
+        await self._save(self._told)
+        self._told = {}
         own = {**self._assigned, **self._leaving}
         for assigned in own.values():
             assigned.process.dropped = True
@@ -391,8 +404,8 @@ class Rebalancer:
         if self._stopped:
             return True
         held = [queue for queue in self._share.queues if queue.topic == topic]
-        self._share.not_ours(queue for queue in queues if queue not in mine)
         await self._share.remove([queue for queue in held if queue not in mine])
+        await self._share.not_ours([queue for queue in queues if queue not in mine])
         new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
         if self._locks is not None and new:
             await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it

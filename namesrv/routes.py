@@ -283,9 +283,12 @@ class Routes:
 
     def expire(self, now: float) -> Generator[None, None, list[LiveBroker]]:
         """Remove what has been silent for longer than its time-out."""
-        gone = [broker for broker in self._live.values() if broker.last_seen + broker.timeout_s < now]
-        for broker in gone:
-            yield from self._remove(broker)
+        silent = [broker for broker in self._live.values() if broker.last_seen + broker.timeout_s < now]
+        gone = []
+        for broker in silent:
+            if broker.last_seen + broker.timeout_s < now:  # it may have been heard while others were removed
+                gone.append(broker)
+                yield from self._remove(broker)
         return gone
 
     def _remove(self, broker: LiveBroker) -> Generator[None, None, None]:

@@ -56,6 +56,10 @@ MAX_KNOWN_BYTES = 64 * 1024 * 1024
 """Topic tables kept as they came, all broker groups together: the one not heard of for longest goes first."""
 
 
+_REGISTERS = "registers"
+"""Attribute of connections of brokers."""
+
+
 class NameServer:
     """One NameServer: its tables and its handlers. `main` runs it."""
 
@@ -120,6 +124,9 @@ class NameServer:
 
     def _register(self, connection: Connection, request: Request) -> Change:
         header = request.header(RegisterBrokerHeader)
+        if connection.closed:
+            return  # it waited for its turn, and its end was told before
+        connection.attributes[_REGISTERS] = True
         known = self._forget(header.brokerName) or KnownTopics()
         registration = yield from registration_in_pieces(
             request.body, compressed=header.compressed, crc=header.bodyCrc32, known=known
@@ -315,7 +322,8 @@ class NameServer:
     # --- life -----------------------------------------------------------------------------------------
 
     def _connection_closed(self, connection: Connection) -> None:
-        self._changes.event(partial(self._channel_closed, connection.serial))
+        if _REGISTERS in connection.attributes:  # a client's changes nothing
+            self._changes.event(partial(self._channel_closed, connection.serial))
 
     def _channel_closed(self, channel: int) -> Change:
         for identity in (yield from self.routes.channel_closed(channel)):

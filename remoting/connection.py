@@ -302,11 +302,15 @@ class Connection(asyncio.BufferedProtocol):
         """The turn that it waited for."""
         if self.closed:
             return
-        unread, self._unread = self._unread, 0
-        if unread:
-            self._read(unread)
-        else:
-            self._handle()
+        try:
+            unread, self._unread = self._unread, 0
+            if unread:
+                self._read(unread)
+            else:
+                self._handle()
+        except BaseException:
+            self.abort()  # as a transport does with what its protocol raises
+            raise
         self._adjust_reading()
 
     def _read(self, nbytes: int) -> None:
@@ -318,12 +322,12 @@ class Connection(asyncio.BufferedProtocol):
         self._stats.requests += len(requests)
         self._undone.extend(requests)
 
-    def _handle(self) -> None:
-        """Hand out what was read, as far as this turn of the loop has time."""
+    def _handle(self, whole: bool = False) -> None:
+        """Hand out what was read, as far as this turn of the loop has time; or all of it."""
         server, undone = self._server, self._undone
         first = True
         while undone:
-            if not (first or server.in_time()):
+            if not (whole or first or server.in_time()):
                 self._wait_for_turn()
                 return
             first = False
@@ -374,6 +378,11 @@ class Connection(asyncio.BufferedProtocol):
             self._server.complain("an answer was not handled", self.peer, error=error)
 
     def eof_received(self) -> bool:
+        # Only over TLS may something wait for its turn here: it came before the end, in the same read.
+        unread, self._unread = self._unread, 0
+        if unread:
+            self._keep(unread)
+        self._handle(whole=True)
         return False  # the transport closes itself
 
     def idle_since(self) -> float:

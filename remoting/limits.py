@@ -67,8 +67,9 @@ class ClientLimits:
     silence_close_s: float = 2.0
     """A request timed out and nothing at all arrived for that long: the connection is hung up."""
     vanished_close_s: float = 6.0
-    """The machine at the other end acknowledged nothing for that long, not that it is there either: its
-    connection is over, and what waits for an answer, as a pull for messages, hears it (on Linux)."""
+    """The machine at the other end did not say for that long that it is there: its connection is over, and
+    what waits for an answer, as a pull for messages, hears it (on Linux, and where all that was sent had been
+    acknowledged)."""
     timer_grain_s: float = 0.005
     """Time-outs of one connection are looked at no more often than this."""
     read_buffer: int = 64 * 1024

@@ -24,10 +24,11 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
 
 
 def watch(transport: asyncio.BaseTransport, vanished_close_s: float) -> None:
-    """Have the kernel end the connection when the machine at its other end says nothing for so long."""
+    """Have the kernel end the connection when the machine at its other end says nothing for so long, while
+    nothing is on the way there."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
-        end_when_silent(sock, int(vanished_close_s * 1000))
+        end_when_silent(sock, int(vanished_close_s * 1000), unread=False)
 
 
 def discard(transport: asyncio.WriteTransport) -> None:

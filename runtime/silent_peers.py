@@ -12,14 +12,18 @@ _PROBES = 3
 """One a second; then the connection is over."""
 
 
-def end_when_silent(sock: Any, after_ms: int) -> None:
-    """Give a connection up whose other end acknowledges nothing for so long: a machine that vanished without
-    a word, or that is cut off. The kernel would take hours, or minutes where something was sent. A process
-    that is stopped acknowledges all the same. On Linux only."""
+def end_when_silent(sock: Any, after_ms: int, *, unread: bool) -> None:
+    """Give a connection up whose other end says nothing for so long when it is asked whether it is there: a
+    machine that vanished without a word, or that is cut off. A process that is stopped answers all the same,
+    by its kernel. On Linux only.
+
+    `unread`: also one of which what was sent is not acknowledged, or not read, for so long, by a process that
+    is stopped, too. Without, the kernel asks only where everything sent was acknowledged."""
     if sys.platform != "linux":
         return
     sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)
     idle_s = max(after_ms // 1000 - _PROBES, 1)
     for option, value in ((_KEEPIDLE, idle_s), (_KEEPINTVL, 1), (_KEEPCNT, _PROBES)):
         sock.setsockopt(_TCP, option, value)
-    sock.setsockopt(_TCP, _USER_TIMEOUT, after_ms)
+    if unread:
+        sock.setsockopt(_TCP, _USER_TIMEOUT, after_ms)

@@ -44,7 +44,8 @@ class TurnSelector(selectors.BaseSelector):
         self._all.register(self._first.fileno(), system.EPOLLIN)
 
     def favour(self, fd: int) -> None:
-        """This descriptor does not wait behind others, until it is taken out (unregistered)."""
+        """This descriptor does not wait behind others, until `unfavour`, also while it is not registered: a
+        transport that does not read takes it out."""
         if fd in self._favoured:
             return
         key = self._keys.get(fd)
@@ -52,6 +53,15 @@ class TurnSelector(selectors.BaseSelector):
             self._all.unregister(fd)
             self._first.register(fd, _mask(key.events))
         self._favoured.add(fd)
+
+    def unfavour(self, fd: int) -> None:
+        """It is closed in a moment; its number may be another's then."""
+        if fd in self._favoured:
+            key = self._keys.get(fd)
+            if key is not None:
+                self._first.unregister(fd)
+                self._all.register(fd, _mask(key.events))
+            self._favoured.discard(fd)
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
         """See `selectors.BaseSelector`."""
@@ -70,7 +80,6 @@ class TurnSelector(selectors.BaseSelector):
         key = self._keys.pop(fd)
         with suppress(OSError):  # closed before: the system took it out
             self._of(fd).unregister(fd)
-        self._favoured.discard(fd)
         return key
 
     def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -156,13 +165,22 @@ def turn_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return TurnLoop if sys.platform == "linux" else None
 
 
-def favour(transport: asyncio.BaseTransport) -> None:
-    """What arrives on this connection does not wait behind other connections. Only `TurnLoop` knows how."""
+def favour(transport: asyncio.BaseTransport) -> int:
+    """What arrives on this connection does not wait behind other connections. Only `TurnLoop` knows how. Its
+    descriptor, for `unfavour`; -1 where there is none."""
     loop = asyncio.get_running_loop()
-    if isinstance(loop, TurnLoop):
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            loop.turns.favour(sock.fileno())
+    sock = transport.get_extra_info("socket")
+    fd = sock.fileno() if isinstance(loop, TurnLoop) and sock is not None else -1
+    if fd >= 0 and isinstance(loop, TurnLoop):
+        loop.turns.favour(fd)
+    return int(fd)
+
+
+def unfavour(fd: int) -> None:
+    """The connection is over."""
+    loop = asyncio.get_running_loop()
+    if fd >= 0 and isinstance(loop, TurnLoop):
+        loop.turns.unfavour(fd)
 
 
 async def listen(

@@ -75,6 +75,9 @@ class _Count:
         self.batch = cell.batch
         self.latency = Histogram()
         self.counting = False
+        self.began = self.ended = float("inf")
+        """Of the time that counts: a request that was due in it counts with how long it took, also when its
+        answer comes later."""
         self.stopping = False
         self.stored = 0
         self.failed = 0
@@ -83,12 +86,13 @@ class _Count:
 
     def done(self, since: float, ok: bool) -> None:
         self.under_way -= 1
-        if self.counting:
-            if ok:
-                self.stored += self.batch
-                self.latency.record(self.loop.time() - since)
-            else:
-                self.failed += self.batch
+        due = self.began <= since < self.ended
+        if ok and due:
+            self.latency.record(self.loop.time() - since)
+        if ok and self.counting:
+            self.stored += self.batch
+        elif not ok and due:
+            self.failed += self.batch
         if not self.under_way:
             self.idle.set()
 
@@ -125,9 +129,10 @@ async def measure(
         try:
             await asyncio.sleep(warmup_s)
             count.counting = True
-            cpu, began = cpu_s(pids), count.loop.time()
+            cpu, count.began = cpu_s(pids), count.loop.time()
             await asyncio.sleep(seconds)
-            took, cpu = count.loop.time() - began, cpu_s(pids) - cpu
+            count.ended, cpu = count.loop.time(), cpu_s(pids) - cpu
+            took = count.ended - count.began
             count.counting = False
         finally:
             count.stopping = True

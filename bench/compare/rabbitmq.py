@@ -94,9 +94,14 @@ class RabbitMq(Started):
 
     def stop(self) -> None:
         """See `System`."""
-        for environment in self._environments:
-            self._control(environment, "shutdown")
-        super().stop()
+        try:
+            for environment in self._environments:
+                self._control(environment, "shutdown")
+        finally:
+            super().stop()
+            self._end_epmd()
+
+    def _end_epmd(self) -> None:
         port = str(self._base + 2 * self._members)
         epmd = shutil.which("epmd")
         if epmd is not None:

@@ -24,6 +24,8 @@ from dledger.formats.state import POP_ORDERS, POPS, CheckpointKey, OrderKey, Pop
 from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.live_settings import LiveSettings
 
+MAX_FREED = 1000
+"""Resets of queues that are popped in order, whose times are remembered."""
 SLICE = 1000
 """Rows that are taken in at once at the begin of a leadership: about 2 ms."""
 ROUNDING_S = 0.001
@@ -61,6 +63,8 @@ class PopLedger(LeaderService):
         """Messages that are invisible."""
         self._orders: dict[OrderKey, int] = {}
         """Queues whose messages one consumer has in order -> how many."""
+        self.freed: dict[OrderKey, int] = {}
+        """Queues that a reset freed -> a time in ms that no pop before it is behind; the last MAX_FREED."""
         self._full: set[OrderKey] = set()
         self._last_index = -1
 
@@ -106,6 +110,7 @@ class PopLedger(LeaderService):
         self._in_flight.clear()
         self._of_group.clear()
         self._orders.clear()
+        self.freed.clear()
         self.messages = 0
         self._last_index = -1
 
@@ -153,6 +158,11 @@ class PopLedger(LeaderService):
     def order_reset(self, key: OrderKey) -> None:
         """A group's offset in this queue was set: whoever pops next begins there."""
         self.order_ended(key)
+        if self.writer is not None:
+            self.freed.pop(key, None)
+            self.freed[key] = self.writer.clock_ms() + 1
+            if len(self.freed) > MAX_FREED:
+                del self.freed[next(iter(self.freed))]
         self.on_room(key[0], key[1])
 
     def order_due(self, key: OrderKey) -> None:

@@ -70,6 +70,9 @@ from dledger.runtime.files import Buffer
 APPLIED = "applied index of the leader"
 SCAN_S = 5.0
 """How long one pop looks for messages that its filter wants; the next one goes on where it ended."""
+CLOCKS_DIFFER_MS = 1000
+"""A pop in order that says a time ahead of ours by less was in the same millisecond, or by a leader whose
+clock is ahead: the next one's time is behind it. Of one that is further ahead nothing is taken over."""
 MAX_ATTEMPT = 255
 """Characters of an attempt id."""
 _LONG = struct.Struct(">q")
@@ -525,10 +528,12 @@ class PopProcessor(LeaderService):
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
         if round_.pop.in_order:
-            orders = writer.pending[POP_ORDERS].rows
-            before = [orders.get((group, one.topic, one.queue_id)) for one in taken]
-            while any(row is not None and row.time == time_ms for row in before):
-                time_ms += 1
+            for one in taken:
+                key = (group, one.topic, one.queue_id)
+                row = writer.pending[POP_ORDERS].rows.get(key)
+                last = self._ledger.freed.get(key, -1) if row is None else row.time
+                if time_ms <= last < time_ms + CLOCKS_DIFFER_MS:
+                    time_ms = last + 1
             return time_ms
         while any((group, one.topic, one.queue_id, one.start, time_ms) in rows for one in taken):
             time_ms += 1

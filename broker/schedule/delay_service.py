@@ -56,6 +56,8 @@ class DelayService(LeaderService):
         self._pace = DeliveryPace(context.committed, lambda: context.store.applied_index)
         self._held: set[int] = set()
         """Levels that look again when messages were applied: as much is under way as may be."""
+        self._last = 0
+        """The level that delivered last."""
         self._seen: dict[int, tuple[int, float]] = {}
         """Of levels whose head was stamped by a clock that was ahead: messages below this offset have been
         here since this time of the loop."""
@@ -86,7 +88,8 @@ class DelayService(LeaderService):
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
-        for level in sorted(self._held):
+        # In turns: behind a level that has a lot to deliver the others would wait for all of it.
+        for level in sorted(self._held, key=lambda level: (level <= self._last, level)):
             self._arrived[level - 1].set()
         self._held.clear()
 
@@ -98,7 +101,7 @@ class DelayService(LeaderService):
             if pause_s is None:
                 await arrived.wait()
             else:
-                await asyncio.sleep(pause_s)  # 0: other requests have their turn between two batches
+                await asyncio.sleep(pause_s)
 
     async def _deliver(self, level: int) -> float | None:
         """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
@@ -107,6 +110,9 @@ class DelayService(LeaderService):
             return None
         known = writer.pending[DELAYS].rows.get(level)
         offset = 0 if known is None else known.next
+        if self._pace.full:
+            self._held.add(level)
+            return None
         try:
             result = await self._read(level, offset)
         except (OSError, Rotten) as error:
@@ -135,8 +141,9 @@ class DelayService(LeaderService):
         if restored is not None:
             self.delivered += restored.messages
             writer.add_restored(restored, [DelayProgress(level, offset + restored.taken).op()])
+            self._last = level
             self._pace.added(writer.last_index, restored.size)
-            return 0.0 if restored.taken < len(plain) else wait_s
+            return self._pace.between_s if restored.taken < len(plain) else wait_s
         due: list[Outgoing] = []
         count, wait_s, room = 0, 0.0, self._pace.room(writer) - PROGRESS_BYTES
         for part in result.parts[:SINGLE_MESSAGES]:
@@ -154,6 +161,7 @@ class DelayService(LeaderService):
                 due.append(message)
             count += 1
         if count:
+            self._last = level
             self.delivered += len(due)
             ops = [DelayProgress(level, offset + count).op()]
             if due and due[0].size + PROGRESS_BYTES > writer.max_batch:
@@ -161,7 +169,7 @@ class DelayService(LeaderService):
                 due = []
             writer.add_together(due, ops)
             self._pace.added(writer.last_index, sum(message.size for message in due))
-        return max(wait_s, 0.0)
+        return max(wait_s, self._pace.between_s)
 
     def _due(self, result: GetResult, clock_ms: int, delay_ms: int) -> tuple[float, list[Buffer]]:
         """Messages at the front that are due, and how long the first one behind them waits, in seconds. Of a

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sized
 
 from dledger.broker.commit_log import CommitLogWriter
+from dledger.runtime.cooperative import PAUSE_S
 
 BATCH_BYTES = 256 * 1024
 """Of the entries of a batch: what fits a core's own cache until it is on its way costs the least,"""
@@ -58,6 +59,12 @@ class DeliveryPace:
     def room(self, writer: CommitLogWriter) -> int:
         """Bytes of the next batch."""
         return min(writer.max_batch, SHARED_BATCH_BYTES if self._shared() else BATCH_BYTES)
+
+    @property
+    def between_s(self) -> float:
+        """Pause before the same queue's next batch: others have their turn, and, where batches go one at a
+        time, other queues begin first."""
+        return PAUSE_S if self._shared() else 0.0
 
     def added(self, index: int, size: int) -> None:
         """A batch is under way. `index`: of its last entry, `size`: bytes of its messages."""

@@ -41,7 +41,7 @@ from dledger.formats.state_file import (
 )
 from dledger.host import Chunk, LogReader, misfit
 from dledger.runtime.atomic_file import publish, read_file
-from dledger.runtime.cooperative import Pace, gathered
+from dledger.runtime.cooperative import gathered
 from dledger.runtime.env import Env
 from dledger.runtime.files import Files
 from dledger.runtime.settings import Setting
@@ -53,8 +53,6 @@ MOVED = ".old-"
 """Behind that, with a number: queues that do not count any more, until they are removed."""
 MOVED_TOGETHER = 64
 """Topics of them that are removed between two flushes."""
-QUEUES_A_TURN = 1000
-"""That a flush or a snapshot looks at in one turn of the loop: 2 or 3 ms."""
 SYNCS = 2
 """Jobs of one fsync each under way: while one waits for the device, the result of another is on its way."""
 
@@ -339,16 +337,12 @@ class MessageStore:
         not find those of the old one."""
         async with self._writing:
             await self._remove_deleted()
-            pace = Pace(QUEUES_A_TURN)
-            while packed_now := self.state.pack_queues(QUEUES_A_TURN):  # that the copy has little to do
-                await pace.step(packed_now)
             applied = self.applied_index
             term = None if self._log is None else self._log.term_of(applied)
             pieces = snapshot_pieces(applied, self.dispatcher.applied_end, self.state.copy(), term)
-            ends = ((queue, queue.bounds.next) for queue in self.queues.all())
-            targets = [(queue, last) for queue, last in ends if queue.synced < last]
+            targets = [(queue, queue.bounds.next) for queue in self.queues.all()]
             await self._write_pending()
-            await self._sync(targets)
+            await self._sync([(queue, last) for queue, last in targets if queue.synced < last])
             packed = await gathered(("state", piece) for piece in pieces)
             data = await self._env.workers.run(Lane.DISK, seal_snapshot, packed["state"])
             path = f"{self._state_dir}/{SNAPSHOT_FILE}"
@@ -375,9 +369,7 @@ class MessageStore:
         run, files = self._env.workers.run, self._env.files
         ranges: list[tuple[str, int, int]] = []
         directories: dict[str, None] = {}
-        pace = Pace(QUEUES_A_TURN)
         for queue, last in targets:
-            await pace.step()
             directory = queue_dir(self.queue_root, queue.topic, queue.queue_id)
             ranges += file_ranges(directory, queue.synced, last)
             if not queue.names_synced or (queue.synced - 1) // UNITS_PER_FILE != (last - 1) // UNITS_PER_FILE:
@@ -425,15 +417,9 @@ class MessageStore:
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
             return  # a look at each of 400,000 queues takes 0.1 s
-        writes: list[PendingWrite] = []
-        pace = Pace(QUEUES_A_TURN)
-        for queue in self.queues.all():
-            await pace.step()
-            if queue.topic not in self.leaving:
-                write = queue.pending_write(self.queue_root)
-                if write is not None:
-                    writes.append(write)
-        await self._write(writes)
+        queues = (queue for queue in self.queues.all() if queue.topic not in self.leaving)
+        writes = (queue.pending_write(self.queue_root) for queue in queues)
+        await self._write([write for write in writes if write is not None])
         self._messages_flushed = messages
 
     async def _write(self, writes: list[PendingWrite]) -> None:
@@ -452,10 +438,8 @@ class MessageStore:
             for write in group:
                 write.queue.flushed = write.last
         keep = min(self.limits.hot_units_queue, self.limits.hot_units_total // max(1, self.queues.count))
-        pace = Pace(QUEUES_A_TURN)
         for write in writes:
             write.queue.trim(keep)
-            await pace.step()
 
     # -- worker jobs --------------------------------------------------------------------------------
 

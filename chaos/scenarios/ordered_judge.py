@@ -117,7 +117,8 @@ class OrderedJudge:
         given = Given((key, op["time"]), header.term, op)
         for offset in op["offsets"]:
             known = self.given.get((given.batch, offset))
-            if known is not None and not known.reset:
+            # But for another leader's after a reset, whose clock is behind: that nobody remembers.
+            if known is not None and not (known.reset and known.term != header.term):
                 raise InvariantViolated(f"entry {header.index}: {given.batch} is a pop of {offset} already")
         offsets, at = op["offsets"], self._at.get(key, 0)
         # Order: a pop begins at the first message that is not acknowledged, and has no gap.

@@ -261,11 +261,11 @@ class LocalCluster:
         was started; `tell` hears what is waited for."""
         self.check_startable()
         started = [process for process in self._all() if process.pid is None]
-        for process in started:
-            process.start()
         try:
+            for process in started:
+                process.start()
             self.wait_ready(limit_s, tell)
-        except (ClusterError, KeyboardInterrupt):
+        except BaseException:  # also the end of this program
             for process in reversed(started):
                 process.kill()
             raise

@@ -25,7 +25,7 @@ from dledger.peers.wire import (
 )
 from dledger.runtime.silent_peers import end_when_silent
 from dledger.runtime.tls import certificate_names
-from dledger.runtime.turns import favour
+from dledger.runtime.turns import favour, unfavour
 
 DEAD_LINK_MS = 3000
 """Unacknowledged or silent for this long, a connection is dead."""
@@ -85,6 +85,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the hello of the other side was accepted (dialled connections)."""
         self.closed: bool = False
+        self._favoured = -1
         self.host: str = "?"
         """Address of the other side's machine."""
         self.on_read: Callable[[], None] | None = None
@@ -223,12 +224,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host = str(name[0]) if name else "?"
         self.names = certificate_names(transport.get_extra_info("peercert"))
         set_no_delay(transport)
-        favour(transport)
+        self._favoured = favour(transport)
         if self._on_made is not None:
             self._on_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        unfavour(self._favoured)
         if exc is not None and not self.error:
             self.error = str(exc)
         if not self.lost.done():
@@ -292,7 +294,7 @@ def set_no_delay(transport: asyncio.BaseTransport) -> None:
         return
     tcp = 6
     sock.setsockopt(tcp, _TCP_NODELAY, 1)
-    end_when_silent(sock, DEAD_LINK_MS)
+    end_when_silent(sock, DEAD_LINK_MS, unread=True)
     if sys.platform == "linux":
         sock.setsockopt(tcp, _TCP_NOTSENT_LOWAT, IN_KERNEL)
 

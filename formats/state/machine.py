@@ -184,10 +184,6 @@ class ReplicatedState:
         """Bounds of queues of this topic were changed (`QueueEnds.touch`)."""
         self._queues.touch(topic)
 
-    def pack_queues(self, queues: int) -> int:
-        """A part of the next copy's work, in advance (`QueueEnds.pack`)."""
-        return self._queues.pack(queues)
-
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the next message of a queue; 0 for one that has none."""
         bounds = self._queues.rows.get(topic, {}).get(queue_id)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dledger.formats.state.table import Malformed, Op, StateRow, packed_array
@@ -96,34 +95,18 @@ class QueueEnds:
 
     def copy(self) -> QueueCopy:
         """See `Table`: well under a microsecond for each queue of a topic that was touched since the last
-        copy (or `pack`), and next to nothing for the others."""
+        copy, and next to nothing for the others."""
         for topic in self._touched:
-            self._pack(topic)
+            self._packed[topic] = array(
+                "q",
+                [
+                    number
+                    for queue, one in self.rows[topic].items()
+                    for number in (queue, one.next, one.min, one.first_position)
+                ],
+            )
         self._touched = {}
         return QueueCopy(self._packed.copy())
-
-    def pack(self, queues: int) -> int:
-        """Do a part of what the next copy would have to: topics of about so many queues, those first that
-        were touched first. How many queues it was; 0: so few are left that a copy is as quick."""
-        if sum(len(self.rows[topic]) for topic in islice(self._touched, queues)) < queues:
-            return 0
-        done = 0
-        while done < queues:
-            topic = next(iter(self._touched))
-            del self._touched[topic]
-            self._pack(topic)
-            done += max(1, len(self.rows[topic]))
-        return done
-
-    def _pack(self, topic: str) -> None:
-        self._packed[topic] = array(
-            "q",
-            [
-                number
-                for queue, one in self.rows[topic].items()
-                for number in (queue, one.next, one.min, one.first_position)
-            ],
-        )
 
     def rows_of_view(self) -> Iterator[StateRow]:
         """See `Table`. `offset` is that of the next message."""

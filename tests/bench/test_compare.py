@@ -62,6 +62,18 @@ def test_a_rate_does_not_wait_for_answers() -> None:
     assert 100 <= found.p50_ms < 300 and 0 < found.failed < found.messages
 
 
+def test_what_is_not_answered_when_the_time_is_over_counts_with_all_that_it_took() -> None:
+    class Stalls(Fake):
+        """Answers nothing from some time on, for half a second."""
+
+        def send(self, done: Done) -> None:
+            self.delay_s = 0.002 if self.sent < 100 else 0.5
+            super().send(done)
+
+    found = asyncio.run(measure(Stalls(), Cell("", rate=500), [os.getpid()], 0.4, 0.1))
+    assert found.p99_ms > 400 and found.max_ms > 400 and found.failed == 0
+
+
 def test_a_batch_counts_its_messages() -> None:
     sender = Fake(fails=True)
     found = asyncio.run(measure(sender, Cell("", window=2, batch=BATCH), [os.getpid()], 0.3, 0.05))

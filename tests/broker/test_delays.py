@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.schedule import delivery_pace
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
+from dledger.broker.schedule.delivery_pace import DeliveryPace
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import decode_properties
@@ -101,6 +103,31 @@ def test_levels_are_read_as_rocketmq_has_them() -> None:
     for wrong in ("", "5", "1x", "1s,5s", "-1s", "367d", " ".join(["1s"] * 65)):
         with pytest.raises(ValueError, match=r"expected|at most 366d"):
             parse_levels(wrong)
+
+
+def test_levels_take_turns_while_others_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level that has much to deliver does not keep the others waiting."""
+    monkeypatch.setattr(DeliveryPace, "_shared", lambda self: True)
+    monkeypatch.setattr(delivery_pace, "SHARED_BATCH_BYTES", 3 * 1024)
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            later = {"DELAY\x011\x02": 20, "DELAY\x013\x02": 4, "DELAY\x018\x02": 4}
+            sent = [
+                world.send("T", properties.encode() + bytes(900), 0, properties)
+                for properties, count in later.items()
+                for _ in range(count)
+            ]
+            assert all([(await one).code == 0 for one in sent])
+            world.node.follow(None)
+            await asyncio.sleep(0.05)  # all are due now
+            world.node.lead()
+            records = await came(world, count=28)
+            order = [record.body.partition(b"\x02")[0] for record in records]
+            ends = [27 - order[::-1].index(level.encode()[:-1]) for level in later]
+            assert ends[0] == 27 and max(ends[1:]) < 20, b" ".join(order)
+
+    run(test)
 
 
 def test_a_delayed_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from dledger.broker.pop import pop_processor, revive_service
 from dledger.formats.properties import FIRST_POP_TIME, POP_CK, decode_properties
 from dledger.formats.state import POP_ORDERS, POPS
 from dledger.remoting.codes import RequestCode, ResponseCode
-from tests.broker.harness import FakeConnection, World, run
+from dledger.remoting.commands import Request
+from dledger.remoting.frames import encode_request
+from tests.broker.harness import FakeConnection, World, decode, run
 from tests.broker.pop_calls import ack, batch_ack, change, notification, pop, popped, take
 from tests.broker.test_delays import leading
 
@@ -342,15 +344,39 @@ def test_in_order_a_handle_belongs_to_one_pop_also_within_a_millisecond(tmp_path
     async def test() -> None:
         async with leading(tmp_path) as world:
             await fill(world, 2)
-            both = [pop(world, order=True, maxMsgNums=1, attemptId="a1") for _ in range(2)]
-            (old,), (new,) = [popped(await one) for one in both]
-            assert (old.body, new.body) == (b"0", b"0")
-            assert (await ack(world, old)).code == 0  # an old handle: nothing changes
+            some = [pop(world, order=True, maxMsgNums=1, attemptId="a1") for _ in range(3)]
+            (old,), (second,), (new,) = [popped(await one) for one in some]
+            assert (old.body, second.body, new.body) == (b"0", b"0", b"0")
+            for one in (old, second):
+                assert (await ack(world, one)).code == 0  # an old handle: nothing changes
             assert world.broker.store.state.consumer_offset("CG", "T", 0) in (None, 0)
             assert (await ack(world, new)).code == 0
             assert world.broker.store.state.consumer_offset("CG", "T", 0) == 1
 
     run(test)
+
+
+def test_in_order_a_handle_from_before_a_reset_is_none_behind_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 2)
+            fields = {"topic": "T", "group": "CG", "timestamp": "0", "isForce": "true"}
+            before = pop(world, order=True, maxMsgNums=1, attemptId="a1")
+            world.broker.offsets.reset("CG", "T", {0: 0}, (world.connection, _request(fields), lambda: None))
+            after = pop(world, order=True, maxMsgNums=1, attemptId="a2")
+            (old,), (new,) = popped(await before), popped(await after)
+            assert (old.body, new.body) == (b"0", b"0")
+            assert (await ack(world, old)).code == 0
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) in (None, 0)
+            assert (await ack(world, new)).code == 0
+            assert world.broker.store.state.consumer_offset("CG", "T", 0) == 1
+
+    run(test)
+
+
+def _request(fields: dict[str, str]) -> Request:
+    (request,) = decode(encode_request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, 77, fields))
+    return request
 
 
 def test_in_order_a_reset_gives_the_queue_free(tmp_path: Path) -> None:

@@ -191,38 +191,3 @@ def test_a_large_state_is_packed_in_small_pieces_as_it_was_when_it_was_copied() 
     assert packed == parts != pack_parts(state)
     assert largest < 2 * PIECE and count > sum(map(len, parts.values())) / PIECE
     assert max(map(len, copy.own_pieces())) < 2 * PIECE
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["use", "pack", "copy", "forget"]))
-    )
-)
-def test_queues_that_are_packed_in_advance_are_copied_as_they_are(
-    steps: list[tuple[int, int, str]],
-) -> None:
-    state = ReplicatedState()
-    for number, queue, step in steps:
-        topic = f"T{number}"
-        if step == "use":
-            state.bounds(topic, queue).next += 1
-        elif step == "pack":
-            while packed := state.pack_queues(queue + 1):
-                assert packed > queue
-        elif step == "copy":
-            state.copy()
-        else:
-            state.apply(pack_op({"op": "topic_delete", "name": topic, "at": 1}))
-    rows = {topic: {queue: one.next for queue, one in of.items()} for topic, of in state.queues.items()}
-    again = ReplicatedState()
-    again.load_parts({name: b"".join(pieces) for name, pieces in _by_part(state)})
-    assert {
-        topic: {queue: one.next for queue, one in of.items()} for topic, of in again.queues.items()
-    } == rows
-
-
-def _by_part(state: ReplicatedState) -> list[tuple[str, list[bytes]]]:
-    found: dict[str, list[bytes]] = {}
-    for name, piece in state.copy().part_pieces():
-        found.setdefault(name, []).append(piece)
-    return list(found.items())

@@ -112,6 +112,39 @@ def test_a_connection_that_closes_meanwhile_takes_its_registration_along() -> No
     run(test)
 
 
+def test_a_connection_that_closes_while_it_waits_is_not_registered() -> None:
+    async def test() -> None:
+        world = World()
+        number = world.register(TOPICS)
+        gone = FakeConnection(dispatch=world.dispatch)
+        world.connection, first = gone, world.connection
+        world.register(1, brokerName="other", brokerAddr="10.0.0.2:1")
+        gone.closed = True
+        world.nameserver._connection_closed(cast(Connection, gone))
+        world.connection = first
+        await world.answered(number)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert list(world.nameserver.routes.cluster_info().brokerAddrTable) == ["b"]
+
+    run(test)
+
+
+def test_clients_that_close_wait_for_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(module, "MAX_WAITING", 1)
+        world = World()
+        number = world.register(TOPICS)
+        await asyncio.sleep(0)
+        for _ in range(3):
+            world.nameserver._connection_closed(cast(Connection, FakeConnection(dispatch=world.dispatch)))
+        second = world.register(TOPICS, counter=2)
+        assert await world.answered(number) == ResponseCode.SUCCESS
+        assert await world.answered(second) == ResponseCode.SUCCESS
+
+    run(test)
+
+
 def test_what_goes_wrong_late_is_answered_and_the_next_change_begins() -> None:
     async def test() -> None:
         world = World()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dledger.namesrv import routes as module
-from dledger.namesrv.routes import SETTLED_S, BrokerIdentity, Registered, Routes
+from dledger.namesrv.routes import PIECE, SETTLED_S, BrokerIdentity, Registered, Routes
 from dledger.remoting.bodies import QueueData
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.registration import DataVersion, Registration, TopicConfig
@@ -271,6 +271,17 @@ def test_a_heartbeat_keeps_a_registration_and_may_change_its_time_out() -> None:
     assert at_once(world.routes.expire(14.0)) == []
     assert len(at_once(world.routes.expire(14.1))) == 1
     assert not world.routes.heartbeat(15.0, A)
+
+
+def test_who_is_heard_while_others_are_removed_stays() -> None:
+    world = World()
+    world.register(A, 0, *(f"T{number}" for number in range(2 * PIECE)), timeout_s=10.0)
+    world.register(B, 0, "U", name="broker-b", timeout_s=10.0)
+    removal = world.routes.expire(11.0)
+    next(removal)
+    assert world.routes.heartbeat(11.0, B, 10.0)
+    assert [one.identity.address for one in at_once(removal)] == [A]
+    assert world.addresses("U") == {0: B}
 
 
 def test_unregistering_removes_the_node() -> None:

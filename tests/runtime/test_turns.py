@@ -63,8 +63,15 @@ def test_the_favoured_do_not_stand_behind_others(pairs: Callable[[int], list[Pai
     found = [key.data for key, _ in selector.select(0)]
     assert found[0] == 0
     assert len(found) == 11, "and the others lose nothing by it"
+    selector.unregister(favoured)  # not read for a while
+    selector.register(favoured, READ, 0)
+    assert selector.select(0)[0][0].data == 0
     selector.unregister(favoured)
+    selector.unfavour(favoured.fileno())
     selector.register(favoured, READ, 0)  # a number that the system gave to another connection
+    assert 0 not in [key.data for key, _ in selector.select(0)]
+    selector.favour(favoured.fileno())
+    selector.unfavour(favoured.fileno())  # while it is read
     assert 0 not in [key.data for key, _ in selector.select(0)]
     selector.close()
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -24,7 +22,6 @@ from dledger.formats.message_ids import java_hash
 from dledger.formats.properties import encode_properties
 from dledger.formats.record import decode_records, encode_record, system_record
 from dledger.formats.state import TopicConfig, offsets_op, pack_op, pack_parts
-from dledger.formats.state.queues import QueueEnds
 from dledger.formats.state_file import pack_snapshot, unpack_snapshot
 from dledger.host import Chunk
 from dledger.runtime.files import OsFiles
@@ -1032,46 +1029,3 @@ def test_retention_frees_units_without_room_for_new_ones(
         assert again.store.state.bounds("T", 0).min == 350
 
     run(test)
-
-
-def test_a_snapshot_looks_at_a_few_queues_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_store, "QUEUES_A_TURN", 10)
-    turn = 0
-    looks: list[tuple[str, int]] = []
-    snapshot: list[tuple[str, int]] = []
-
-    def counted(owner: type | ModuleType, name: str) -> None:
-        original = getattr(owner, name)
-
-        def look(*arguments: object) -> object:
-            looks.append((name, turn))
-            return original(*arguments)
-
-        monkeypatch.setattr(owner, name, look)
-
-    counted(ConsumeQueue, "pending_write")
-    counted(ConsumeQueue, "trim")
-    counted(message_store, "file_ranges")
-    counted(QueueEnds, "_pack")
-
-    async def test() -> None:
-        nonlocal turn
-        store = Store(tmp_path)
-        await store.open()
-        for queue in range(48):
-            store.message(f"T{queue}", 0)
-        store.apply()
-        saving = asyncio.create_task(store.store.save_snapshot())
-        while not saving.done():
-            turn += 1
-            await asyncio.sleep(0)
-        await saving
-        snapshot.extend(looks)  # a start looks at them in a worker
-        again = Store(tmp_path, store.log)
-        assert await again.open() == store.store.applied_index
-        assert await again.cold("T47") == ["T470-0"]
-
-    run(test)
-    for name in ("pending_write", "trim", "file_ranges", "_pack"):
-        assert sum(one[0] == name for one in snapshot) >= 48
-    assert max(Counter(snapshot).values()) <= 11
