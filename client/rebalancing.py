@@ -173,7 +173,8 @@ class QueueShare:
         leaving = self._leaving.get(queue)
         if assigned is None and leaving is not None:  # where it ended does not count any more
             leaving.process.dropped = True
-            self._told[queue] = offset
+            if self._locks is not None and self._locks.holds(queue):
+                self._told[queue] = offset
         elif queue in self._told:
             self._told[queue] = offset
         if assigned is None or (not assigned.process.count and assigned.process.commit_offset == offset):
@@ -197,9 +198,10 @@ class QueueShare:
             return
         ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
         told = {queue: self._told.pop(queue) for queue in ours if queue in self._told}
-        await self._save(told)
+        if not await self._save({queue: told[queue] for queue in told if self._locks.holds(queue)}):
+            self._told = told | self._told  # the next rebalance tries again
         held = self._locks.queues
-        await self._locks.unlock([queue for queue in ours if queue in held])
+        await self._locks.unlock([queue for queue in ours if queue in held and queue not in self._told])
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
         """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
@@ -230,7 +232,8 @@ class QueueShare:
             assigned.process.dropped = True
             if assigned.process.commit_offset != assigned.committed:
                 await self._save({queue: assigned.process.commit_offset})
-            await locks.unlock([queue])
+            if queue not in self._told:  # by now
+                await locks.unlock([queue])
         self._leaving.pop(queue, None)
         if queue in self._told:
             self.on_reset()  # whoever is next waits for our lock
@@ -286,7 +289,8 @@ class QueueShare:
     async def close(self) -> None:
         """Commit a last time and give everything up."""
         await self.commit()
-        await self._save(self._told)
+        if self._locks is not None:
+            await self._save({queue: at for queue, at in self._told.items() if self._locks.holds(queue)})
         self._told = {}
         own = {**self._assigned, **self._leaving}
         for assigned in own.values():
@@ -300,12 +304,15 @@ class QueueShare:
     def _busy(self, assigned: AssignedQueue) -> bool:
         return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+    async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
+        """Whether it is done. What fails is logged."""
         try:
             if offsets:
                 await self._progress.save(offsets)
         except (ClientError, OSError) as error:
             self._not_committed(error)
+            return False
+        return True
 
     def _not_committed(self, error: Exception) -> None:
         self._core.log.warning("offsets not committed", group=self._group, error=error)

@@ -382,7 +382,8 @@ class Connection(asyncio.BufferedProtocol):
         unread, self._unread = self._unread, 0
         if unread:
             self._keep(unread)
-        self._handle(whole=True)
+        if unread or self._undone:
+            self._handle(whole=True)
         return False  # the transport closes itself
 
     def idle_since(self) -> float:

@@ -53,8 +53,8 @@ class PendingOffsets(LeaderService):
         """By group: reads of what is not logged yet."""
         self._reading: list[tuple[int, Waiter]] = []
         """Answered when the entry of that index is applied."""
-        self.on_order_reset: Callable[[OrderKey], None] = lambda key: None
-        """A queue that is popped in order waits for no acknowledgement any more."""
+        self.on_order_reset: Callable[[OrderKey, int], None] = lambda key, time_ms: None
+        """A queue that is popped in order waits for no acknowledgement any more of what was popped then."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
         """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
 
@@ -146,12 +146,13 @@ class PendingOffsets(LeaderService):
         elif row is not None:
             ops.append(RESETS.removal((group, topic)))
         orders = writer.pending[POP_ORDERS].rows
-        waiting = [(group, topic, queue) for queue in offsets if (group, topic, queue) in orders]
+        keys = [(group, topic, queue) for queue in offsets]
+        waiting = {key: orders[key].time for key in keys if key in orders}
         ops += [POP_ORDERS.removal(key) for key in waiting]  # the queue waits for nobody's acknowledgement
         index = writer.add_together((), ops)
         self.logged(index, group, rows)
-        for key in waiting:
-            self.on_order_reset(key)
+        for key, time_ms in waiting.items():
+            self.on_order_reset(key, time_ms)
 
         def done() -> None:
             if announce:

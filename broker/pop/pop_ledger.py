@@ -64,7 +64,7 @@ class PopLedger(LeaderService):
         self._orders: dict[OrderKey, int] = {}
         """Queues whose messages one consumer has in order -> how many."""
         self.freed: dict[OrderKey, int] = {}
-        """Queues that a reset freed -> a time in ms that no pop before it is behind; the last MAX_FREED."""
+        """Queues that a reset freed -> time of the last pop before it, in ms; the last MAX_FREED."""
         self._full: set[OrderKey] = set()
         self._last_index = -1
 
@@ -155,14 +155,14 @@ class PopLedger(LeaderService):
         self._due_s.pop(key, None)
         self.messages -= self._orders.pop(key, 0)
 
-    def order_reset(self, key: OrderKey) -> None:
-        """A group's offset in this queue was set: whoever pops next begins there."""
+    def order_reset(self, key: OrderKey, time_ms: int) -> None:
+        """A group's offset in this queue was set: whoever pops next begins there. `time_ms`: of the last
+        pop."""
         self.order_ended(key)
-        if self.writer is not None:
-            self.freed.pop(key, None)
-            self.freed[key] = self.writer.clock_ms() + 1
-            if len(self.freed) > MAX_FREED:
-                del self.freed[next(iter(self.freed))]
+        self.freed.pop(key, None)
+        self.freed[key] = time_ms
+        if len(self.freed) > MAX_FREED:
+            del self.freed[next(iter(self.freed))]
         self.on_room(key[0], key[1])
 
     def order_due(self, key: OrderKey) -> None:

@@ -528,13 +528,11 @@ class PopProcessor(LeaderService):
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
         if round_.pop.in_order:
-            for one in taken:
-                key = (group, one.topic, one.queue_id)
-                row = writer.pending[POP_ORDERS].rows.get(key)
-                last = self._ledger.freed.get(key, -1) if row is None else row.time
-                if time_ms <= last < time_ms + CLOCKS_DIFFER_MS:
-                    time_ms = last + 1
-            return time_ms
+            orders, freed = writer.pending[POP_ORDERS].rows, self._ledger.freed
+            keys = [(group, one.topic, one.queue_id) for one in taken]
+            last = [orders[key].time if key in orders else freed.get(key, -1) for key in keys]
+            behind = [time + 1 for time in last if time_ms <= time < time_ms + CLOCKS_DIFFER_MS]
+            return max([time_ms, *behind])
         while any((group, one.topic, one.queue_id, one.start, time_ms) in rows for one in taken):
             time_ms += 1
         return time_ms

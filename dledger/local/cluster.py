@@ -260,10 +260,11 @@ class LocalCluster:
         """Start what does not run and wait until a leader serves and the NameServer shows it. Names of what
         was started; `tell` hears what is waited for."""
         self.check_startable()
-        started = [process for process in self._all() if process.pid is None]
+        started: list[ManagedProcess] = []
         try:
-            for process in started:
+            for process in [one for one in self._all() if one.pid is None]:
                 process.start()
+                started.append(process)
             self.wait_ready(limit_s, tell)
         except BaseException:  # also the end of this program
             for process in reversed(started):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from dledger.client import rebalancing
+from dledger.client.errors import ClientError
 from dledger.client.message import MessageQueue
 from dledger.client.options import ConsumerOptions
 from dledger.client.queue_locks import QueueLocks
@@ -45,6 +46,8 @@ class Consumer:
     def __init__(self) -> None:
         self.members = ["me"]
         self.saved: dict[MessageQueue, int] = {}
+        self.at_saves: list[Callable[[], None]] = []
+        """What happens during the next ones."""
         self.call_ends = asyncio.Event()
         self.rebalances = 0
         self.unlocked: list[MessageQueue] = []
@@ -101,6 +104,9 @@ class Consumer:
         return self.saved.get(queue, AT)
 
     async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+        for at_save in self.at_saves[:1]:
+            del self.at_saves[0]
+            at_save()
         self.saved |= offsets
 
     async def _released(self, assigned: object) -> None:
@@ -156,5 +162,57 @@ def test_a_reset_counts_while_a_queue_is_handed_over() -> None:
         assert consumer.rebalances == 1
         await consumer.rebalance()
         assert consumer.saved[SECOND] == SET_TO and consumer.unlocked == [SECOND]
+
+    asyncio.run(test())
+
+
+def test_without_its_lock_it_says_nothing_of_a_queue() -> None:
+    async def test() -> None:
+        consumer = Consumer()
+        await consumer.rebalance()
+        consumer.members.append("you")
+        await consumer.rebalance()
+        consumer.locks._lost(SECOND, "test")  # another works on it
+        consumer.share.reset(SECOND, SET_TO)
+        await consumer.go_on()
+        await consumer.rebalance()
+        await consumer.share.close()
+        assert SECOND not in consumer.saved
+
+    asyncio.run(test())
+
+
+def test_what_cannot_be_saved_is_tried_again_before_the_lock_is_given_back() -> None:
+    async def test() -> None:
+        consumer = Consumer()
+        await consumer.rebalance()
+        consumer.share.reset(SECOND, SET_TO)
+        consumer.members.append("you")
+        await consumer.go_on()
+
+        def fail() -> None:
+            raise ClientError("no leader")
+
+        consumer.at_saves.append(fail)
+        await consumer.rebalance()
+        assert consumer.unlocked == [] and consumer.saved == {}
+        await consumer.rebalance()
+        assert consumer.unlocked == [SECOND] and consumer.saved == {SECOND: SET_TO}
+
+    asyncio.run(test())
+
+
+def test_a_reset_while_the_last_offset_is_saved_counts() -> None:
+    async def test() -> None:
+        consumer = Consumer()
+        await consumer.rebalance()
+        consumer.share.assigned(SECOND).process.put([], AT + 10)  # type: ignore[union-attr]
+        consumer.members.append("you")
+        await consumer.rebalance()
+        consumer.at_saves.append(lambda: consumer.share.reset(SECOND, SET_TO))
+        await consumer.go_on()
+        assert consumer.unlocked == [] and consumer.rebalances == 1
+        await consumer.rebalance()
+        assert consumer.unlocked == [SECOND] and consumer.saved == {SECOND: SET_TO}
 
     asyncio.run(test())
