@@ -147,6 +147,8 @@ def test_java_clients_ahead_of_their_heartbeat(tmp_path: Path, monkeypatch: pyte
         assert [record.queue_offset for record in same.records] == [1]
         newer = await world.pull(sysFlag=0, subVersion=8, language=java)
         assert [record.queue_offset for record in newer.records] == [0, 1]
+        while not world.connection.notices:  # noqa: ASYNC110  # of the group that got a member
+            await asyncio.sleep(0)
         world.connection.notices.clear()
         others = [
             world.pull(sysFlag=0, subVersion=8, expressionType="SQL92", language=java),
