@@ -221,6 +221,17 @@ cdef const uint8_t *scan_text(const uint8_t *p, const uint8_t *end) noexcept nog
     return p + 1 if p < end else NULL
 
 
+cdef const uint8_t *scan_span(
+    const uint8_t *p, const uint8_t *end, const uint8_t **begin, Py_ssize_t *size
+) noexcept nogil:
+    """A text without escapes, and where it lies."""
+    cdef const uint8_t *behind = scan_text(p, end)
+    if behind != NULL:
+        begin[0] = p + 1
+        size[0] = behind - p - 2
+    return behind
+
+
 cdef const uint8_t *scan_number(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept nogil:
     """A whole number, bare or as text."""
     cdef bint quoted = p < end and p[0] == c'"'
@@ -305,20 +316,10 @@ cdef const uint8_t *scan_fields(const uint8_t *p, const uint8_t *end, Send *send
     p += 1
     while True:
         if end - p > 12 and memcmp(p, b'"AccessKey":', 12) == 0 and send.account == NULL:
-            begin = p + 13
-            p = scan_text(p + 12, end)
-            if p == NULL:
-                return NULL
-            send.account = begin
-            send.account_size = p - 1 - begin
+            p = scan_span(p + 12, end, &send.account, &send.account_size)
             field = -1
         elif end - p > 12 and memcmp(p, b'"Signature":', 12) == 0 and send.signature == NULL:
-            begin = p + 13
-            p = scan_text(p + 12, end)
-            if p == NULL:
-                return NULL
-            send.signature = begin
-            send.signature_size = p - 1 - begin
+            p = scan_span(p + 12, end, &send.signature, &send.signature_size)
             field = -1
         elif end - p < 5 or p[0] != c'"' or p[2] != c'"' or p[3] != c':':
             return NULL
@@ -332,11 +333,7 @@ cdef const uint8_t *scan_fields(const uint8_t *p, const uint8_t *end, Send *send
         if field < 0:
             pass
         elif field == 1:  # b: topic
-            p = scan_text(p, end)
-            if p == NULL:
-                return NULL
-            send.topic = begin + 1
-            send.topic_size = p - 2 - begin
+            p = scan_span(p, end, &send.topic, &send.topic_size)
         elif field == 0 or field == 2 or field == 13:  # a, c, n: producer group, default topic, broker
             p = scan_text(p, end)
         elif field == 8:  # i: properties
