@@ -10,6 +10,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+from dledger.bench.compare.publishing import Publishing
 from dledger.bench.compare.streams import MAX_STREAM_FRAME, stream_sender
 from dledger.bench.compare.system import (
     FSYNC,
@@ -184,10 +185,11 @@ def _method(channel: int, kind: int, number: int, arguments: bytes) -> bytes:
     return _frame(METHOD, channel, struct.pack(">HH", kind, number) + arguments)
 
 
-class _Sender(asyncio.Protocol):
+class _Sender(Publishing):
     """One channel in confirm mode."""
 
     def __init__(self, body: bytes) -> None:
+        super().__init__()
         parts = [body[at : at + MAX_FRAME - 8] for at in range(0, len(body), MAX_FRAME - 8)]
         self._publish = (
             _method(1, 60, 40, struct.pack(">H", 0) + _short(b"") + _short(QUEUE.encode()) + b"\x00")
@@ -195,23 +197,8 @@ class _Sender(asyncio.Protocol):
             + b"".join(_frame(BODY, 1, part) for part in parts)
         )
         self._tag = 0
-        self._waiting: dict[int, Done] = {}
         self._lowest = 1
-        self._out: list[bytes] = []
-        self._data = b""
         self._expected: tuple[int, int] = (0, 0)
-        self._come: asyncio.Future[None] | None = None
-        self.lost = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing is said before `open`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Who waits hears of it."""
-        if self._come is not None and not self._come.done():
-            self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
 
     async def open(self, members: int) -> None:
         """Sign in, open a channel, make the queue, ask for confirms."""
@@ -243,17 +230,11 @@ class _Sender(asyncio.Protocol):
         """See `Sender`."""
         self._tag = tag = self._tag + 1
         self._waiting[tag] = done
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(self._publish)
+        self._put(self._publish)
 
     def send_batch(self, done: Done) -> None:
         """See `Sender`."""
         one_by_one(self.send, done)
-
-    def _flush(self) -> None:
-        self._transport.write(b"".join(self._out))
-        self._out.clear()
 
     def data_received(self, data: bytes) -> None:
         """Methods; nothing else is sent to who only publishes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
+from dledger.bench.compare.publishing import Publishing
 from dledger.bench.compare.system import BATCH, CompareError, Done
 
 STREAM = b"bench"
@@ -41,29 +42,14 @@ async def stream_sender(host: str, port: int, body: bytes, members: int) -> Stre
     return sender
 
 
-class StreamSender(asyncio.Protocol):
+class StreamSender(Publishing):
     """One publisher; a batch is one Publish frame."""
 
     def __init__(self, body: bytes) -> None:
+        super().__init__()
         self._body = body
         self._next = 0
-        self._waiting: dict[int, Done] = {}
-        """By the publishing id, of a batch the last one, which is not confirmed before the others."""
-        self._out: list[bytes] = []
-        self._data = b""
-        self._come: asyncio.Future[None] | None = None
         self._expected = 0
-        self.lost = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing is said before `open`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Who waits hears of it."""
-        if self._come is not None and not self._come.done():
-            self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
 
     async def open(self, members: int) -> None:
         """Sign in, make the stream on this node, which leads it then, and declare a publisher."""
@@ -98,26 +84,20 @@ class StreamSender(asyncio.Protocol):
 
     def send(self, done: Done) -> None:
         """See `Sender`."""
-        self._put(1, done)
+        self._publish(1, done)
 
     def send_batch(self, done: Done) -> None:
         """See `Sender`."""
-        self._put(BATCH, done)
+        self._publish(BATCH, done)
 
-    def _put(self, count: int, done: Done) -> None:
+    def _publish(self, count: int, done: Done) -> None:
         first, size = self._next, len(self._body)
         self._next += count
-        self._waiting[first + count - 1] = done
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting[first + count - 1] = done  # which is not confirmed before the others
         length = _PUBLISH.size - 4 + count * (_MESSAGE.size + size)
-        self._out.append(_PUBLISH.pack(length, PUBLISH, 1, PUBLISHER, count))
+        self._put(_PUBLISH.pack(length, PUBLISH, 1, PUBLISHER, count))
         for number in range(first, first + count):
             self._out += (_MESSAGE.pack(number, size), self._body)
-
-    def _flush(self) -> None:
-        self._transport.write(b"".join(self._out))
-        self._out.clear()
 
     def data_received(self, data: bytes) -> None:
         """Confirms, and answers while it opens."""

@@ -1,0 +1,38 @@
+"""What connections that publish to RabbitMQ have in common, by either of its protocols."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.bench.compare.system import CompareError, Done
+
+
+class Publishing(asyncio.Protocol):
+    """Writes what a turn of the loop gathered at once, and waits for an answer while it opens."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Done] = {}
+        """By what a confirm names."""
+        self._out: list[bytes] = []
+        self._data = b""
+        self._come: asyncio.Future[None] | None = None
+        self.lost = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Nothing is said before `open`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Who waits hears of it."""
+        if self._come is not None and not self._come.done():
+            self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
+
+    def _put(self, *parts: bytes) -> None:
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out += parts
+
+    def _flush(self) -> None:
+        self._transport.write(b"".join(self._out))
+        self._out.clear()
