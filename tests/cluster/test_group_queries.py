@@ -65,7 +65,8 @@ def test_by_sql_and_by_key_at_one_leader_and_the_next(new_group: Callable[..., L
     group.wait_caught_up()
     group.stop()
     report = audit([group.store(node) for node in group.spec.node_ids])
-    assert [found for found in report.ordered() if found.code.startswith("KEY")] == []
+    # The files of a node that was just restarted may still follow the log, which is information.
+    assert [found for found in report.ordered() if found.code.startswith("KEY") and found.severity] == []
 
 
 def test_a_condition_that_is_wrong_is_told(group: LocalCluster) -> None:
