@@ -27,6 +27,7 @@ from dledger.broker.client.connection_processor import ConnectionProcessor
 from dledger.broker.client.consumer_calls import ConsumerCalls
 from dledger.broker.client.queue_locks import QueueLocks
 from dledger.broker.client.reply_processor import ReplyProcessor
+from dledger.broker.client.takeover_notices import TakeoverNotices
 from dledger.broker.client.telling import ClientTelling
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
@@ -288,6 +289,7 @@ class Broker:
                 self.revives,
                 self.transactions,
                 self.forgetting,
+                TakeoverNotices(context),
                 InitUsers(config, migrated, env.log.child("auth")),
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from dledger.remoting.bodies import (
 )
 from dledger.remoting.client import ClientHandler, RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Response
+from dledger.remoting.commands import Request, Response
 from dledger.remoting.errors import BadBody, ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
@@ -55,12 +56,14 @@ OPENED_BEFORE_FORK = (
     "this client was opened before os.fork(), and lives in the parent process: open another one in the child"
 )
 
+_Waiting = asyncio.Future[Response | RemotingError | None]
 OnRoute = Callable[[str, TopicRoute], None]
 """Told the topic and its new route; must not raise."""
-OnLeader = Callable[[BrokerGroup], None]
-"""Told the group whose leader moved; must not raise."""
 
 
+POLL_GRACE_S = 1.0
+"""In which a broker that leads no more may answer what waits there: what it gave out in a pop would come
+again only after its invisible time."""
 MAX_WARNED = 64
 """Different warnings of brokers that are remembered, so that each is logged once."""
 
@@ -68,9 +71,9 @@ MAX_WARNED = 64
 class ClientCore:
     """One client's view of the cluster; `async with` starts and ends its background tasks.
 
-    Two things tell of a leader change: a broker's own word (`leader_is`, from an accepted message or a hint)
-    and a changed route. Both call `on_leader` and send heartbeats at once, since a new leader knows no
-    clients yet.
+    Three things tell of a leader change: a broker's own word (`leader_is`, from an accepted message or a
+    hint), that of a new leader that does not hear from us (40 with `leaderAddr`), and a changed route. All
+    end the `long_poll`s that wait at others, and send heartbeats at once, since a new leader may not know us.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class ClientCore:
         self.remoting: RemotingClient = RemotingClient(
             env,
             limits=options.limits,
-            handlers=handlers,
+            handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed, **(handlers or {})},
             redirect=options.redirect,
             credentials=options.credentials,
             tls=_tls_context(options),
@@ -101,7 +104,8 @@ class ClientCore:
         self.watched: dict[str, None] = {}
         """Topics to ask for that have no route yet."""
         self.on_route: list[OnRoute] = []
-        self.on_leader: list[OnLeader] = []
+        self.on_members: list[Callable[[str], None]] = []
+        """Told the consumer group some of whose members changed; must not raise."""
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
         """The consumer groups that heartbeats tell of."""
@@ -120,6 +124,8 @@ class ClientCore:
         self._asking = asyncio.Lock()
         self._namesrv_found = False
         self._strangers: dict[str, str | None] = {}
+        self._polls: dict[_Waiting, tuple[BrokerGroup, str, float]] = {}
+        """The broker at which each `long_poll` waits, and its grace."""
         self._tasks: asyncio.TaskGroup | None = None
         self._owned: dict[asyncio.Task[None], None] = {}
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
@@ -376,8 +382,42 @@ class ClientCore:
     def _moved(self, group: BrokerGroup) -> None:
         self.log.info("leader", group=group.name, address=group.leader)
         self._beat.set()
-        for on_leader in self.on_leader:
-            on_leader(group)
+        loop = asyncio.get_running_loop()
+        for waiting, (polled, address, grace_s) in self._polls.items():
+            if polled is group and address != group.leader:
+                loop.call_later(grace_s, _end, waiting, None)
+
+    def _ids_changed(self, address: str, request: Request) -> None:
+        """A broker says that a consumer came or went, or that it leads now (40)."""
+        said = request.ext()
+        leader = said.get(LEADER_HINT)
+        for group in self.groups.values():
+            if leader is not None and leader in group.addresses.values():
+                self.leader_is(group, leader)
+        for on_members in self.on_members:
+            on_members(said.get("consumerGroup", ""))
+
+    async def long_poll(
+        self,
+        group: BrokerGroup,
+        address: str,
+        code: int,
+        header: Fields,
+        timeout_s: float,
+        grace_s: float = 0.0,
+    ) -> Response | None:
+        """Ask a broker of a group what it answers when there is something. None when another one leads
+        meanwhile, and there was no answer within `grace_s` from then. RemotingError."""
+        waiting: _Waiting = asyncio.get_running_loop().create_future()
+        self._polls[waiting] = group, address, grace_s
+        self.remoting.invoke_nowait(address, code, header, b"", timeout_s, partial(_end, waiting))
+        try:
+            outcome = await waiting
+        finally:
+            del self._polls[waiting]
+        if isinstance(outcome, RemotingError):
+            raise outcome
+        return outcome
 
     async def invoke_leader(
         self,
@@ -387,12 +427,15 @@ class ClientCore:
         header: Fields,
         body: bytes = b"",
         timeout_s: float | None = None,
+        *,
+        poll_s: float = 0.0,
     ) -> Response:
         """Ask the group's leader, looking for it until `failover_timeout_s`: then NoBroker.
 
         Answers with code 14 are not returned. While nobody is known to lead, the group's addresses take
         turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
-        NameServers for, None asks for all brokers.
+        NameServers for, None asks for all brokers. `poll_s`: how long the leader lets the request, which has
+        no body, wait for what there is to answer (`long_poll`).
         """
         self.check_open()
         options = self.options
@@ -405,9 +448,7 @@ class ClientCore:
             address = candidates[turn % len(candidates)] if candidates else None
             if address is not None:
                 try:
-                    answer = await self.remoting.invoke(
-                        address, code, header, body, timeout_s or options.request_timeout_s
-                    )
+                    answer = await self._ask(group, address, code, header, body, timeout_s, poll_s)
                 except RemotingError as error:
                     self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
@@ -430,6 +471,24 @@ class ClientCore:
                 turn = 0
             await asyncio.sleep(pause)
             pause = min(2 * pause, options.search_longest_s)
+
+    async def _ask(
+        self,
+        group: BrokerGroup,
+        address: str,
+        code: int,
+        header: Fields,
+        body: bytes,
+        timeout_s: float | None,
+        poll_s: float,
+    ) -> Response:
+        timeout_s = timeout_s or self.options.request_timeout_s
+        if not poll_s:
+            return await self.remoting.invoke(address, code, header, body, timeout_s)
+        answer = await self.long_poll(group, address, code, header, timeout_s + poll_s, POLL_GRACE_S)
+        if answer is None:
+            raise ConnectionLost(f"{address} does not answer, and leads no more")
+        return answer
 
     # --- heartbeats -----------------------------------------------------------------------------------
 
@@ -491,6 +550,11 @@ class ClientCore:
                 pass
             self._beat.clear()
             await self.beat()
+
+
+def _end(waiting: _Waiting, outcome: Response | RemotingError | None) -> None:
+    if not waiting.done():
+        waiting.set_result(outcome)
 
 
 def _tls_context(options: ClientOptions) -> SSLContext | None:

@@ -9,7 +9,6 @@ from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import ClientError
-from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, check_topic
 from dledger.client.namespaces import with_namespace
@@ -23,7 +22,6 @@ from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.remoting.bodies import ConsumerData, TopicRoute
 from dledger.remoting.bodies import Subscription as WireSubscription
 from dledger.remoting.client import Answered
-from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
 from dledger.runtime import Env
 
@@ -58,10 +56,7 @@ class GroupConsumer(AsyncClient):
             env,
             namesrv,
             common,
-            {
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
-                **dict.fromkeys(ABOUT_US, self._asked),
-            },
+            dict.fromkeys(ABOUT_US, self._asked),
             disk_threads=self.options.concurrency,
         )
         super().__init__(core, f"consumer {group}")
@@ -71,7 +66,7 @@ class GroupConsumer(AsyncClient):
         self._from_where = from_where
         self._core.consumers = self._consumer_data
         self._core.on_route.append(self._route_changed)
-        self._core.on_leader.append(self._leader_moved)
+        self._core.on_members.append(self._members_changed)
         self._subscriptions: dict[str, Subscription] = {}
         self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues."""
@@ -196,13 +191,9 @@ class GroupConsumer(AsyncClient):
             for wanted in self._wanted().values()
         ]
 
-    def _ids_changed(self, address: str, request: Request) -> None:
-        """A broker says that a consumer came or went (40)."""
-        if request.ext().get("consumerGroup") == self.group:
+    def _members_changed(self, group: str) -> None:
+        if group == self.group:
             self._rebalancer.soon()
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._rebalancer.soon()
-
-    def _leader_moved(self, group: BrokerGroup) -> None:
-        self._share.leader_moved(group)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dledger.client.core import ClientCore
+from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.encoding import received_all
-from dledger.client.errors import BrokerRefused, ClientError, refused_text
+from dledger.client.errors import BrokerRefused, ClientClosed, ClientError, refused_text
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls, consume_hooks
@@ -98,26 +98,36 @@ class AsyncPopConsumer(AsyncClient):
         group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
 
         Brokers hold the requests, also longer than this call waits: what they give then comes with the next
-        one.
+        one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
         """
-        self._core.check_open()
-        route = await self._core.route(self.topic)
-        names = sorted({data.brokerName for data in route.queueDatas if data.perm & PERM_READ})
-        if not names:
-            raise ClientError(f"no broker lets the topic {self.topic!r} be read")
-        for name in names:
-            if name not in self._asked:
-                self._asked[name] = self._ask_for_messages(name)
-        ended, _ = await asyncio.wait(
-            self._asked.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        self._turn += 1
-        order = names[self._turn % len(names) :] + names[: self._turn % len(names)]
-        for name in order:
-            if self._asked[name] in ended:
-                found = self._asked.pop(name).result()
-                if found:
-                    return found
+        until = self._core.now() + timeout_s
+        others_took = True
+        while others_took:
+            self._core.check_open()
+            if self._stop.is_set():
+                raise ClientClosed(NOT_OPEN)
+            route = await self._core.route(self.topic)
+            names = sorted({data.brokerName for data in route.queueDatas if data.perm & PERM_READ})
+            if not names:
+                raise ClientError(f"no broker lets the topic {self.topic!r} be read")
+            for name in names:
+                if name not in self._asked:
+                    self._asked[name] = self._ask_for_messages(name)
+            asked = dict(self._asked)
+            ended, _ = await asyncio.wait(
+                asked.values(),
+                timeout=max(0.0, until - self._core.now()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            self._turn += 1
+            order = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+            others_took = bool(ended)
+            for name in order:
+                if asked[name] in ended and self._asked.get(name) is asked[name]:
+                    others_took = False
+                    found = self._asked.pop(name).result()
+                    if found:
+                        return found
         return []
 
     async def ack(self, message: ReceivedMessage) -> None:
@@ -250,7 +260,12 @@ class AsyncPopConsumer(AsyncClient):
         options = self.options
         header = self._question()
         answer = await self._core.invoke_leader(
-            group, self.topic, RequestCode.POP_MESSAGE, header, timeout_s=options.poll_s + options.timeout_s
+            group,
+            self.topic,
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_s=options.timeout_s,
+            poll_s=options.poll_s,
         )
         if answer.code in NOTHING:
             return []

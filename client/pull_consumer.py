@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
-from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.namespaces import with_namespace
@@ -91,7 +90,6 @@ class AsyncPullConsumer(AsyncClient):
         self.options: PullOptions = options_of(PullOptions, options, "options")
         super().__init__(ClientCore(env, namesrv, common), f"consumer {group}")
         self._env = self._core.env
-        self._core.on_leader.append(self._leader_moved)
         self.offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
         self._queries = MessageQueries(self._core)
@@ -227,7 +225,3 @@ class AsyncPullConsumer(AsyncClient):
         name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
         fetched.task = self._core.spawn(fetched.reader.run(), name)
         self._fetched[queue] = fetched
-
-    def _leader_moved(self, group: BrokerGroup) -> None:
-        for fetched in self._fetched.values():
-            fetched.reader.leader_moved(group)

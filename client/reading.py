@@ -74,20 +74,10 @@ class QueueReader:
         self._sink = sink
         self._group: BrokerGroup = core.group(queue.broker_name)
         self._broker_id = LEADER_ID
-        self._address = ""
         self._turn = 0
-        self._waiting: asyncio.Future[Response | RemotingError | None] | None = None
         self._pause = core.options.search_first_s
         self._last_refusal: int | None = None
         self._failures = Failures(core.log)
-
-    def leader_moved(self, group: BrokerGroup) -> None:
-        """Drop a pull that waits at somebody else."""
-        waiting = self._waiting
-        if group is self._group and waiting is not None and self._address != group.leader:
-            self._broker_id = LEADER_ID
-            if not waiting.done():
-                waiting.set_result(None)
 
     async def run(self) -> None:
         """Pull until cancelled."""
@@ -99,6 +89,7 @@ class QueueReader:
                 continue
             outcome = await self._pull(address)
             if outcome is None:
+                self._broker_id = LEADER_ID
                 continue
             if isinstance(outcome, RemotingError):
                 self._core.log.debug("pull failed", queue=self.queue, error=outcome)
@@ -132,22 +123,14 @@ class QueueReader:
             subscription=subscription.expression,
             expressionType=subscription.kind,
         )
-        waiting: asyncio.Future[Response | RemotingError | None] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Response | RemotingError) -> None:
-            if not waiting.done():
-                waiting.set_result(outcome)
-
-        self._address = address
-        self._waiting = waiting
         began = self._core.now()
-        self._core.remoting.invoke_nowait(
-            address, RequestCode.PULL_MESSAGE, header, b"", options.timeout_s, done
-        )
         try:
-            return await waiting
+            return await self._core.long_poll(
+                self._group, address, RequestCode.PULL_MESSAGE, header, options.timeout_s
+            )
+        except RemotingError as error:
+            return error
         finally:
-            self._waiting = None
             self.pull_s = self._core.now() - began
 
     async def _look_for_leader(self) -> None:

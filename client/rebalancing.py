@@ -12,7 +12,6 @@ from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
-from dledger.client.groups import BrokerGroup
 from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
 from dledger.client.options import ConsumerOptions
@@ -249,11 +248,6 @@ class QueueShare:
         if assigned is not None:
             assigned.process.dropped = True
             assigned.task.cancel()
-
-    def leader_moved(self, group: BrokerGroup) -> None:
-        """Pull from the new leader."""
-        for assigned in self._assigned.values():
-            assigned.reader.leader_moved(group)
 
     async def commit(self) -> None:
         """Commit what was consumed since the last time. What fails is logged, and tried again."""

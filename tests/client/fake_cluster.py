@@ -335,6 +335,12 @@ class FakeBroker:
         for connection in self.clients.get(group, {}).values():
             connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
+    def tell_leader(self, group: str, address: str) -> None:
+        """As a broker that leads now, and was not told of it by the members of a group."""
+        for connection in self.clients[group].values():
+            fields = {"consumerGroup": group, "leaderAddr": address}
+            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+
     def _closed(self, connection: Connection) -> None:
         for members in self.clients.values():
             for client in [client for client, theirs in members.items() if theirs is connection]:

@@ -253,6 +253,29 @@ def test_a_pull_held_by_an_old_leader_is_left() -> None:
     asyncio.run(main())
 
 
+def test_a_new_leader_s_notice_ends_a_pull_that_waits_at_the_old_one() -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+        async with FakeCluster(topics={"orders": 1}) as fake:
+            consumer = AsyncPushConsumer(
+                "group", fake.namesrv, lambda message: got.append(message.body), from_where=FromWhere.FIRST
+            )
+            consumer.subscribe("orders")
+            async with consumer, AsyncProducer("producers", fake.namesrv) as producer, asyncio.timeout(20):
+                await producer.send(Message("orders", b"1"))
+                await eventually(lambda: got == [b"1"] and fake.brokers[0].held)
+                fake.brokers[0].silent = True  # as a process that is stopped: nobody hears that it is gone
+                fake.lead(1, registered=False)
+                fake.brokers[1].tell_leader("group", "127.0.0.1:1")  # of no group that the client knows
+                await producer.send(Message("orders", b"2"))
+                await asyncio.sleep(0.1)
+                assert got == [b"1"]
+                fake.brokers[1].tell_leader("group", fake.brokers[1].address)
+                await eventually(lambda: got == [b"1", b"2"])
+
+    asyncio.run(main())
+
+
 def test_errors_of_the_client_name_what_happened_last() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         await producer.send(Message("orders", b"first"))

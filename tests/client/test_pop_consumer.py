@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from dledger.client import (
     AsyncPopConsumer,
     BrokerRefused,
+    ClientClosed,
     ClientError,
     ConsumeStatus,
     PopConsumer,
@@ -104,6 +106,27 @@ def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again
                 await one.listen(listen)
             assert sorted(seen) == sorted([(b"%d" % n, 0) for n in range(6)] + [(b"2", 1), (b"4", 1)])
             assert world.broker.pop_ledger.messages == 0
+
+    run(test)
+
+
+def test_calls_at_the_same_time_share_what_comes_and_end_when_it_is_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"first")
+            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=10.0)) as one:
+                assert [message.body for message in await one.pop(5.0)] == [b"first"]
+                calls = [asyncio.ensure_future(one.pop(5.0)) for _ in range(2)]
+                await asyncio.sleep(0.05)
+                await world.send("T", b"a")
+                ended, waiting = await asyncio.wait(calls, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+                assert [message.body for call in ended for message in await call] == [b"a"]
+                await world.send("T", b"b")
+                assert [message.body for call in waiting for message in await call] == [b"b"]
+                last = asyncio.ensure_future(one.pop(5.0))
+                await asyncio.sleep(0.05)
+            with pytest.raises(ClientClosed):
+                await last
 
     run(test)
 

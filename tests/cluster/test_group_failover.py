@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from dledger import PopConsumer, Producer, PushConsumer
 from dledger.chaos.stores import first_difference
 from dledger.chaos.workload import Load, Report, check_log
 from dledger.client.errors import NoBroker, OutcomeUnknown
 from dledger.client.message import Message
 from dledger.client.options import ProducerOptions
 from dledger.client.producer import AsyncProducer
-from dledger.local.cluster import MIB, LocalCluster
+from dledger.local.cluster import MIB, LocalCluster, wait_for
 
 TOPIC = "Load"
 QUEUES = 4
@@ -137,6 +138,39 @@ def test_a_follower_that_missed_50_mb_catches_up(new_group: Callable[..., LocalC
     _, report = run_load(group, write_without_one, body_size=body, window=32)
     assert report.clean, report
     replicas_are_equal(group)
+
+
+def test_consumers_leave_a_leader_that_is_stopped(new_group: Callable[..., LocalCluster]) -> None:
+    """Their pulls and pops wait there, and its machine acknowledges in its place."""
+    group = new_group()
+    group.create_topic(TOPIC, QUEUES)
+    pulled: set[bytes] = set()
+    popped: set[bytes] = set()
+    consumer = PushConsumer("CG", group.namesrv_addr, lambda message: pulled.add(message.body))
+    consumer.subscribe(TOPIC)
+    pops = PopConsumer("POP", group.namesrv_addr, topic=TOPIC, from_where="first")
+
+    def wait_for_all(count: int, limit_s: float) -> None:
+        def both() -> bool:
+            for message in pops.pop(0.05):
+                popped.add(message.body)
+                pops.ack(message)
+            return len(pulled) == len(popped) == count
+
+        wait_for(both, limit_s, lambda: f"pulled {pulled}, popped {popped}")
+
+    with consumer, pops, Producer("PG", group.namesrv_addr) as producer:
+        wait_for(lambda: len(consumer.queues) > QUEUES or None, 20, lambda: "no queues")
+        producer.send(Message(TOPIC, b"before"))
+        wait_for_all(1, 20)
+        leader = group.wait_leader()
+        group.signal(leader, signal.SIGSTOP)
+        try:
+            for number in range(2 * QUEUES):
+                producer.send(Message(TOPIC, b"%d" % number))
+            wait_for_all(1 + 2 * QUEUES, 10)  # some 2 s; their own time-outs are 18 and 30 s
+        finally:
+            group.signal(leader, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP])

@@ -1,0 +1,62 @@
+"""Consumers that still wait at the leader before this one hear who leads now (40 with `leaderAddr`).
+
+A leader whose process hangs or is stopped closes no connection, and its machine acknowledges what is sent to
+it: a pull that waits there would wait for its own time-out of 30 s. Our clients send a heartbeat to every
+broker as soon as they know of another leader. So whoever sent none within `WAIT_S` does not know, and is told
+over the connection of its last heartbeat. Clients of other projects are not: a notice makes them ask for the
+members of their groups and look for no leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.broker.client.clients import ConsumerGroup, Member
+from dledger.broker.client.notices import SLICE
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.context import BrokerContext
+from dledger.broker.leader_gate import LEADER_ADDR
+from dledger.broker.services import LeaderService
+from dledger.remoting.codes import LanguageCode, RequestCode
+
+WAIT_S = 1.0
+"""From the beginning of a leadership on: most notice by themselves within tens of milliseconds."""
+PACE_S = 0.01
+"""Between two slices: who is told looks for the members of its groups."""
+
+
+class TakeoverNotices(LeaderService):
+    """Once in each leadership."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._clients = context.clients
+        self._settings = context.settings
+        self._log = context.env.log.child("takeover")
+        self._began = 0.0
+
+    def begin(self, writer: CommitLogWriter) -> None:
+        """Who is heard from now on knows."""
+        self._began = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Tell who was not heard."""
+        await asyncio.sleep(WAIT_S)
+        waiting = self._not_heard()
+        if waiting:
+            self._log.info("consumers told who leads", clients=len(waiting))
+        notice = {LEADER_ADDR: self._settings.now.client_addr}
+        for number, (group, member) in enumerate(waiting, 1):
+            member.connection.send_oneway(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name, **notice}
+            )
+            if number % SLICE == 0:
+                await asyncio.sleep(PACE_S)
+
+    def _not_heard(self) -> list[tuple[ConsumerGroup, Member]]:
+        """One membership of each connection."""
+        found: dict[int, tuple[ConsumerGroup, Member]] = {}
+        for group in self._clients.consumers.values():
+            for member in group.members.values():
+                if member.last_seen < self._began and member.language == LanguageCode.PYTHON.name:
+                    found[member.connection.serial] = group, member
+        return list(found.values())
