@@ -102,7 +102,7 @@ def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
     ClusterError when none can lead next."""
     if not cluster.running():
         raise NothingSeen(f"nothing runs in {cluster.directory}")
-    killed = cluster.kill_leader()
+    killed = cluster.kill_leader(limit_s=0)
     result: dict[str, Any] = {"killed": killed.node, "pid": killed.pid}
     down = cluster.down()
     if wait and 2 * len(down) >= cluster.spec.nodes:

@@ -295,12 +295,9 @@ class LocalCluster:
             raise ClusterError(f"{node} does not run")
         return Killed(node, pid, at)
 
-    def kill_leader(self) -> Killed:
-        """SIGKILL the broker that leads now."""
-        leader = self.leader()
-        if leader is None:
-            raise ClusterError("no node leads at the moment")
-        return self.kill(leader)
+    def kill_leader(self, limit_s: float = START_LIMIT_S) -> Killed:
+        """SIGKILL the broker that leads, as soon as one does."""
+        return self.kill(wait_for(self.leader, limit_s, lambda: "no node leads"))
 
     def terminate(self, node: str, limit_s: float = STOP_LIMIT_S) -> str:
         """SIGTERM one broker (it hands leadership over first), SIGKILL after the limit. What happened."""
@@ -491,6 +488,19 @@ class LocalCluster:
 
         wait_for(caught_up, limit_s, lambda: f"not caught up to {committed}: {self._describe()}")
 
+    def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
+        """Until the first NameServer lists all brokers: `start` waits for the leader only."""
+        address, own = self.spec.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
+
+        def listed() -> bool:
+            try:
+                known = wire.registered(address).get(self.spec.group)
+            except wire.NoAnswer:
+                return False
+            return known is not None and own <= set(known.addresses.values())
+
+        wait_for(listed, limit_s, lambda: f"not all brokers are registered: {self._describe()}")
+
     def _check_alive(self) -> None:
         for process in self._all():
             self._check_not_ended(process)
@@ -511,12 +521,13 @@ class LocalCluster:
         )
 
 
-def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str]) -> T:
-    """Poll until `look` gives something, which False is not; ClusterError with `describe()` after that."""
+def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str] | str) -> T:
+    """Poll until `look` gives something, which False is not; ClusterError with `describe` after that."""
     deadline = time.monotonic() + limit_s
     while (value := look()) is None or value is False:
         if time.monotonic() > deadline:
-            raise ClusterError(f"after {limit_s:g} s {describe()}")
+            said = describe if isinstance(describe, str) else describe()
+            raise ClusterError(f"after {limit_s:g} s {said}")
         time.sleep(POLL_S)
     return value
 

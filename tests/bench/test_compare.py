@@ -59,7 +59,7 @@ def test_a_rate_does_not_wait_for_answers() -> None:
     sender = Fake(delay_s=0.1, fails=True)
     found = asyncio.run(measure(sender, Cell("", rate=500), [os.getpid()], 0.4, 0.1))
     assert sender.most > 20, "they wait for 0.1 s each"
-    assert 100 <= found.p50_ms < 300 and 0 < found.failed < found.messages
+    assert found.p50_ms >= 100 and found.failed > 0
 
 
 def test_what_is_not_answered_when_the_time_is_over_counts_with_all_that_it_took() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dledger import Message, Producer
-from dledger.local.cluster import find_base_port
+from dledger.local.cluster import find_base_port, wait_for
 
 
 class Shell:
@@ -76,11 +76,15 @@ def test_two_groups_behind_one_name_server(dledger: Shell) -> None:
     assert f"{killed['killed']} is down" in hurt["problems"][0]
     assert dledger.json("restart")["restarted"] == [killed["killed"]]
     assert dledger.json("status")["problems"] == []
-    seen = dledger.json("status", "--namesrv", namesrv)
-    assert [(group["name"], len(group["nodes"])) for group in seen["groups"]] == [
-        ("broker-a", 3),
-        ("broker-b", 1),
-    ]
+
+    def seen() -> bool:
+        groups = dledger.json("status", "--namesrv", namesrv)["groups"]
+        return [(group["name"], len(group["nodes"])) for group in groups] == [
+            ("broker-a", 3),
+            ("broker-b", 1),
+        ]
+
+    wait_for(seen, 30, "not all brokers are registered")
     peers = ";".join(f"{node['id']}-{node['raft_addr']}" for node in hurt["groups"][0]["nodes"])
     assert len(dledger.json("status", "--peers", peers)["nodes"]) == 3
 

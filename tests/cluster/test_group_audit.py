@@ -23,7 +23,15 @@ TOPIC = "Load"
 MESSAGES = 20_000
 SEGMENT = 9 * 1024 * 1024
 AUDITS = 6
-MOMENTARY = {"LAGGING", "RETENTION", "RETIRED", "INDEX_LAG", "QUEUE_LAG", "DIVERGENT_UNCOMMITTED"}
+MOMENTARY = {
+    "LAGGING",
+    "RETENTION",
+    "RETIRED",
+    "INDEX_LAG",
+    "QUEUE_LAG",
+    "KEY_LAG",
+    "DIVERGENT_UNCOMMITTED",
+}
 """What an audit may say of stores that are written to: information, true of the moment."""
 
 

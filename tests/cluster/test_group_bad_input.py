@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dledger.chaos.failover import log_path
 from dledger.local.cluster import LocalCluster, wait_for
 from dledger.local.wire import NoAnswer, RawConnection, call, frame, request
 
@@ -58,9 +59,13 @@ def pull_header(**changes: object) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-@pytest.fixture(scope="module")
-def leader(group: LocalCluster) -> str:
+@pytest.fixture(scope="module", autouse=True)
+def topic(group: LocalCluster) -> None:
     group.create_topic(TOPIC)
+
+
+@pytest.fixture
+def leader(group: LocalCluster) -> str:
     return group.addr(group.wait_leader())
 
 
@@ -74,11 +79,24 @@ def addr(request: pytest.FixtureRequest, group: LocalCluster, leader: str) -> st
 
 @pytest.fixture(autouse=True)
 def still_serving(group: LocalCluster, leader: str) -> Iterator[None]:
-    """After every test: the same leader, the same processes, and a message is taken."""
-    before = (group.wait_leader(), group.running())
+    """After every test: the same processes, the same leader but where its machine paused, and a message is
+    taken."""
+
+    def processes() -> list[int | None]:
+        return [group.namesrv_pid(), *map(group.pid, group.spec.node_ids)]
+
+    before, late = processes(), delays(group)
     yield
-    assert (group.wait_leader(), group.running()) == before
-    assert call(leader, SEND_MESSAGE, send_header(), b"still there").code == SUCCESS
+    assert processes() == before
+    now = group.addr(group.wait_leader())
+    assert now == leader or delays(group) > late, "it was deposed"
+    assert call(now, SEND_MESSAGE, send_header(), b"still there").code == SUCCESS
+
+
+def delays(group: LocalCluster) -> int:
+    """How often an event loop was late so far."""
+    logs = (log_path(group, node).read_text(errors="replace") for node in group.spec.node_ids)
+    return sum(text.count("the event loop was late") for text in logs)
 
 
 GOOD = request(SEND_MESSAGE, send_header(), b"x")

@@ -17,13 +17,14 @@ from dledger.client.errors import NoBroker, OutcomeUnknown
 from dledger.client.message import Message
 from dledger.client.options import ProducerOptions
 from dledger.client.producer import AsyncProducer
-from dledger.local.cluster import MIB, LocalCluster, wait_for
+from dledger.local.cluster import MIB, STOP_LIMIT_S, LocalCluster, wait_for
 
 TOPIC = "Load"
 QUEUES = 4
 KILLS = 10
-FAILOVER_LIMIT_S = 1.0
-"""Budget of the first slice; the goal is a median under 0.1 s."""
+FAILOVER_LIMIT_S = 0.5
+"""Of the median, on a machine that does much else: its goal is 0.1 s. One of ten may meet a pause of the
+machine; that each one ends is what `wait_failover` waits for."""
 
 Faults = Callable[[LocalCluster, Load], Awaitable[None]]
 
@@ -79,7 +80,7 @@ def test_leader_killed_ten_times_in_a_row(new_group: Callable[..., LocalCluster]
         f"failover under load, {KILLS} kills: median {statistics.median(times):.0f} ms, "
         f"p99 {times[-1]} ms (of {KILLS}), max {times[-1]} ms; all {times}"
     )
-    assert times[-1] < FAILOVER_LIMIT_S * 1000
+    assert statistics.median(times) < FAILOVER_LIMIT_S * 1000
 
 
 def test_failover_of_an_idle_group(new_group: Callable[..., LocalCluster]) -> None:
@@ -100,7 +101,7 @@ def test_failover_of_an_idle_group(new_group: Callable[..., LocalCluster]) -> No
     times = sorted(round(seconds * 1000) for seconds in failovers)
     median = statistics.median(times)
     print(f"failover idle, {KILLS} kills: median {median:.0f} ms, max {times[-1]} ms; all {times}")
-    assert times[-1] < FAILOVER_LIMIT_S * 1000
+    assert median < FAILOVER_LIMIT_S * 1000
 
 
 def test_all_killed_at_once_and_restarted(new_group: Callable[..., LocalCluster]) -> None:
@@ -168,7 +169,7 @@ def test_consumers_leave_a_leader_that_is_stopped(new_group: Callable[..., Local
         try:
             for number in range(2 * QUEUES):
                 producer.send(Message(TOPIC, b"%d" % number))
-            wait_for_all(1 + 2 * QUEUES, 10)  # some 2 s; their own time-outs are 18 and 30 s
+            wait_for_all(1 + 2 * QUEUES, 16)  # some 2 s; their own time-outs are 18 and 30 s
         finally:
             group.signal(leader, signal.SIGCONT)
 
@@ -187,7 +188,7 @@ def test_a_minority_never_acknowledges(how: signal.Signals, new_group: Callable[
             for node in others:
                 group.signal(node, how)
             if how != signal.SIGSTOP:
-                assert await asyncio.to_thread(group.wait_down, others, 15), "they did not stop"
+                assert await asyncio.to_thread(group.wait_down, others, STOP_LIMIT_S), "they did not stop"
             for attempt in range(3):
                 with pytest.raises((NoBroker, OutcomeUnknown)):
                     await producer.send(Message(TOPIC, f"without majority {attempt}".encode()))

@@ -88,8 +88,7 @@ def test_newer_operations_wait_for_the_last_broker_and_end_one_that_goes_back(tm
 
         back = group.followers_first()[0]
         roll(group, back, newer=False)  # it carries the part that it does not know
-        leader = group.leader()
-        assert leader is not None
+        leader = group.wait_leader()
         roll(group, leader, newer=True)  # who leads then has written a note of its own already
         group.wait_caught_up()
         produce(5)

@@ -234,7 +234,7 @@ def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_the_last_majority_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cluster = LocalCluster.create(tmp_path, ClusterSpec())
     monkeypatch.setattr(cluster, "running", lambda: ["broker-n1"])
-    monkeypatch.setattr(cluster, "kill_leader", lambda: Killed("n1", 7, 0.0))
+    monkeypatch.setattr(cluster, "kill_leader", lambda limit_s: Killed("n1", 7, 0.0))
     monkeypatch.setattr(cluster, "down", lambda: ["n0", "n1"])
     with pytest.raises(ClusterError, match=r"killed n1 .*n0, n1 of 3 down: no majority"):
         kill_and_wait(cluster, wait=True)
@@ -248,7 +248,7 @@ def test_the_time_without_a_leader_begins_with_the_signal(
     cluster = LocalCluster.create(tmp_path, ClusterSpec())
     at = time.monotonic() - 5  # the process took that long to die
     monkeypatch.setattr(cluster, "running", lambda: ["broker-n0", "broker-n1", "broker-n2"])
-    monkeypatch.setattr(cluster, "kill_leader", lambda: Killed("n1", 7, at))
+    monkeypatch.setattr(cluster, "kill_leader", lambda limit_s: Killed("n1", 7, at))
     monkeypatch.setattr(cluster, "down", lambda: ["n1"])
     monkeypatch.setattr(cluster, "wait_leader", lambda limit_s: "n2")
     done = kill_and_wait(cluster, wait=True)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from dledger.local.cluster import LocalCluster
+from dledger import PullConsumer
+from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.conftest import ClientKind, java_client
 
 pytestmark = pytest.mark.interop
@@ -26,8 +28,6 @@ SENT = range(120)
 """What the driver's mode `kinds` sends, twenty of each kind; the last twenty one way."""
 CHOSEN = range(80, 100)
 """Of them those for which a MessageQueueSelector chose queue 0 or 1."""
-COMMITTED_S = 8
-"""A push consumer stores its offsets every five seconds."""
 
 
 def test_every_way_of_sending_and_consuming(
@@ -87,7 +87,18 @@ def test_consumers_go_on_where_they_ended(
     first = started()
     for consumer in first.values():
         consumer.wait(lambda events: received(events).issuperset(range(BEFORE)), DELIVERY_LIMIT_S)
-    time.sleep(COMMITTED_S)
+    last: dict[int, int] = {}
+    for item in producer.named("acked"):
+        if item["seq"] < BEFORE:
+            last[item["queue"]] = max(item["offset"], last.get(item["queue"], -1))
+
+    def committed(name: str) -> bool:
+        with PullConsumer(f"CG_offsets_{name}", group.namesrv_addr) as reader:
+            places = {queue.queue_id: reader.committed(queue) or 0 for queue in reader.queues(topic)}
+        return all(places[queue] > offset for queue, offset in last.items())
+
+    for name in kinds:  # push consumers store their offsets every five seconds
+        wait_for(partial(committed, name), READY_S, f"offsets of {name} are not committed")
     for consumer in first.values():
         consumer.close()
     second = started()

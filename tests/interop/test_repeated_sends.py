@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dledger.client import FromWhere, PullConsumer
-from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from tests.interop.conftest import ClientKind, Driver, java_client
 
 pytestmark = pytest.mark.interop
@@ -42,9 +42,15 @@ def stored_ids(group: LocalCluster, topic: str) -> Counter[str]:
     """How often each unique id is in a topic."""
     found: Counter[str] = Counter()
     with PullConsumer(f"CG_{topic}", group.namesrv_addr) as consumer:
-        consumer.assign(consumer.queues(topic), start=FromWhere.FIRST)
-        while messages := consumer.poll(timeout_s=2.0):
-            found.update(message.message_id for message in messages)
+        queues = consumer.queues(topic)
+        ends = {queue: consumer.highest(queue) for queue in queues}
+        consumer.assign(queues, start=FromWhere.FIRST)
+
+        def read() -> bool:
+            found.update(message.message_id for message in consumer.poll(timeout_s=1.0))
+            return all(consumer.position(queue) >= end for queue, end in ends.items())
+
+        wait_for(read, READY_S, lambda: f"{sum(found.values())} messages of {ends}")
     return found
 
 

@@ -42,6 +42,7 @@ def guarded(tmp_path: Path) -> Iterator[LocalCluster]:
         tmp_path / "group", ClusterSpec(base_port=find_base_port(start=23700), broker=settings())
     )
     group.start()
+    group.wait_registered()  # commands for a cluster go to whom the NameServer lists
     conf = group.directory / "mqadmin" / "conf"
     conf.mkdir(parents=True)
     (conf / "tools.yml").write_text(f"accessKey: {ROOT}\nsecretKey: {SECRET}\n")

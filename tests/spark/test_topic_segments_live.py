@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 import dledger
 from dledger.client import Message, MessageQueue, Producer
-from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
+from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.spark import views
 
 pytestmark = pytest.mark.slow
@@ -95,10 +94,14 @@ def test_topics_of_real_stores(group: LocalCluster, monkeypatch: pytest.MonkeyPa
     send("noise", 300)
     group.wait_caught_up()
     peers = group.broker_properties(group.spec.node_ids[0])["dLegerPeers"]
-    index = str(group.committed_index(group.wait_leader()) - 700)
-    command = [sys.executable, "-m", "dledger", "delete-before", index, "--peers", peers]
+    index = group.committed_index(group.wait_leader()) - 700
+    command = [sys.executable, "-m", "dledger", "delete-before", str(index), "--peers", peers]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    time.sleep(3)
+
+    def freed() -> bool:
+        return all(int(group.state(node)["begin_index"]) > index - 200 for node in group.spec.node_ids)
+
+    wait_for(freed, 60, "retention did not free all segments everywhere")  # one has some 140 entries
     send("rare", 2, 10)
     same(1.0)
     group.stop()
