@@ -47,6 +47,7 @@ from dledger.runtime import Env
 from dledger.runtime.env import production_env
 from dledger.runtime.forks import FORKS
 from dledger.runtime.log import Log
+from dledger.runtime.workers import close_meanwhile
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -166,7 +167,8 @@ class ClientCore:
                 await self._tasks.__aexit__(kind, error, trace)
         finally:
             if self._own_env:
-                self.env.workers.close()
+                # Waits for listeners that run: not here, where the application's loop would stand still.
+                await close_meanwhile(self.env.workers)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with this client at the latest. ClientClosed when that has happened."""

@@ -10,7 +10,14 @@ from typing import Any, Generic, Self, TypeVar
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
-from dledger.runtime.loops import Cancelled, LoopClosed, LoopThread, Submitted, Waiter
+from dledger.runtime.loops import (
+    Cancelled,
+    LoopClosed,
+    LoopThread,
+    Submitted,
+    Waiter,
+    one_at_a_time,
+)
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncClient)
@@ -33,6 +40,7 @@ class Hosted(Generic[C]):
         self._inner: C | None = None
         self._ended = Waiter()
         self._closing = False
+        self._starting = one_at_a_time()
         self._failure: BaseException | None = None
         """What ended it, when `close` did not."""
 
@@ -41,6 +49,10 @@ class Hosted(Generic[C]):
 
     def start(self) -> Self:
         """Start; `with` does it too. What was closed may be started again. ClientError when it cannot."""
+        with self._starting:
+            return self._start()
+
+    def _start(self) -> Self:
         thread = self._thread
         if thread is not None and not thread.forked:
             if not self._closing and not thread.closed:

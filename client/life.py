@@ -152,7 +152,7 @@ class AsyncClient:
             await self._over.wait()
             return
         self._state = _State.ENDING
-        self._stop.set()
+        self.stop_soon(self._drain)
         try:
             await self._finish(self._drain and self._core.failure is None)
         finally:

@@ -12,13 +12,13 @@ from typing import Self
 
 from msgspec.structs import asdict, astuple
 
-from dledger.client.core import ClientCore
-from dledger.client.errors import ClientError
+from dledger.client.core import NOT_OPEN, ClientCore
+from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.giving_back import BROKERS_CHOICE, GivingBack, level_of
 from dledger.client.group_consumer import GroupConsumer, MessageModel
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.namespaces import with_namespace
-from dledger.client.offsets import FromWhere, first_offset, start_of
+from dledger.client.offsets import FromWhere, check_offset, first_offset, start_of
 from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, namesrv_addresses
 from dledger.client.rebalancing import AssignedQueue
@@ -144,6 +144,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._inbox = Inbox(self._core, self.group, self.options)
         self._handed: list[tuple[AssignedQueue, list[ReceivedMessage]]] = []
         """By `poll`, and not consumed yet."""
+        self._assigning = asyncio.Lock()
         self._begin_with(self._inbox, from_timestamp_ms, None)
         if topic is not None:
             self.subscribe(topic, expression)
@@ -163,17 +164,18 @@ class AsyncLitePullConsumer(GroupConsumer):
             raise ClientError("topics were subscribed: a consumer has either assign() or subscribe()")
         self._core.check_open()
         wanted = list(dict.fromkeys(queues))
-        if self.options.auto_commit:
-            self._settle()
-        await self._share.remove([queue for queue in self._share.queues if queue not in wanted])
-        for queue in wanted:
-            if queue in self._share.queues:
-                continue
-            await self._core.route(queue.topic)
-            start = await self._share.committed(queue)
-            if start is None or start < 0:
-                start = await first_offset(self.offsets, queue, self._from_where, self._from_timestamp_ms)
-            self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
+        async with self._assigning:
+            if self.options.auto_commit:
+                self._settle()
+            await self._share.remove([queue for queue in self._share.queues if queue not in wanted])
+            for queue in wanted:
+                if queue in self._share.queues:
+                    continue
+                await self._core.route(queue.topic)
+                start = await self._share.committed(queue)
+                if start is None or start < 0:
+                    start = await first_offset(self.offsets, queue, self._from_where, self._from_timestamp_ms)
+                self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
@@ -192,7 +194,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         """Messages of our queues, in order per queue; empty when none came in time.
 
         With `ConsumerOptions.auto_commit` what the last call gave counts as consumed now; else `commit` says
-        so. What was handed out last comes again after a restart.
+        so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
         """
         self._core.check_open()
         if self.options.auto_commit:
@@ -204,6 +206,8 @@ class AsyncLitePullConsumer(GroupConsumer):
                     if found:
                         self._handed += found
                         return [message for _, messages in found for message in messages]
+                    if self._stop.is_set():
+                        raise ClientClosed(NOT_OPEN)
                     self._inbox.arrived.clear()
                     await self._inbox.arrived.wait()
         except TimeoutError:
@@ -214,7 +218,8 @@ class AsyncLitePullConsumer(GroupConsumer):
 
     async def __anext__(self) -> Delivery:
         """The next message, to be acknowledged; ends when the consumer does."""
-        self._core.check_open()
+        if not self._stop.is_set():
+            self._core.check_open()
         while not self._stop.is_set():
             for assigned, messages in self._inbox.take(1):
                 return self._delivery(assigned, messages[0])
@@ -249,8 +254,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         """Go on with this queue offset. What was handed out of the queue does not count any more."""
         self._core.check_open()
         self._of(queue)
-        if offset < 0:
-            raise ClientError(f"offset {offset}: offsets begin at 0")
+        check_offset(offset)
         self._share.restart(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:

@@ -116,6 +116,12 @@ def _offset_of(answer: Response, what: str) -> int:
         raise BrokerRefused(f"{what}: {error.remark}") from error
 
 
+def check_offset(offset: int) -> None:
+    """ClientError for what is no queue offset: None, as of a queue without a committed one, or below 0."""
+    if not isinstance(offset, int) or offset < 0:
+        raise ClientError(f"offset {offset!r}: give a queue offset, 0 or more")
+
+
 def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_name: str) -> FromWhere:
     """Where to begin, by name too; ClientError for an unknown one, and for a time that would not be heard."""
     where = member_of(FromWhere, start, start_name)

@@ -222,9 +222,11 @@ class PopOptions:
     further times (popDelayLevel)."""
     hooks: tuple[ConsumeHook, ...] = ()
     """Called around each call of the listener of `listen`."""
+    close_timeout_s: float = 10.0
+    """How long `close` waits for listeners that run."""
 
     def __post_init__(self) -> None:
-        _check_numbers(self, may_be_zero=("poll_s",))
+        _check_numbers(self, may_be_zero=("poll_s", "close_timeout_s"))
         if self.batch_size > MAX_POP_BATCH:
             raise ClientError(f"PopOptions: batch_size={self.batch_size!r}: give {MAX_POP_BATCH} at most")
         if not self.retry_s or not all(again_s >= 0 for again_s in self.retry_s):

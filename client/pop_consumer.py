@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -38,6 +40,14 @@ from dledger.runtime import Env
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 """Answers of a pop that found no message."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A pop of one broker group; `ended_s` is loop time."""
+
+    answer: asyncio.Future[list[ReceivedMessage]]
+    ended_s: float = 0.0
 
 
 class AsyncPopConsumer(AsyncClient):
@@ -81,10 +91,13 @@ class AsyncPopConsumer(AsyncClient):
         self._from_where = where
         self._subscription: Subscription = subscribe(self.topic, expression, self._core.env.wall.now_ms())
         self._core.consumers = self._consumer_data
-        self._asked: dict[str, asyncio.Future[list[ReceivedMessage]]] = {}
+        self._asked: dict[str, _Asked] = {}
         """Broker group -> its pop under way: it may outlive the call that began it."""
         self._turn = 0
-        self._listening = False
+        self._calls: ListenerCalls | None = None
+        """While `listen` runs."""
+        self._listen_no_more = asyncio.Event()
+        self._listened = asyncio.Event()
         self._tracing = tracing_of(self._core)
 
     async def _begin(self) -> None:
@@ -101,6 +114,7 @@ class AsyncPopConsumer(AsyncClient):
         one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
         """
         until = self._core.now() + timeout_s
+        self._forget_old()
         others_took = True
         while others_took:
             self._core.check_open()
@@ -113,22 +127,33 @@ class AsyncPopConsumer(AsyncClient):
             for name in names:
                 if name not in self._asked:
                     self._asked[name] = self._ask_for_messages(name)
-            asked = dict(self._asked)
+            asked = dict(self._asked)  # also of groups that left the route meanwhile
             ended, _ = await asyncio.wait(
-                asked.values(),
+                [one.answer for one in asked.values()],
                 timeout=max(0.0, until - self._core.now()),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._turn += 1
-            order = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+            order = list(asked)[self._turn % len(asked) :] + list(asked)[: self._turn % len(asked)]
             others_took = bool(ended)
             for name in order:
-                if asked[name] in ended and self._asked.get(name) is asked[name]:
+                if asked[name].answer in ended and self._asked.get(name) is asked[name]:
                     others_took = False
-                    found = self._asked.pop(name).result()
+                    found = self._asked.pop(name).answer.result()
                     if found:
                         return found
         return []
+
+    def _forget_old(self) -> None:
+        """Answers that nobody waited for, and that say nothing any more: errors of an outage that may be
+        over, messages whose time is: they come again."""
+        for name, one in list(self._asked.items()):
+            if one.answer.done() and not one.answer.cancelled():
+                error = one.answer.exception()
+                if error is not None:
+                    self._core.log.info("no pop meanwhile", topic=self.topic, error=error)
+                if error is not None or self._core.now() - one.ended_s >= self.options.invisible_s:
+                    del self._asked[name]
 
     async def ack(self, message: ReceivedMessage) -> None:
         """The message is consumed: it does not come again. One that came again already is not told apart.
@@ -185,30 +210,70 @@ class AsyncPopConsumer(AsyncClient):
         `ConsumeStatus.SUCCESS`. Another comes again after `PopOptions.retry_s`, longer each time. At most
         `PopOptions.concurrency` run at once; a plain function runs in a thread.
         """
-        if self._listening:
+        if self._calls is not None:
             raise ClientError("already listening: a pop consumer has one listener")
-        self._listening = True
         hooks = consume_hooks(
             self._core, self.group, self.options.hooks, self.options.invisible_s, self._tracing
         )
-        calls = ListenerCalls(self._core, listener, None, hooks=hooks)
+        self._calls = calls = ListenerCalls(self._core, listener, None, hooks=hooks)
+        self._listen_no_more.clear()
+        self._listened.clear()
+        if self._stop.is_set():
+            self._listen_no_more.set()
         free = asyncio.Semaphore(self.options.concurrency)
+        waiting: deque[ReceivedMessage] = deque()
         try:
             async with asyncio.TaskGroup() as tasks:
-                handing = tasks.create_task(self._hand_out(calls, tasks, free), name=f"pop {self.topic}")
-                await self._stop.wait()
-                calls.stopped = True
+                handing = tasks.create_task(
+                    self._hand_out(calls, tasks, free, waiting), name=f"pop {self.topic}"
+                )
+                await self._listen_no_more.wait()
                 handing.cancel()
+            await asyncio.gather(*map(self._give_back, waiting))
         finally:
-            self._listening = False
+            self._calls = None
+            self._listened.set()
+
+    def listen_no_more(self) -> None:
+        """`listen` ends, between two messages. On the loop."""
+        if self._calls is not None:
+            self._calls.stopped = True
+        self._listen_no_more.set()
+
+    def stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end: no further message is handed out. On the loop."""
+        self.listen_no_more()
+        super().stop_soon(drain)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the function that listens."""
+        return self._calls is not None and self._calls.inside
+
+    @property
+    def _inside(self) -> bool:
+        return self.inside
 
     async def _hand_out(
-        self, calls: ListenerCalls, tasks: asyncio.TaskGroup, free: asyncio.Semaphore
+        self,
+        calls: ListenerCalls,
+        tasks: asyncio.TaskGroup,
+        free: asyncio.Semaphore,
+        waiting: deque[ReceivedMessage],
     ) -> None:
+        """`waiting`: what was popped, and not handed out yet."""
         while True:
-            for message in await self._pop_patiently():
+            waiting.extend(await self._pop_patiently())
+            while waiting:
                 await free.acquire()
-                tasks.create_task(self._consume(calls, message, free), name="listen")
+                tasks.create_task(self._consume(calls, waiting.popleft(), free), name="listen")
+
+    async def _give_back(self, message: ReceivedMessage) -> None:
+        """Somebody else may have it now, and not only when its time is over."""
+        try:
+            await self.change_invisible(message, 0.0)
+        except ClientError as error:
+            self._core.log.info("a popped message comes again later", topic=self.topic, error=error)
 
     async def _pop_patiently(self) -> list[ReceivedMessage]:
         try:
@@ -223,8 +288,9 @@ class AsyncPopConsumer(AsyncClient):
             verdicts, fatal = await calls.run([message])
             if fatal is not None:
                 raise fatal
-            if not verdicts:
-                return  # stopped before it: it comes again
+            if not verdicts:  # stopped before it
+                await self._give_back(message)
+                return
             try:
                 if verdicts[0] is ConsumeStatus.SUCCESS:
                     await self.ack(message)
@@ -239,22 +305,26 @@ class AsyncPopConsumer(AsyncClient):
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    def _ask_for_messages(self, name: str) -> asyncio.Future[list[ReceivedMessage]]:
+    def _ask_for_messages(self, name: str) -> _Asked:
         """Begin a pop of a broker group."""
-        answered: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
+        asked = _Asked(asyncio.get_running_loop().create_future())
 
         async def ask() -> None:
+            outcome: list[ReceivedMessage] | ClientError
             try:
-                found = await self._pop(self._core.group(name))
+                outcome = await self._pop(self._core.group(name))
             except ClientError as error:
-                if not answered.done():
-                    answered.set_exception(error)
+                outcome = error
+            asked.ended_s = self._core.now()
+            if asked.answer.done():
+                return
+            if isinstance(outcome, ClientError):
+                asked.answer.set_exception(outcome)
             else:
-                if not answered.done():
-                    answered.set_result(found)
+                asked.answer.set_result(outcome)
 
         self._core.spawn(ask(), f"pop {name}")
-        return answered
+        return asked
 
     async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
         options = self.options
@@ -306,8 +376,14 @@ class AsyncPopConsumer(AsyncClient):
         return real_topic(self.topic, self.group, handle.retry)
 
     async def _finish(self, drain: bool) -> None:
-        for answered in self._asked.values():
-            answered.cancel()
+        if drain and self._calls is not None:  # what is listened to now is acknowledged
+            try:
+                async with asyncio.timeout(self.options.close_timeout_s):
+                    await self._listened.wait()
+            except TimeoutError:
+                self._core.log.warning("a listener has not ended: its message comes again", topic=self.topic)
+        for asked in self._asked.values():
+            asked.answer.cancel()
         self._asked.clear()
         if self._tracing is not None:
             await self._tracing.close(drain)

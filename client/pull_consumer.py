@@ -6,12 +6,19 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from dledger.client.core import ClientCore
-from dledger.client.errors import ClientError
+from dledger.client.core import NOT_OPEN, ClientCore
+from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.namespaces import with_namespace
-from dledger.client.offsets import BrokerProgress, FromWhere, QueueOffsets, first_offset, start_of
+from dledger.client.offsets import (
+    BrokerProgress,
+    FromWhere,
+    QueueOffsets,
+    check_offset,
+    first_offset,
+    start_of,
+)
 from dledger.client.options import ClientOptions, PullOptions, options_of
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
 from dledger.client.reading import QueueReader
@@ -97,6 +104,7 @@ class AsyncPullConsumer(AsyncClient):
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
+        self._assigning = asyncio.Lock()
         self._turn = 0
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -121,15 +129,16 @@ class AsyncPullConsumer(AsyncClient):
         where = start_of(start, timestamp_ms, "start", "timestamp_ms")
         self._core.check_open()
         wanted = list(dict.fromkeys(queues))
-        for queue in [queue for queue in self._fetched if queue not in wanted]:
-            self._fetched.pop(queue).task.cancel()
-        for queue in wanted:
-            if queue not in self._fetched:
-                await self.queues(queue.topic)
-                offset = await self._progress.load(queue)
-                if offset is None or offset < 0:
-                    offset = await first_offset(self.offsets, queue, where, timestamp_ms)
-                self._fetch(queue, offset)
+        async with self._assigning:
+            for queue in [queue for queue in self._fetched if queue not in wanted]:
+                self._fetched.pop(queue).task.cancel()
+            for queue in wanted:
+                if queue not in self._fetched:
+                    await self.queues(queue.topic)
+                    offset = await self._progress.load(queue)
+                    if offset is None or offset < 0:
+                        offset = await first_offset(self.offsets, queue, where, timestamp_ms)
+                    self._fetch(queue, offset)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -139,9 +148,9 @@ class AsyncPullConsumer(AsyncClient):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset."""
         self._core.check_open()
-        self._of(queue).task.cancel()
-        if offset < 0:
-            raise ClientError(f"offset {offset}: offsets begin at 0")
+        fetched = self._of(queue)
+        check_offset(offset)
+        fetched.task.cancel()
         self._fetch(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -161,7 +170,8 @@ class AsyncPullConsumer(AsyncClient):
         return self._of(queue).position
 
     async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of the assigned queues, in order per queue; empty when none came in time."""
+        """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
+        when closed meanwhile."""
         self._core.check_open()
         if not self._fetched:
             raise ClientError("no queue assigned: call assign(queues) first")
@@ -171,10 +181,17 @@ class AsyncPullConsumer(AsyncClient):
                     found = self._take(max_messages)
                     if found:
                         return found
+                    if self._stop.is_set():
+                        raise ClientClosed(NOT_OPEN)
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
             return []
+
+    def stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end. On the loop."""
+        super().stop_soon(drain)
+        self._arrived.set()
 
     async def commit(self) -> None:
         """Make the positions those of the group: where it goes on after a restart. ClientError."""

@@ -69,7 +69,8 @@ class QueueReader:
         """How long the last pull took, with what it waited at the broker for messages."""
         self._core = core
         self._consumer_group = consumer_group
-        self._subscription = subscription
+        self.subscription: Subscription = subscription
+        """What is wanted; who changes it while `run` runs begins that anew."""
         self._options = options
         self._sink = sink
         self._group: BrokerGroup = core.group(queue.broker_name)
@@ -109,7 +110,7 @@ class QueueReader:
         return candidates[self._turn % len(candidates)] if candidates else None
 
     async def _pull(self, address: str) -> Response | RemotingError | None:
-        options, subscription = self._options, self._subscription
+        options, subscription = self._options, self.subscription
         header = PullMessageHeader(
             consumerGroup=self._consumer_group,
             topic=self.queue.topic,
@@ -190,7 +191,7 @@ class QueueReader:
             self.next_offset = header.nextBeginOffset
             self._sink.moved(self.next_offset)
         else:
-            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._subscription.selective:
+            if code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self.subscription.selective:
                 # Everything is wanted, so nothing can have been filtered: the messages are gone.
                 self._core.log.warning(
                     "messages skipped by the broker",
@@ -203,7 +204,7 @@ class QueueReader:
             self._sink.put(messages, self.next_offset)
 
     def _decode(self, body: bytes) -> list[ReceivedMessage]:
-        subscription = self._subscription
+        subscription = self.subscription
         wanted = received_all(body, self.queue.broker_name, self._core.options.namespace)
         if subscription.tags:
             wanted = [message for message in wanted if subscription.matches(message.tags)]

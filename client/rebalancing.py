@@ -91,6 +91,10 @@ class AssignedQueue:
         self._room.set()
 
 
+def _reading(queue: MessageQueue) -> str:
+    return f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+
+
 class QueueShare:
     """The queues that this consumer works on."""
 
@@ -150,13 +154,20 @@ class QueueShare:
         assigned.reader = QueueReader(
             self._core, self._group, queue, subscription, self._options.pull, start, assigned
         )
-        name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
-        assigned.task = self._core.spawn(assigned.reader.run(), name)
+        assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
         self._assigned[queue] = assigned
 
     def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
         """A queue of ours; None where it is none."""
         return self._assigned.get(queue)
+
+    def select(self, queue: MessageQueue, subscription: Subscription) -> None:
+        """Go on where the queue is, with other messages wanted of it: also a pull that waits."""
+        assigned = self._assigned[queue]
+        if assigned.subscription != subscription:
+            assigned.subscription = assigned.reader.subscription = subscription
+            assigned.task.cancel()
+            assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
 
     def restart(self, queue: MessageQueue, offset: int) -> None:
         """Go on with another offset; what is under way of the queue does not count any more."""
@@ -407,6 +418,9 @@ class Rebalancer:
         held = [queue for queue in self._share.queues if queue.topic == topic]
         await self._share.remove([queue for queue in held if queue not in mine])
         await self._share.not_ours([queue for queue in queues if queue not in mine])
+        for queue in self._share.queues:
+            if queue.topic == topic:
+                self._share.select(queue, subscription)
         new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
         if self._locks is not None and new:
             await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it

@@ -418,5 +418,20 @@ class PopConsumer(Hosted[AsyncPopConsumer]):
         return self._run(lambda consumer: consumer.change_invisible(message, invisible_s))
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen."""
-        self._run(lambda consumer: consumer.listen(listener))
+        """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
+
+        Ctrl-C, and SIGTERM as in `PushConsumer.wait`, end it between two messages, once the listeners that
+        run have ended.
+        """
+        inner, thread = self._open()
+        ended = self._begin(lambda consumer: consumer.listen(listener))
+        with terminated_by_exception():
+            try:
+                ended()
+            except (KeyboardInterrupt, SystemExit):
+                thread.call_soon(inner.listen_no_more)
+                ended()
+                raise
+
+    def _called_by(self, inner: AsyncPopConsumer) -> bool:
+        return inner.inside

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from dledger.runtime.forks import FORKS
@@ -146,6 +146,11 @@ class LoopThread:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         self._loop.stop()
+
+
+def one_at_a_time() -> AbstractContextManager[bool]:
+    """A block in which one thread is, while others wait for it."""
+    return threading.Lock()
 
 
 class Waiter:

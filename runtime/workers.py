@@ -125,6 +125,11 @@ class _LaneThreads:
         self._threads = []
 
 
+async def close_meanwhile(workers: Workers) -> None:
+    """`close` them while the running loop goes on."""
+    await asyncio.get_running_loop().run_in_executor(None, workers.close)
+
+
 def _report(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:
     try:
         loop.call_soon_threadsafe(done, result, error)

@@ -12,10 +12,14 @@ import pytest
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, parse_levels
 from dledger.client import (
     AsyncLitePullConsumer,
+    AsyncProducer,
+    AsyncPullConsumer,
+    ClientClosed,
     ClientError,
     Delivery,
     FromWhere,
     LitePullConsumer,
+    Message,
     MessageQueue,
     ReceivedMessage,
 )
@@ -206,7 +210,7 @@ def test_pausing_seeking_and_positions() -> None:
             assert await one.offset_for_timestamp(zero, 1_000_004) == 4
             with pytest.raises(ClientError, match="not ours"):
                 await one.seek(MessageQueue("orders", GROUP, 9), 0)
-            with pytest.raises(ClientError, match="begin at 0"):
+            with pytest.raises(ClientError, match="0 or more"):
                 await one.seek(zero, -1)
 
     play(test)
@@ -259,3 +263,72 @@ def test_the_same_without_an_event_loop() -> None:
         with LitePullConsumer("group", fake.namesrv, options=BY_HAND) as one:
             one.assign(one.fetch_queues("orders"))
             assert one.poll(0.05) == []
+
+
+def test_a_close_ends_who_waits() -> None:
+    async def test(fake: FakeCluster) -> None:
+        async def iterate(one: AsyncLitePullConsumer) -> list[ReceivedMessage]:
+            return [message async for message in one]
+
+        async with consumer(fake) as one:
+            polling = asyncio.ensure_future(one.poll(60.0))
+            iterating = asyncio.ensure_future(iterate(one))
+            await asyncio.sleep(0.02)
+        with pytest.raises(ClientClosed):
+            await polling
+        assert await iterating == []
+        assert await iterate(one) == []
+        async with AsyncPullConsumer("pulls", fake.namesrv) as pulls:
+            await pulls.assign(await pulls.queues("orders"))
+            polling = asyncio.ensure_future(pulls.poll(60.0))
+            await asyncio.sleep(0.02)
+        with pytest.raises(ClientClosed):
+            await polling
+
+    play(test)
+
+
+def test_an_offset_that_cannot_be_is_refused_and_the_queue_is_read_on() -> None:
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 4)
+        async with AsyncPullConsumer("pulls", fake.namesrv) as one:
+            await one.assign(await one.queues("orders"), start=FromWhere.FIRST)
+            for queue in one.assignment:
+                for wrong in (-1, None):
+                    with pytest.raises(ClientError, match="give a queue offset"):
+                        await one.seek(queue, wrong)  # type: ignore[arg-type]
+            found: list[bytes] = []
+            while len(found) < 4:
+                found += [message.body for message in await one.poll(5.0)]
+
+    play(test)
+
+
+def test_queues_that_are_assigned_twice_at_once_are_read_once() -> None:
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 10)
+        async with consumer(fake, topic=None) as lite, AsyncPullConsumer("pulls", fake.namesrv) as pulls:
+            queues = await lite.fetch_queues("orders")
+            await asyncio.gather(*(lite.assign(queues) for _ in range(3)))
+            await asyncio.gather(*(pulls.assign(queues, start=FromWhere.FIRST) for _ in range(3)))
+            for one in (lite, pulls):
+                found: list[bytes] = []
+                while more := await one.poll(0.3):
+                    found += [message.body for message in more]
+                assert sorted(found, key=int) == [b"%d" % number for number in range(10)]
+
+    play(test)
+
+
+def test_another_expression_counts_at_once_also_for_pulls_that_wait() -> None:
+    async def test(fake: FakeCluster) -> None:
+        async with consumer(fake, expression="A") as one:
+            await eventually(lambda: len(fake.brokers[0].held) >= 2)
+            one.subscribe("orders", "B")
+            await eventually(lambda: {held[2].subscription for held in fake.brokers[0].held} >= {"B"})
+            async with AsyncProducer("producers", fake.namesrv) as producer:
+                for tag in "AB":
+                    await producer.send(Message("orders", tag.encode(), tags=tag))
+            assert [message.body for message in await polled(one, 1)] == [b"B"]
+
+    play(test)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
@@ -200,3 +202,57 @@ def test_a_call_that_waits_when_another_thread_closes_is_told_so() -> None:
         assert [type(error) for error in ended] == [ClientClosed]
         with pytest.raises(ClientClosed):
             reader.poll(30)
+
+
+def test_several_threads_that_start_it_at_once_start_one() -> None:
+    """As a web server does that opens its client with the first request."""
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        consumer = PushConsumer("group", fake.namesrv, lambda message: None, topic="orders", options=QUICK)
+        told: list[str] = []
+
+        def start() -> None:
+            try:
+                consumer.start()
+                told.append("started")
+            except ClientError as error:
+                told.append(str(error))
+
+        before = threading.active_count()
+        threads = [Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(told) == ["already started"] * 3 + ["started"]
+        consumer.close()
+        until(lambda: threading.active_count() <= before)
+
+
+def test_the_application_s_loop_goes_on_while_a_client_closes() -> None:
+    """Also where a listener still runs, in a thread, after all patience."""
+    may_end = threading.Event()
+    begun = threading.Event()
+
+    def listen(message: ReceivedMessage) -> None:
+        begun.set()
+        may_end.wait(20)
+
+    async def main() -> None:
+        options = replace(QUICK, close_timeout_s=0.05)
+        consumer = AsyncPushConsumer(
+            "group", fake.namesrv, listen, topic="orders", from_where=FIRST, options=options
+        )
+        async with consumer:
+            await asyncio.to_thread(begun.wait, 20)
+            closing = asyncio.ensure_future(consumer.close())
+            asyncio.get_running_loop().call_later(
+                0.2, may_end.set
+            )  # by the loop: it would wait 5 s for itself
+            began = time.monotonic()
+            await asyncio.to_thread(may_end.wait, 20)
+            assert time.monotonic() - began < 4
+            await closing
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 1)
+        asyncio.run(main())

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import queue
+import signal
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -127,6 +131,118 @@ def test_calls_at_the_same_time_share_what_comes_and_end_when_it_is_closed(tmp_p
                 await asyncio.sleep(0.05)
             with pytest.raises(ClientClosed):
                 await last
+
+    run(test)
+
+
+def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_path: Path) -> None:
+    """A message that was handled is acknowledged; another consumer has the rest at once, not after 30 s."""
+
+    async def test() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        handled: list[bytes] = []
+        options = dataclasses.replace(QUICK, concurrency=1)
+
+        async def listen(message: ReceivedMessage) -> None:
+            begun.set()
+            await may_end.wait()
+            handled.append(message.body)
+
+        async with serving(tmp_path) as (world, namesrv):
+            for number in range(3):
+                await world.send("T", b"%d" % number)
+            async with consumer(namesrv, options) as one:
+                listening = asyncio.ensure_future(one.listen(listen))
+                await begun.wait()
+                one.stop_soon()
+                asyncio.get_running_loop().call_later(0.05, may_end.set)
+            await listening
+            assert len(handled) == 1
+            found: list[bytes] = []
+            async with consumer(namesrv) as other, asyncio.timeout(20):
+                while len(found) < 2:
+                    for message in await other.pop():
+                        found.append(message.body)
+                        await other.ack(message)
+            assert sorted(found + handled) == [b"0", b"1", b"2"]
+            assert world.broker.pop_ledger.messages == 0
+
+    run(test)
+
+
+def test_a_listener_may_close_its_consumer(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"last")
+            handled: list[bytes] = []
+
+            def use() -> None:
+                one = PopConsumer("CG", namesrv, topic="T", from_where="first", options=QUICK)
+
+                def listen(message: ReceivedMessage) -> None:
+                    handled.append(message.body)
+                    one.close()
+
+                with one:
+                    one.listen(listen)
+
+            await asyncio.to_thread(use)
+            assert handled == [b"last"] and world.broker.pop_ledger.messages == 0
+
+    run(test)
+
+
+def test_ctrl_c_ends_listening_between_two_messages(tmp_path: Path) -> None:
+    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done = threading.Event()
+    left: list[int] = []
+
+    async def serve() -> None:
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"x")
+            addresses.put(namesrv)
+            await asyncio.to_thread(done.wait, 20)
+            left.append(world.broker.pop_ledger.messages)
+
+    def listen(message: ReceivedMessage) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        handled.append(message.body)
+
+    handled: list[bytes] = []
+    server = threading.Thread(target=run, args=(serve,))
+    server.start()
+    try:
+        with PopConsumer(
+            "CG", addresses.get(timeout=20), topic="T", from_where="first", options=QUICK
+        ) as one:
+            with pytest.raises(KeyboardInterrupt):
+                one.listen(listen)
+            assert handled == [b"x"]
+            assert one.pop(0.01) == [], "it goes on otherwise"
+    finally:
+        done.set()
+        server.join()
+    assert left == [0]
+
+
+def test_what_nobody_waited_for_is_told_no_more_when_its_time_is_over(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"first")
+            options = dataclasses.replace(QUICK, poll_s=5.0, invisible_s=0.2)
+            async with consumer(namesrv, options) as one:
+                await one.ack((await one.pop(5.0))[0])
+                assert await one.pop(0.01) == []  # the broker holds it
+                await world.send("T", b"held")
+                await asyncio.sleep(0.5)  # it was given to us, and is not ours any more
+                (message,) = await one.pop(5.0)
+                assert message.body == b"held" and message.reconsume_times == 1
+                await one.ack(message)
+                asked = one._ask_for_messages("none of this name")
+                one._asked["none of this name"] = asked
+                asked.answer.set_exception(ClientError("an outage that is over"))
+                assert await one.pop(0.01) == []
 
     run(test)
 
