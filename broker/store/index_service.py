@@ -39,6 +39,8 @@ PASS_INTERVAL_S = 1.0
 starts one at once."""
 FLUSH_INTERVAL_S = 30.0
 """How old slots and header of the newest file may be: what a crash leaves to be gone over again."""
+ROLL_FLUSH_INTERVAL_S = 2.0
+"""The same once a segment lies behind it all: an audit expects the keys of segments that are complete."""
 RETRY_S = 1.0
 """After a full disk, or where the log waits for repair."""
 CATCH_UP_S = 2.0
@@ -172,14 +174,17 @@ class IndexService:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         flushed = saved = loop.time()
+        rolled = False
         while True:
             try:
                 async with self._busy:  # for one window: retention need not wait for all of a log
+                    before = self.indexed
                     more = await self._step()
                     now = loop.time()
-                    if now - flushed >= FLUSH_INTERVAL_S:
+                    rolled |= self.indexed // self._log.segment_size > before // self._log.segment_size
+                    if now - flushed >= (ROLL_FLUSH_INTERVAL_S if rolled else FLUSH_INTERVAL_S):
                         await self._flush()
-                        flushed = now
+                        flushed, rolled = now, False
                     if now - saved >= self._limits.snapshot_interval_s:
                         await self._save()
                         saved = now
