@@ -101,6 +101,8 @@ def walk(stage: Stage) -> dict[str, str]:
     (directory / "topics.json").write_text('[{"topicName":"WalkList","readQueueNums":1,"writeQueueNums":1}]')
     (directory / "groups.json").write_text('[{"groupName":"CG_walkList"}]')
     namesrv = stage.group.namesrv_addr
+    with AdminClient(namesrv) as admin:
+        members = admin.brokers.cluster().addresses()
     none_here = "! (?:CODE: 3|mqadmin .*: CODE: 3)"
     return {
         "updateTopic -c DefaultCluster -t WalkOwn -r 2 -w 2": f"create topic to {leader} success",
@@ -154,6 +156,9 @@ def walk(stage: Stage) -> dict[str, str]:
         f"getBrokerConfig -b {leader}": r"brokerRole +=  SYNC_MASTER",
         "getBrokerConfig -c DefaultCluster": "My Master: ",
         f"updateBrokerConfig -b {leader} -k rejectTransactionMessage -v false": "broker config success",
+        "updateBrokerConfig -c DefaultCluster -k rejectTransactionMessage -v false": (
+            "(?s)" + ".*".join(f"success, {address}" for address in members)
+        ),
         f"updateBrokerConfig -b {leader} -k noSuchSetting -v 1": "! CODE: 1 ",
         "clusterList": rf"broker-a +0 +{re.escape(leader)} +V5_3_3",
         "clusterList -m": r"broker-a +0 +0 +[1-9]",
