@@ -37,6 +37,7 @@ from dledger.formats.state import (
     GroupConfig,
     Op,
     Pending,
+    Perm,
     ReplicatedState,
     TopicConfig,
     TopicDeletion,
@@ -197,6 +198,14 @@ class CommitLogWriter:
     def group(self, name: str) -> GroupConfig | None:
         """A group, also one whose creation is pending."""
         return self.pending[GROUPS].rows.get(name)
+
+    def may_consume(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a request that was let in would be still: the group and the topic may have changed, or
+        gone, while it waited. -1: any queue."""
+        reader, read = self.group(group), self.topic(topic)
+        if reader is None or not reader.enable or read is None:
+            return False
+        return bool(read.perm & Perm.READ) and queue_id < read.read_queues
 
     def growth(self, config: TopicConfig) -> int:
         """Bytes that the encoded topic table grows by when this topic is created or changed."""

@@ -114,11 +114,12 @@ async def clone(call: Call) -> None:
     source, target, topic = call.given.text("s"), call.given.text("d"), call.given.text("t")
     stats = await call.admin.offsets.stats(source, topic)
     addresses = await call.admin.offsets.brokers_of(topic)
-    found = {
-        queue: row.consumerOffset
-        for queue, row in stats.offsets.items()
-        if row.consumerOffset >= 0 and queue.brokerName in addresses
-    }
+    found: dict[MessageQueue, int] = {}
+    for queue in stats.offsets:  # which show 0 where there is none
+        if queue.brokerName in addresses:
+            offset = await call.admin.offsets.committed(addresses[queue.brokerName], source, queue)
+            if offset is not None:
+                found[queue] = offset
     if not found:
         raise ClientError(
             f"the group {source} has no offset in the topic {topic}", ResponseCode.CONSUMER_NOT_ONLINE
