@@ -321,6 +321,28 @@ def test_a_group_is_deleted(tmp_path: Path, clean: bool) -> None:
     run(test)
 
 
+def test_what_a_group_popped_does_not_come_to_one_of_its_name(tmp_path: Path) -> None:
+    """But what is another group's by its name stays."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for topic in ("T", "U_V", "V"):
+                await create(world, topic)
+                await world.send(topic, b"old")
+            for group, topic in (("CG", "T"), ("CG", "U_V"), ("CG_U", "V")):
+                assert (await pop(world, topic, consumerGroup=group, invisibleTime=50)).code == 0
+            assert [record.body for record in await come(world, "%RETRY%CG_T", 1)] == [b"old"]
+            await come(world, "%RETRY%CG_U_V", 2)
+            await world.call(RequestCode.UPDATE_AND_CREATE_TOPIC, creation("%RETRY%CG+T"))
+            await delete_group(world)
+            topics = world.broker.store.state.topics
+            assert not {"%RETRY%CG", "%RETRY%CG_T", "%RETRY%CG+T"} & topics.keys()
+            assert "%RETRY%CG_U_V" in topics
+            assert [record.topic for record in (await pop(world)).records] == ["T"]  # from its beginning
+
+    run(test)
+
+
 @pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "a b", "BenchmarkTest"])
 def test_what_brokers_need_is_not_deleted(tmp_path: Path, topic: str) -> None:
     async def test() -> None:
