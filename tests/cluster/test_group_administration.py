@@ -204,6 +204,8 @@ def walk(stage: Stage) -> dict[str, str]:
         "dumpCompactionLog -f nothing": "! .*file nothing: No such file",
         "deleteSubGroup -c DefaultCluster -g CG_walkOwn -r true": "delete subscription group",
         "deleteTopic -c DefaultCluster -t WalkOwn": "from NameServer success",
+        "deleteTopic -c DefaultCluster -t WalkOrder": "from NameServer success",
+        "updateOrderConf --topic WalkOrder -m get": "! .*no orderConf",
     }
 
 
@@ -308,6 +310,12 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     told(f"message resend people {first['id']} --yes")
     assert [one["body"] for one in told("message list people")["messages"]] == ["hello", "hello"]
     assert len(told("message list people --since -1h --limit 1")["messages"]) == 1
+    told("topic create ordered --queues 2 --order")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {"ordered": "broker-a:2"}
+    told("topic update ordered --queues 3")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {"ordered": "broker-a:3"}
+    told("topic delete ordered --yes")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {}
     told("group create readers")
     for dry in ("--dry-run", "--yes"):
         reset = told(f"offset reset readers people --to latest {dry}")

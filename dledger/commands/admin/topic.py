@@ -168,6 +168,8 @@ async def create_topic(
     )
     if not told.dry_run:
         await each(places.values(), lambda address: _put(admin, address, config))
+        if config.order:
+            await admin.namesrv.put_order(topic, places, config.writeQueueNums)
     shown = msgspec.to_builtins(config)
     verb = "would be created" if told.dry_run else "is created"
     told.show(
@@ -229,8 +231,12 @@ async def update_topic(
     ]
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
     if rows and not told.dry_run:
-        for _, address, _, after in changes:
+        for broker_name, address, before, after in changes:
             await _put(admin, address, after)
+            if after.order:
+                await admin.namesrv.put_order(topic, [broker_name], after.writeQueueNums)
+            elif before.order:
+                await admin.namesrv.drop_order(topic, [broker_name])
     told.show(
         {"topic": topic, "changes": data, "dryRun": told.dry_run},
         Table(topic, ("broker", "setting", "before", "after"), rows, "nothing changes"),
@@ -286,4 +292,5 @@ async def delete_topics(
         if cluster is None and broker is None:
             for namesrv in admin.namesrv.addresses:
                 await admin.topics.delete_route(namesrv, name)
+        await admin.namesrv.drop_order(name, places)
     told.show({"topics": rows, "dryRun": False}, f"{', '.join(topics)}: deleted")
