@@ -398,6 +398,7 @@ def test_what_is_wrong_is_told(run: Run, stage: Stage) -> None:
         ("topic list -n 127.0.0.1:1", "no NameServer answers"),
         ("topic delete Walk", "give --yes"),
         ("offset reset CG_walk Walk --to yesterday", "give earliest"),
+        ("offset reset CG_walk Walk --to latest --queue 99 --yes", "Walk has no queue 99 at broker-a"),
     ):
         code, _, err = run("admin", *line.split())
         assert code == 1 and text in err, (line, err)
