@@ -123,6 +123,9 @@ def walk(stage: Stage) -> dict[str, str]:
         "updateSubGroup -c DefaultCluster -g CG_walkOwn -r 3": "retryMaxTimes=3",
         f"updateSubGroupList -b {leader} -f groups.json": "submit batch of subscription group",
         f"setConsumeMode -b {leader} -t WalkOwn -g CG_walkOwn -m PULL": "set consume mode to",
+        "updateSubGroup -c DefaultCluster -g CG_walkOwn -r 3 -w 2": (
+            "has no effect here: consumeFromMinEnable, whichBrokerWhenConsumeSlowly"
+        ),
         "getConsumerConfig -g CG_walkOwn": r"retryMaxTimes +=  3",
         "consumerProgress": "CG_walk +1 +V5_3_3 +PUSH +CLUSTERING",
         "consumerProgress -g CG_walk -s true": rf"{topic} +broker-a +0 .*127\.0\.0\.1",
@@ -303,6 +306,8 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     ]
     assert told("topic update people --queues 3")["changes"] == change
     assert len(told("topic show people")["queues"]) == 3
+    wide = told("topic create wide --read-queues 2 --write-queues 4 --dry-run")["warnings"]
+    assert wide == ["messages of queues 2 to 3 cannot be read: there are more queues to write than to read"]
     first = told("message send people hello --key k1 --tag paid --property from=test")
     assert told("message find people k1")["messages"][0]["msgId"] == first["id"]
     shown = told(f"message show people {first['id']}")
@@ -316,6 +321,13 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {"ordered": "broker-a:3"}
     told("topic delete ordered --yes")
     assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {}
+    told("topic create kept --queues 3")
+    for key in "abcdefgh":
+        told(f"message send kept x --ordering-key {key}")
+    fewer = told("topic update kept --queues 1")
+    changed = {row["setting"]: row["after"] for row in fewer["changes"]}
+    assert changed.pop("write queues") == 1 and changed.get("read queues") != 1
+    assert "readQueueNums stays" in fewer["warnings"][0]
     told("group create readers")
     for dry in ("--dry-run", "--yes"):
         reset = told(f"offset reset readers people --to latest {dry}")
@@ -331,6 +343,9 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     told("offset clone readers others --yes")
     assert told("offset show others")["queues"] == told("offset show readers")["queues"]
     assert told("group update readers --max-retries 2")["changes"][0]["after"] == 2
+    nothing = told("group update readers --no-from-min")
+    assert nothing["changes"] == []
+    assert nothing["warnings"] == ["has no effect here: consumeFromMinEnable"]
     assert "readers" in [row["group"] for row in told("group list")["groups"]]
     assert told("group show CG_walk")["consumers"][0]["client"] == WHO
     sent = stage.sent[0].message_id
