@@ -25,6 +25,10 @@ LOOK_S = 0.1
 """Between two looks for a master."""
 
 
+NO_REMARK = "not set any response code"
+"""What Apache's brokers say where they have nothing to say."""
+
+
 class Refused(BrokerRefused):
     """A server answered with an error: its `code`, its own words (`remark`), who it was
     (`address`), and what it was asked (`what`)."""
@@ -224,6 +228,11 @@ def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
 def read_body(what: str, type_: type[T], data: bytes) -> T:
     """The same of a typed body, which may hold nulls where there is nothing to say."""
     return read(what, lambda body: decode_plain(body, type_, what), data)
+
+
+def said(answer: Response) -> str:
+    """What a server said to what it did; empty where there is nothing to say."""
+    return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
 
 
 def master_of(group: BrokerData) -> str | None:

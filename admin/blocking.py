@@ -140,6 +140,8 @@ class BlockingNameServers(Face[NameServers]):
     put = Blocking(NameServers.put)
     get = Blocking(NameServers.get)
     delete = Blocking(NameServers.delete)
+    put_order = Blocking(NameServers.put_order)
+    drop_order = Blocking(NameServers.drop_order)
     all_of = Blocking(NameServers.all_of)
     wipe_write_perm = Blocking(NameServers.wipe_write_perm)
     add_write_perm = Blocking(NameServers.add_write_perm)

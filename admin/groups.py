@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, masters_of, read, read_body
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, masters_of, read, read_body, said
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import check_group
 from dledger.remoting.bodies import (
@@ -39,16 +39,17 @@ class Groups:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
 
-    async def put(self, address: str, config: SubscriptionGroupConfig) -> None:
-        """Create a group at the broker there, or change it (200)."""
+    async def put(self, address: str, config: SubscriptionGroupConfig) -> str:
+        """Create a group at the broker there, or change it (200). Returns what the broker said to it: empty,
+        or what of it has no effect there."""
         check_group(config.groupName)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._asking.leader(address, code, None, config.encode())
+        return said(await self._asking.leader(address, code, None, config.encode()))
 
-    async def put_all(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> None:
+    async def put_all(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> str:
         """The same of several at once: all, or none (225)."""
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-        await self._asking.leader(address, code, None, GroupConfigList(list(configs)).encode())
+        return said(await self._asking.leader(address, code, None, GroupConfigList(list(configs)).encode()))
 
     async def delete(self, address: str, group: str, *, offsets: bool = False) -> None:
         """Delete it at the broker there (207); with `offsets` also where it stands."""

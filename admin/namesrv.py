@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dledger.admin.asking import Asking, read_body
 from dledger.admin.brokers import parse_settings, settings_body
@@ -65,6 +65,26 @@ class NameServers:
         """Remove a key-value at all NameServers (102)."""
         for address in self.addresses:
             await self._asking.broker(address, RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace, key))
+
+    async def put_order(self, topic: str, broker_names: Iterable[str], queues: int) -> None:
+        """Say how many queues an ordered topic has at these broker groups; what is said of others stays."""
+        parts = await self._order(topic)
+        parts |= {name: f"{name}:{queues}" for name in broker_names}
+        await self.put(ORDER_TOPIC_CONFIG, topic, ";".join(parts.values()))
+
+    async def drop_order(self, topic: str, broker_names: Iterable[str]) -> None:
+        """Say it of these no more; with the last one the key goes."""
+        before, gone = await self._order(topic), set(broker_names)
+        after = [part for name, part in before.items() if name not in gone]
+        if after and len(after) < len(before):
+            await self.put(ORDER_TOPIC_CONFIG, topic, ";".join(after))
+        elif before and not after:
+            await self.delete(ORDER_TOPIC_CONFIG, topic)
+
+    async def _order(self, topic: str) -> dict[str, str]:
+        """Broker name -> `name:queues`."""
+        text = await self.get(ORDER_TOPIC_CONFIG, topic) or ""
+        return {part.partition(":")[0]: part for part in text.split(";") if part}
 
     async def all_of(self, namespace: str) -> dict[str, str]:
         """All key-values of a namespace (219)."""

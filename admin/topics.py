@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.admin.asking import Asking, masters_of, read, read_body
+from dledger.admin.asking import Asking, masters_of, read, read_body, said
 from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.errors import BrokerRefused
 from dledger.client.message import check_topic
@@ -18,9 +18,6 @@ from dledger.remoting.registration import (
     decode_topic_config,
     decode_topic_table,
 )
-
-NO_REMARK = "not set any response code"
-"""What Apache's brokers say where they have nothing to say."""
 
 
 class Topics:
@@ -63,8 +60,7 @@ class Topics:
             )
             or None,
         )
-        answer = await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
+        return said(await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header))
 
     async def put_all(self, address: str, configs: Sequence[ListedTopic]) -> None:
         """The same of several at once: all, or none (18)."""

@@ -254,6 +254,7 @@ class Broker:
             audit_jobs=self.audit_jobs,
             members=self.members,
             origins=origins,
+            check_needed=lambda *asked: None if self.access is None else self.access.check_needed(*asked),
             by_super_user=(lambda request: True) if users is None else users.is_super,
             settings_requests=self.settings_requests,
             figures=self.runtime_info,

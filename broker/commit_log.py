@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dledger.broker.ports import Appender
 from dledger.broker.stats.stats_item import Puts
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from dledger.broker.topic.topic_table import encode_topic
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, Kind
@@ -37,6 +37,7 @@ from dledger.formats.state import (
     GroupConfig,
     Op,
     Pending,
+    Perm,
     ReplicatedState,
     TopicConfig,
     TopicDeletion,
@@ -137,6 +138,9 @@ class CommitLogWriter:
         self._store_host = store_host
         self._puts = puts
         self.slots: dict[str, TopicSlot] = {}
+        """Of topics that clients may send to: what has one here is not asked for its name again."""
+        self._own_slots: dict[str, TopicSlot] = {}
+        """Of those where only the broker writes."""
         self.pending: Pending = Pending(state)
         """Tables with what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
@@ -179,7 +183,7 @@ class CommitLogWriter:
 
     def slot(self, name: str) -> TopicSlot | None:
         """The slot of an existing topic, None when there is no such topic."""
-        slot = self.slots.get(name)
+        slot = self.slots.get(name) or self._own_slots.get(name)
         if slot is None:
             config = self.topic(name)
             if config is None:
@@ -187,9 +191,21 @@ class CommitLogWriter:
             slot = self._make_slot(config)
         return slot
 
+    def open_slot(self, name: str) -> TopicSlot | None:
+        """The same of a topic that clients may send to: where a message goes that names its topic itself."""
+        return None if is_system_topic(name) else self.slot(name)
+
     def group(self, name: str) -> GroupConfig | None:
         """A group, also one whose creation is pending."""
         return self.pending[GROUPS].rows.get(name)
+
+    def may_consume(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a request that was let in would be still: the group and the topic may have changed, or
+        gone, while it waited. -1: any queue."""
+        reader, read = self.group(group), self.topic(topic)
+        if reader is None or not reader.enable or read is None:
+            return False
+        return bool(read.perm & Perm.READ) and queue_id < read.read_queues
 
     def growth(self, config: TopicConfig) -> int:
         """Bytes that the encoded topic table grows by when this topic is created or changed."""
@@ -206,7 +222,7 @@ class CommitLogWriter:
         index = self.append_op(config.op())
         self.table_bytes += growth
         self.topics += new
-        slot = self.slots.get(config.name)
+        slot = self.slots.get(config.name) or self._own_slots.get(config.name)
         if slot is None:
             self._make_slot(config)
         else:
@@ -229,6 +245,7 @@ class CommitLogWriter:
         index = self.add_together((), ops)
         for name, config in zip(topics, gone, strict=True):
             self.slots.pop(name, None)
+            self._own_slots.pop(name, None)
             self.fresh[name] = index
             if config is not None:
                 self.topics -= 1
@@ -512,7 +529,8 @@ class CommitLogWriter:
         return index, first, positions
 
     def _make_slot(self, config: TopicConfig) -> TopicSlot:
-        slot = self.slots[config.name] = TopicSlot(config, [], self._puts(config.name))
+        slots = self._own_slots if is_system_topic(config.name) else self.slots
+        slot = slots[config.name] = TopicSlot(config, [], self._puts(config.name))
         self._extend(slot)
         return slot
 

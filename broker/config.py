@@ -60,6 +60,8 @@ MAX_POP_IN_FLIGHT = 50_000
 """Messages that are popped and not acknowledged: each may be a row of the state."""
 MAX_OPEN_TRANSACTIONS = 50_000
 """Transactions without an end: each is a row of the state."""
+MAX_TIMER_DELAY_S = 366 * 24 * 3600
+MAX_TIMER_PRECISION_MS = 60_000
 MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, as a header comes with it."""
@@ -393,10 +395,12 @@ class BrokerConfig:
     """Whether messages may wait for a time of their own; without it they are refused (1). What waits already
     comes."""
     timer_max_delay_s: Annotated[
-        int, Setting("timerMaxDelaySec", 1, 366 * 24 * 3600, "seconds", hot=True)
+        int, Setting("timerMaxDelaySec", 1, MAX_TIMER_DELAY_S, "seconds", hot=True)
     ] = 3 * 24 * 3600
     """How far away that time may be; a message for a later one is refused (13)."""
-    timer_precision_ms: Annotated[int, Setting("timerPrecisionMs", 1, 60_000, "ms", hot=True)] = 1000
+    timer_precision_ms: Annotated[
+        int, Setting("timerPrecisionMs", 1, MAX_TIMER_PRECISION_MS, "ms", hot=True)
+    ] = 1000
     """Such a message comes at the next whole number of these behind the time that is asked for, never
     before."""
     timer_roll_window_slots: Annotated[

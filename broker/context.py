@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.broker.audit.audit_jobs import AuditJobs
+from dledger.broker.auth.required import Needed
 from dledger.broker.background import Background
 from dledger.broker.client.clients import Clients
 from dledger.broker.config import BrokerConfig
@@ -31,6 +32,7 @@ from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
@@ -84,6 +86,9 @@ class BrokerContext:
     """Node id -> `host:port` for clients of every broker of the group, empty while it is not connected."""
     origins: Origins
     """Where forwarded requests come from."""
+    check_needed: Callable[[Connection, Request, Needed], None]
+    """RemotingError 16 unless who makes a request, which was let in, may do this as well: for what comes out
+    when a message is read. Anybody may where nobody has to sign in."""
     by_super_user: Callable[[Request], bool]
     """Whether a request, which was let in, is a super user's; anybody is one where nobody has to sign in."""
     settings_requests: SettingsRequests

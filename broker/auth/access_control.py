@@ -19,7 +19,7 @@ from typing import Protocol
 
 from dledger.broker.auth.address_rules import Segments, segments_of
 from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, PUB, Account, Accounts, AclError, parse_accounts
-from dledger.broker.auth.required import ADMIN, RULES
+from dledger.broker.auth.required import ADMIN, RULES, Needed
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -52,6 +52,10 @@ class Access(Protocol):
 
     def check(self, connection: Connection, request: Request) -> None:
         """RemotingError 16 unless the request may be made."""
+
+    def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
+        """RemotingError 16 unless who makes this request, which was let in, may do this: what it takes came
+        out only when a message was read."""
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
         """With what an account signs that may send to this topic (by SEND_MESSAGE_V2; no retry topic) over
@@ -115,10 +119,8 @@ class AccessControl:
 
     def _check(self, connection: Connection, request: Request) -> None:
         accounts, fields = self._accounts, request.ext()
-        if accounts.white:
-            address = self._address(connection, request)
-            if any(rule.matches(address) for rule in accounts.white):
-                return
+        if self._is_white(accounts, connection, request):
+            return
         key = fields.get(ACCESS_KEY)
         if not key:  # C++ sends an empty one where it has none
             raise AccessDenied("No accessKey is configured")
@@ -131,6 +133,27 @@ class AccessControl:
             if not compare_digest(account.key.signature(fields, request.body), signed):
                 raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
         _permit(account, request, fields, connection)
+
+    def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
+        """See `Access`."""
+        accounts, key = self._accounts, request.ext().get(ACCESS_KEY, "")
+        if self._is_white(accounts, connection, request):
+            return
+        account = accounts.by_key.get(key)
+        try:
+            if account is None:
+                raise AccessDenied(f"No acl config for {key[:MAX_TEXT]}")  # any more
+            if not account.admin or account.perms:
+                _need(account, needed)
+        except AccessDenied:
+            self.denied += 1
+            raise
+
+    def _is_white(self, accounts: Accounts, connection: Connection, request: Request) -> bool:
+        if not accounts.white:
+            return False
+        address = self._address(connection, request)
+        return any(rule.matches(address) for rule in accounts.white)
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
         """See `Access`."""
@@ -178,12 +201,17 @@ def _permit(account: Account, request: Request, fields: Mapping[str, str], conne
         beat = account, blake2b(request.body, digest_size=16).digest()
         if connection.attributes.get(_BEAT) == beat:
             return
-    for resource, perm in rule.needed(request, fields):
-        if not account.perm(resource) & perm:
-            explicit = "" if resource in account.perms else "default "
-            raise AccessDenied(f"No {explicit}permission for {_name(resource)}")
+    for needed in rule.needed(request, fields):
+        _need(account, needed)
     if beat is not None:
         connection.attributes[_BEAT] = beat
+
+
+def _need(account: Account, needed: Needed) -> None:
+    resource, perm = needed
+    if not account.perm(resource) & perm:
+        explicit = "" if resource in account.perms else "default "
+        raise AccessDenied(f"No {explicit}permission for {_name(resource)}")
 
 
 def _name(resource: str) -> str:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.auth.plain_acl import PUB, SUB
 from dledger.broker.auth.policies import Action
-from dledger.broker.auth.required import RULES
+from dledger.broker.auth.required import RULES, Needed
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.bodies import (
     GroupConfigList,
@@ -58,7 +58,13 @@ def done_by(request: Request, fields: Mapping[str, str], cluster: str) -> Iterat
     rule = RULES.get(request.code)
     if rule is None or rule.admin:
         return None
-    return ((resource_named(resource), _OF_PERM[perm]) for resource, perm in rule.needed(request, fields))
+    return map(done_with, rule.needed(request, fields))
+
+
+def done_with(needed: Needed) -> Done:
+    """What is done with a permission of ACL 1.0."""
+    resource, perm = needed
+    return resource_named(resource), _OF_PERM[perm]
 
 
 def resource_named(topic: str) -> str:
@@ -130,7 +136,7 @@ ACTIONS: Mapping[int, Does] = MappingProxyType(
     {
         RequestCode.SEND_REPLY_MESSAGE: NOTHING,  # goes to who asked, over its connection
         RequestCode.SEND_REPLY_MESSAGE_V2: NOTHING,
-        RequestCode.END_TRANSACTION: Does(Action.PUB, topics=("topic",)),
+        RequestCode.END_TRANSACTION: Does(Action.PUB, topics=("topic",)),  # and `to_send`
         RequestCode.POLLING_INFO: _CONSUMED,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: Does(_SEEN, groups=("consumerGroup",)),
         RequestCode.LOCK_BATCH_MQ: _LOCKED,

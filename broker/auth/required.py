@@ -14,7 +14,9 @@ from types import MappingProxyType
 
 from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.auth.plain_acl import PUB, SUB
-from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.broker.topic.topic_names import RETRY_PREFIX, is_system_topic
+from dledger.formats.properties import REAL_TOPIC, decode_properties
+from dledger.formats.record import Record
 from dledger.remoting.bodies import LockRequest, decode_body, decode_client_config, decode_heartbeat
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import Request
@@ -69,6 +71,23 @@ def _resource(topic: str, perm: int, groups: Iterable[str] = ()) -> Needed:
     return topic, perm
 
 
+def to_consume(record: Record, group: str) -> Needed:
+    """What a message needs that a consumer of this group names by its place: it tells its topic when it is
+    read. What waits is of the topic that it waits for."""
+    return _resource(_topic_of(record), SUB, (group,))
+
+
+def to_send(record: Record) -> Needed:
+    """The same for a producer."""
+    return _resource(_topic_of(record), PUB)
+
+
+def _topic_of(record: Record) -> str:
+    if not is_system_topic(record.topic):
+        return record.topic
+    return decode_properties(record.properties).get(REAL_TOPIC, record.topic)
+
+
 def _of_heartbeat(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
     for consumer in decode_heartbeat(request.body).consumerDataSet:
         yield RETRY_PREFIX + consumer.groupName, SUB
@@ -121,8 +140,8 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.RECALL_MESSAGE: Rule(topic="topic", perm=PUB),
         RequestCode.SEND_REPLY_MESSAGE: ACCOUNT,  # goes to who asked, over its connection
         RequestCode.SEND_REPLY_MESSAGE_V2: ACCOUNT,
-        RequestCode.CONSUMER_SEND_MSG_BACK: _OF_GROUP,
-        RequestCode.END_TRANSACTION: ACCOUNT,  # what it ends was sent with the permission
+        RequestCode.CONSUMER_SEND_MSG_BACK: _OF_GROUP,  # and `to_consume`
+        RequestCode.END_TRANSACTION: ACCOUNT,  # `to_send`
         RequestCode.PULL_MESSAGE: _CONSUME,
         RequestCode.LITE_PULL_MESSAGE: _CONSUME,
         RequestCode.POP_MESSAGE: _CONSUME,

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from hmac import compare_digest
 
-from dledger.broker.auth.actions import TOPIC, done_by
+from dledger.broker.auth.actions import TOPIC, done_by, done_with
 from dledger.broker.auth.plain_acl import PUB
 from dledger.broker.auth.policies import Policies
-from dledger.broker.auth.required import RULES
+from dledger.broker.auth.required import RULES, Needed
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.state import ACLS, USERS, ReplicatedState, User
@@ -122,6 +122,23 @@ class UserAccess:
         except RemotingError as error:
             if error.code == ResponseCode.NO_PERMISSION:
                 self.denied += 1
+            raise
+
+    def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
+        """See `Access`."""
+        if request.code in self._open or request.code in self._unjudged or not self._authorize:
+            return
+        view, name = self._current(), request.ext().get(ACCESS_KEY, "")
+        who = view.who(name)
+        try:
+            if who is None:
+                raise _denied(f"User:{name[:MAX_TEXT]} is not found.")  # any more
+            if not who.user.superuser:
+                resource, actions = done_with(needed)
+                host = self._host(connection, request) if who.policies.by_address else ""
+                self._decide(view, who, resource, actions, host, connection, request)
+        except RemotingError:
+            self.denied += 1
             raise
 
     def is_super(self, request: Request) -> bool:

@@ -7,6 +7,7 @@ offset moves on then. What is refused here, clients send to the retry topic them
 
 from __future__ import annotations
 
+from dledger.broker.auth.required import to_consume
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
@@ -47,6 +48,7 @@ class SendBackProcessor:
         self._background = context.background
         self._committed = context.committed
         self._stats = context.stats
+        self._check_needed = context.check_needed
 
     @handles(
         RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -73,6 +75,7 @@ class SendBackProcessor:
         found = await self._reader.message_at(header.offset)
         if found is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        self._check_needed(call.connection, call.request, to_consume(found[1], group.name))
         writer = self._gate.writer
         if writer is None:  # it took a while
             self._gate.wait_or_refuse(call.connection, call.request)

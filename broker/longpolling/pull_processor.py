@@ -319,6 +319,10 @@ class PullProcessor(LeaderService):
     # -- answering ------------------------------------------------------------------------------------
 
     def _woken(self, pull: Pull) -> None:
+        writer = self._gate.writer
+        if writer is not None and not writer.may_consume(pull.group, pull.topic, pull.queue_id):
+            pull.connection.again(pull.request)  # to hear why
+            return
         if pull.wanted is ALL or isinstance(pull.wanted, TagFilter):
             self._serve(pull)
             return

@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.offset.offset_processor import check_queue
@@ -62,7 +63,8 @@ class ResetProcessor:
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
         if header.queueId >= 0:
             check_queue(writer, header.topic, header.queueId)
-        self._check_group(call, header.group)
+        self._must_be_there(writer, header.group)
+        self._check_group(header.group)
         writer.check_versions(OffsetReset.operation)
         self._background.start(call.connection, call.request, self._reset(call, config))
 
@@ -113,7 +115,10 @@ class ResetProcessor:
         """Let a group go on where another one is, in a topic or in all of them. Of each topic as a whole."""
         header = call.header
         call.writer.check_versions(OffsetReset.operation)
-        self._check_group(call, header.destGroup)
+        self._must_be_there(call.writer, header.srcGroup)
+        if self._creation.group_for_consumer(call.writer, self._store.state, header.destGroup) is None:
+            raise _no_group(header.destGroup)
+        self._check_group(header.destGroup)
         self._background.start(call.connection, call.request, self._clone(call))
 
     async def _clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
@@ -151,12 +156,12 @@ class ResetProcessor:
             return
         call.respond()
 
-    def _check_group(
-        self, call: LeaderCall[ResetOffsetHeader] | LeaderCall[CloneGroupOffsetHeader], group: str
-    ) -> None:
-        if self._creation.group_for_consumer(call.writer, self._store.state, group) is None:
-            remark = f"Group {group} does not exist"
-            raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    def _must_be_there(self, writer: CommitLogWriter, group: str) -> None:
+        """A name that is misspelt becomes no group."""
+        if writer.group(group) is None and group not in self._store.state.offsets:
+            raise _no_group(group)
+
+    def _check_group(self, group: str) -> None:
         members = self._clients.consumers.get(group)
         if members is not None and members.message_model == "BROADCASTING":
             raise RemotingError(
@@ -186,6 +191,10 @@ class ResetProcessor:
                 asyncio.get_running_loop().call_later(PAUSE_S, tell)
 
         tell()
+
+
+def _no_group(group: str) -> RemotingError:
+    return RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
 
 
 def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:

@@ -303,6 +303,10 @@ class PopProcessor(LeaderService):
     # -- gathering --------------------------------------------------------------------------------------
 
     def _again(self, pop: Pop) -> bool:
+        writer = self._gate.writer
+        if writer is not None and not writer.may_consume(pop.group, pop.topic, pop.queue_id):
+            pop.connection.again(pop.request)  # to hear why
+            return True
         return self._serve(pop)
 
     def _serve(self, pop: Pop) -> bool:

@@ -209,12 +209,12 @@ class DelayService(LeaderService):
         return await self._reader.get_cold(*where) if found is None else found
 
     def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
-        """The message as it was meant, for its real queue; None where there is no such topic any more, or
-        another one of that name."""
+        """The message as it was meant, for its real queue; None where there is no such topic any more,
+        another one of that name, or one where only the broker writes: it would wait there again, for ever."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
-        slot = writer.slot(topic)
+        slot = writer.open_slot(topic)
         if is_gone(writer.pending[DELETIONS].rows, properties, record.physical_offset, hosts):
             slot = None
         if slot is None or not slot.queues or not queue.isdecimal():

@@ -18,6 +18,7 @@ time is claimed. As with RocketMQ the answer does not say whether there was such
 from __future__ import annotations
 
 from dledger.broker.commit_log import Outgoing
+from dledger.broker.config import MAX_TIMER_DELAY_S, MAX_TIMER_PRECISION_MS
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.formats.properties import (
@@ -67,8 +68,9 @@ class RecallProcessor:
         if handle.broker_name != settings.broker_name:
             raise _illegal("recall failed, broker service not available")
         now_ms = writer.clock_ms()
-        # A little more than any message may wait for: its time was rounded up, by a clock of another leader.
-        latest = now_ms + settings.timer_max_delay_s * 1000 + settings.timer_precision_ms + 60_000
+        # A little more than any message may wait for, whatever was set when it came: its time was rounded up,
+        # by a clock of another leader.
+        latest = now_ms + MAX_TIMER_DELAY_S * 1000 + MAX_TIMER_PRECISION_MS + 60_000
         if not now_ms < handle.due <= latest or not self._timers.may_recall(handle.due):
             raise _illegal("recall failed, timestamp invalid")
         if not writer.room:

@@ -393,7 +393,7 @@ class TimerService(LeaderService):
         if recalled and (waited.topic, waited.key) in recalled:
             self.recalled += 1
             return None
-        slot = writer.slots.get(waited.topic) or writer.slot(waited.topic)
+        slot = writer.slots.get(waited.topic) or writer.open_slot(waited.topic)
         if was_deleted(writer.pending[DELETIONS].rows, waited.topic, one.position):
             slot = None  # one of that name, maybe, but not the one that it waited for
         if slot is None or not slot.queues or not waited.queue.isdecimal():

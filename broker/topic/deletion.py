@@ -72,7 +72,7 @@ class Deletions:
         return self._delete(writer, [topic], sent_on)
 
     def delete_group(self, writer: CommitLogWriter, group: str, *, keep_offsets: bool) -> int | None:
-        """Delete a group with its offsets, its retry topic and its dead letters; with `keep_offsets` its
+        """Delete a group with its offsets, its retry topics and its dead letters; with `keep_offsets` its
         configuration alone, as RocketMQ. Index of the last entry, None where there is nothing of it.
         RemotingError 2 or 14: it is still there."""
         if keep_offsets:
@@ -82,6 +82,9 @@ class Deletions:
             if not writer.room:
                 raise writer.refused
             return writer.delete((), group_deletion(group, keep_offsets=True))
+        popped = self._pop_retries(writer, group)
+        for start in range(0, len(popped), TOGETHER):
+            self._delete(writer, popped[start : start + TOGETHER])
         topics = [prefix + group for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
         known = [name for name in topics if writer.topic(name) is not None]
         if writer.group(group) is None and group not in self._store.state.offsets and not known:
@@ -93,6 +96,16 @@ class Deletions:
             self._tell(writer, "topic", name)
         self._tell(writer, "group", group)
         return writer.delete(known, group_deletion(group))
+
+    def _pop_retries(self, writer: CommitLogWriter, group: str) -> list[str]:
+        """Topics where messages that it popped come again. Not those that another group has as well: the
+        older names do not tell group and topic apart."""
+        names = [
+            name
+            for topic in self._store.state.topics_of(group)
+            for name in (retry_topic_v2(topic, group), retry_topic_v1(topic, group))
+        ]
+        return [name for name in names if writer.topic(name) and not _others(writer, name, group)]
 
     def _check(self, writer: CommitLogWriter, more: int) -> None:
         writer.check_versions(TOPIC_DELETE)
@@ -114,3 +127,14 @@ class Deletions:
     def _tell(self, writer: CommitLogWriter, kind: str, name: str) -> None:
         for forget in self.listeners:
             forget(writer, kind, name)
+
+
+def _others(writer: CommitLogWriter, name: str, group: str) -> bool:
+    """Whether a retry topic is another group's too, by its name: its own, or of a topic that it may pop."""
+    text = name.removeprefix(RETRY_PREFIX)
+    if writer.group(text) is not None:
+        return True
+    ends = [at for at, letter in enumerate(text) if letter == "_" and text[:at] != group]
+    return any(
+        writer.group(text[:at]) is not None and writer.topic(text[at + 1 :]) is not None for at in ends
+    )

@@ -6,6 +6,7 @@ route next finds it. What is shown is applied state, on every node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -123,7 +124,8 @@ class TopicProcessor:
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
     def create_groups(self, call: LeaderCall[None]) -> None:
-        """Create or change several groups: all are looked at before the first is made."""
+        """Create or change several groups: all are looked at before the first is made. The answer says what
+        of it has no effect."""
         asked = decode_body(call.request.body, GroupConfigList, "list of groups").groupConfigList
         _check_length(len(asked))
         configs = [_group_config(one) for one in asked]
@@ -131,16 +133,19 @@ class TopicProcessor:
         index = -1
         for config in configs:
             index = call.writer.put_group(config)
-        self._applied.add(index, call.connection, call.request, call.respond)
+        remark = _without_effect(asked, configs)
+        self._applied.add(index, call.connection, call.request, partial(call.respond, remark=remark))
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
     def create_group(self, call: LeaderCall[None]) -> None:
-        """Create a consumer group or change it."""
+        """Create a consumer group or change it. The answer says what of it has no effect."""
         writer = call.writer
-        config = _group_config(decode_body(call.request.body, SubscriptionGroupConfig, "subscription group"))
+        asked = decode_body(call.request.body, SubscriptionGroupConfig, "subscription group")
+        config = _group_config(asked)
         _check_room(writer)
         index = writer.put_group(config)
-        self._applied.add(index, call.connection, call.request, call.respond)
+        remark = _without_effect([asked], [config])
+        self._applied.add(index, call.connection, call.request, partial(call.respond, remark=remark))
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=Needs.LEADER)
     def delete_topic(self, call: LeaderCall[TopicHeader]) -> None:
@@ -284,6 +289,18 @@ def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
         body.retryMaxTimes,
         body.groupSysFlag,
     )
+
+
+def _without_effect(asked: Sequence[SubscriptionGroupConfig], made: Sequence[GroupConfig]) -> str | None:
+    """What was asked for of groups and is not kept; None when all is."""
+    fields = SubscriptionGroupConfig.__struct_fields__
+    shown = [shown_group(config) for config in made]
+    lost = [
+        name
+        for name in fields
+        if any(getattr(one, name) != getattr(kept, name) for one, kept in zip(asked, shown, strict=True))
+    ]
+    return f"has no effect here: {', '.join(lost)}" if lost else None
 
 
 def _check_length(count: int) -> None:

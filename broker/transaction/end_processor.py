@@ -4,12 +4,14 @@
 |--------|-----------------------------------------------------------------------------------------------|
 | 0      | the message is in its topic, or will never be; or it is still open (commitOrRollback 0)       |
 | 1      | no such transaction is open (it was ended before, or given up); or another group or position  |
+| 16     | who ends it may not send to its topic                                                         |
 | 17     | the topic that the message was for does not exist any more                                    |
 | 604    | it comes later than the message allowed (CHECK_IMMUNITY_TIME_IN_SECONDS), and nobody asked    |
 """
 
 from __future__ import annotations
 
+from dledger.broker.auth.required import to_send
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL, MessageFilter
@@ -40,6 +42,7 @@ class EndTransactionProcessor:
         self._reader = context.reader
         self._background = context.background
         self._committed = context.committed
+        self._check_needed = context.check_needed
 
     @handles(
         RequestCode.END_TRANSACTION,
@@ -89,6 +92,7 @@ class EndTransactionProcessor:
         half = header.tranStateTableOffset
         if record is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        self._check_needed(call.connection, call.request, to_send(record))
         properties = decode_properties(record.properties)
         if properties.get(PGROUP) != header.producerGroup:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")

@@ -115,7 +115,7 @@ def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
     slot = (
         None
         if was_deleted(writer.pending[DELETIONS].rows, topic, origin_of(record, half))
-        else writer.slot(topic)
+        else writer.open_slot(topic)
     )
     if slot is None or not slot.queues or not queue.isdecimal():
         raise RemotingError(

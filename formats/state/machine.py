@@ -171,6 +171,10 @@ class ReplicatedState:
         """Groups that have offsets in a topic."""
         return cast(OffsetTable, self._tables[OFFSETS.name]).groups_of(topic)
 
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that a group has offsets in."""
+        return cast(OffsetTable, self._tables[OFFSETS.name]).topics_of(group)
+
     @property
     def queues(self) -> dict[str, dict[int, QueueBounds]]:
         """topic -> queue id -> bounds."""

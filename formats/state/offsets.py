@@ -103,6 +103,10 @@ class OffsetTable:
         """Groups that have offsets in a topic."""
         return list(self._groups.get(topic, ()))
 
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that a group has offsets in."""
+        return [topic for topic, groups in self._groups.items() if group in groups]
+
     def load(self, value: Any) -> None:
         """See `Table`."""
         self.rows = {name: {(topic, queue): at for topic, queue, at in rows} for name, rows in value}

@@ -103,6 +103,29 @@ def test_a_group_is_created_and_counts(tmp_path: Path) -> None:
     run(test)
 
 
+def test_what_of_a_group_has_no_effect_is_said(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        for more, lost in (
+            ({}, ""),
+            ({"retryMaxTimes": 3, "consumeFromMinEnable": True}, ""),
+            ({"brokerId": 1, "attributes": {"+a": "b"}}, "brokerId, attributes"),
+            ({"consumeTimeoutMinute": 1}, "consumeTimeoutMinute"),
+        ):
+            group = {"groupName": "CG", **more}
+            for code, asked in (
+                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group),
+                (
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+                    {"groupConfigList": [{"groupName": "A"}, group]},
+                ),
+            ):
+                reply = await world.call(code, None, json.dumps(asked).encode())
+                assert (reply.code, reply.remark) == (0, f"has no effect here: {lost}" if lost else None)
+
+    run(test)
+
+
 @pytest.mark.parametrize("flags", [-1, 1 << 31, 1 << 62])
 def test_a_group_that_could_not_be_logged_is_refused(tmp_path: Path, flags: int) -> None:
     async def test() -> None:

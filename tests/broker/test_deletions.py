@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,32 @@ def test_a_group_is_deleted(tmp_path: Path, clean: bool) -> None:
             await pull(world, 0)
             reply = await where(world)
             assert reply.code == (ResponseCode.QUERY_NOT_FOUND if clean else 0)
+
+    run(test)
+
+
+def test_what_a_group_popped_does_not_come_to_one_of_its_name(tmp_path: Path) -> None:
+    """But what is another group's by its name stays."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            for topic in ("T", "U_V", "V"):
+                await create(world, topic)
+                await world.send(topic, b"old")
+            for group, topic in (("CG", "T"), ("CG", "U_V"), ("CG_U", "V")):
+                assert (await pop(world, topic, consumerGroup=group, invisibleTime=50)).code == 0
+            assert [record.body for record in await come(world, "%RETRY%CG_T", 1)] == [b"old"]
+            await come(world, "%RETRY%CG_U_V", 2)
+            world.broker.settings.now = replace(world.config, retry_topic_v2=True)
+            await world.send("T", b"newer")
+            assert (await pop(world, invisibleTime=50)).code == 0
+            await come(world, "%RETRY%CG+T", 1)
+            await delete_group(world)
+            topics = world.broker.store.state.topics
+            assert not {"%RETRY%CG", "%RETRY%CG_T", "%RETRY%CG+T"} & topics.keys()
+            assert "%RETRY%CG_U_V" in topics
+            again = (await pop(world)).records  # from the beginning of the topic
+            assert {record.topic for record in again} == {"T"} and len(again) == 2
 
     run(test)
 

@@ -182,6 +182,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
             assert (await reset(world)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         async with leading(tmp_path / "b") as world:
             await consumed(world)
+            groups = dict(world.broker.store.state.groups)
+            header = ResetOffsetHeader("GC", "T", 0, True)
+            clone = CloneGroupOffsetHeader("GC", "new", None)
+            for code, asked in (
+                (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header),
+                (RequestCode.CLONE_GROUP_OFFSET, clone),
+            ):
+                reply = await world.call(code, asked)
+                assert (reply.code, reply.remark) == (
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                    "Group GC does not exist",
+                )
+            assert world.broker.store.state.groups == groups  # none came to be
             beyond = await reset(world, queueId=0, offset=7)
             assert "Target offset 7 not in consume queue range [0-6]" in (beyond.remark or "")
             assert (await reset(world, queueId=9, offset=0)).code == ResponseCode.INVALID_PARAMETER

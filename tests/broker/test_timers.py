@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,17 @@ def test_what_was_recalled_never_comes(tmp_path: Path) -> None:
             assert world.broker.timers.recalled == 1
             late = await recall(world, told.ext["recallHandle"])
             assert late.code == 604 and "timestamp invalid" in str(late.remark)
+
+    run(test)
+
+
+def test_what_was_sent_before_less_was_allowed_is_recalled(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with standing(tmp_path, timer_max_delay_s=100_000) as world:
+            told = await world.send("T", b"no", 0, timed(TIMER_DELAY_SEC=99_000, UNIQ_KEY="K1"))
+            world.broker.settings.now = replace(world.config, timer_max_delay_s=100)
+            assert (await world.send("T", b"no", 0, timed(TIMER_DELAY_SEC=99_000))).code == 13
+            assert (await recall(world, told.ext["recallHandle"])).code == 0
 
     run(test)
 

@@ -3,6 +3,7 @@ tests/cluster/test_group_administration.py."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
@@ -54,3 +55,38 @@ def test_a_group_without_a_master_is_told() -> None:
         with pytest.raises(NoBroker, match=r"no master is registered of (b|any broker)"):
             seen.masters(cluster, name)
     assert seen.masters(None, "a") == {"a": "a:0"}
+
+
+def test_the_queues_of_an_ordered_topic_are_said_of_each_broker_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table: dict[str, str] = {}
+    names = AsyncAdminClient("a:1").namesrv
+
+    async def put(namespace: str, key: str, value: str) -> None:
+        table[key] = value
+
+    async def get(namespace: str, key: str) -> str | None:
+        return table.get(key)
+
+    async def delete(namespace: str, key: str) -> None:
+        del table[key]
+
+    for method in (put, get, delete):
+        monkeypatch.setattr(names, method.__name__, method)
+
+    async def steps() -> list[str | None]:
+        seen = []
+        for step in (
+            names.put_order("T", ["a", "b"], 4),
+            names.put_order("T", ["c", "a"], 2),
+            names.drop_order("T", ["a", "x"]),
+            names.drop_order("T", ["x"]),
+            names.drop_order("T", ["b", "c"]),
+            names.drop_order("T", ["b"]),
+        ):
+            await step
+            seen.append(table.get("T"))
+        return seen
+
+    assert asyncio.run(steps()) == ["a:4;b:4", "a:2;b:4;c:2", "b:4;c:2", "b:4;c:2", None, None]

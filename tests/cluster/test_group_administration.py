@@ -101,6 +101,8 @@ def walk(stage: Stage) -> dict[str, str]:
     (directory / "topics.json").write_text('[{"topicName":"WalkList","readQueueNums":1,"writeQueueNums":1}]')
     (directory / "groups.json").write_text('[{"groupName":"CG_walkList"}]')
     namesrv = stage.group.namesrv_addr
+    with AdminClient(namesrv) as admin:
+        members = admin.brokers.cluster().addresses()
     none_here = "! (?:CODE: 3|mqadmin .*: CODE: 3)"
     return {
         "updateTopic -c DefaultCluster -t WalkOwn -r 2 -w 2": f"create topic to {leader} success",
@@ -121,6 +123,9 @@ def walk(stage: Stage) -> dict[str, str]:
         "updateSubGroup -c DefaultCluster -g CG_walkOwn -r 3": "retryMaxTimes=3",
         f"updateSubGroupList -b {leader} -f groups.json": "submit batch of subscription group",
         f"setConsumeMode -b {leader} -t WalkOwn -g CG_walkOwn -m PULL": "set consume mode to",
+        "updateSubGroup -c DefaultCluster -g CG_walkOwn -r 3 -w 2": (
+            "has no effect here: consumeFromMinEnable, whichBrokerWhenConsumeSlowly"
+        ),
         "getConsumerConfig -g CG_walkOwn": r"retryMaxTimes +=  3",
         "consumerProgress": "CG_walk +1 +V5_3_3 +PUSH +CLUSTERING",
         "consumerProgress -g CG_walk -s true": rf"{topic} +broker-a +0 .*127\.0\.0\.1",
@@ -130,7 +135,10 @@ def walk(stage: Stage) -> dict[str, str]:
         f"producerConnection -g PG_walk -t {topic}": f"0001  {WHO}",
         f"producer -b {leader}": r"producer group \(PG_walk\)",
         f"brokerConsumeStats -b {leader}": rf"{topic} +CG_walk +broker-a",
+        "cloneGroupOffset -s CG_walkNot -d CG_walkOwn -t Walk": "! .*CODE: 206",
         "cloneGroupOffset -s CG_walk -d CG_walkOwn -t Walk": "clone group offset success",
+        f"resetOffsetByTime -g CG_walkNot -t {topic} -s 0": "! .*CODE: 26",
+        f"skipAccumulatedMessage -g CG_walkNot -t {topic}": "! .*CODE: 26",
         f"resetOffsetByTime -g CG_walkOwn -t {topic} -s 0": r"broker-a +0 +0",
         f"resetOffsetByTime -g CG_walkOwn -t {topic} -s now -b {leader} -q 0 -o 0": "consumer offset to 0",
         f"skipAccumulatedMessage -g CG_walkOwn -t {topic}": r"#offset",
@@ -154,6 +162,9 @@ def walk(stage: Stage) -> dict[str, str]:
         f"getBrokerConfig -b {leader}": r"brokerRole +=  SYNC_MASTER",
         "getBrokerConfig -c DefaultCluster": "My Master: ",
         f"updateBrokerConfig -b {leader} -k rejectTransactionMessage -v false": "broker config success",
+        "updateBrokerConfig -c DefaultCluster -k rejectTransactionMessage -v false": (
+            "(?s)" + ".*".join(f"success, {address}" for address in members)
+        ),
         f"updateBrokerConfig -b {leader} -k noSuchSetting -v 1": "! CODE: 1 ",
         "clusterList": rf"broker-a +0 +{re.escape(leader)} +V5_3_3",
         "clusterList -m": r"broker-a +0 +0 +[1-9]",
@@ -196,6 +207,8 @@ def walk(stage: Stage) -> dict[str, str]:
         "dumpCompactionLog -f nothing": "! .*file nothing: No such file",
         "deleteSubGroup -c DefaultCluster -g CG_walkOwn -r true": "delete subscription group",
         "deleteTopic -c DefaultCluster -t WalkOwn": "from NameServer success",
+        "deleteTopic -c DefaultCluster -t WalkOrder": "from NameServer success",
+        "updateOrderConf --topic WalkOrder -m get": "! .*no orderConf",
     }
 
 
@@ -293,6 +306,8 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     ]
     assert told("topic update people --queues 3")["changes"] == change
     assert len(told("topic show people")["queues"]) == 3
+    wide = told("topic create wide --read-queues 2 --write-queues 4 --dry-run")["warnings"]
+    assert wide == ["messages of queues 2 to 3 cannot be read: there are more queues to write than to read"]
     first = told("message send people hello --key k1 --tag paid --property from=test")
     assert told("message find people k1")["messages"][0]["msgId"] == first["id"]
     shown = told(f"message show people {first['id']}")
@@ -300,6 +315,19 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     told(f"message resend people {first['id']} --yes")
     assert [one["body"] for one in told("message list people")["messages"]] == ["hello", "hello"]
     assert len(told("message list people --since -1h --limit 1")["messages"]) == 1
+    told("topic create ordered --queues 2 --order")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {"ordered": "broker-a:2"}
+    told("topic update ordered --queues 3")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {"ordered": "broker-a:3"}
+    told("topic delete ordered --yes")
+    assert told("namesrv kv list ORDER_TOPIC_CONFIG")["values"] == {}
+    told("topic create kept --queues 3")
+    for key in "abcdefgh":
+        told(f"message send kept x --ordering-key {key}")
+    fewer = told("topic update kept --queues 1")
+    changed = {row["setting"]: row["after"] for row in fewer["changes"]}
+    assert changed.pop("write queues") == 1 and changed.get("read queues") != 1
+    assert "readQueueNums stays" in fewer["warnings"][0]
     told("group create readers")
     for dry in ("--dry-run", "--yes"):
         reset = told(f"offset reset readers people --to latest {dry}")
@@ -315,6 +343,9 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     told("offset clone readers others --yes")
     assert told("offset show others")["queues"] == told("offset show readers")["queues"]
     assert told("group update readers --max-retries 2")["changes"][0]["after"] == 2
+    nothing = told("group update readers --no-from-min")
+    assert nothing["changes"] == []
+    assert nothing["warnings"] == ["has no effect here: consumeFromMinEnable"]
     assert "readers" in [row["group"] for row in told("group list")["groups"]]
     assert told("group show CG_walk")["consumers"][0]["client"] == WHO
     sent = stage.sent[0].message_id
@@ -382,6 +413,7 @@ def test_what_is_wrong_is_told(run: Run, stage: Stage) -> None:
         ("topic list -n 127.0.0.1:1", "no NameServer answers"),
         ("topic delete Walk", "give --yes"),
         ("offset reset CG_walk Walk --to yesterday", "give earliest"),
+        ("offset reset CG_walk Walk --to latest --queue 99 --yes", "Walk has no queue 99 at broker-a"),
     ):
         code, _, err = run("admin", *line.split())
         assert code == 1 and text in err, (line, err)

@@ -46,6 +46,12 @@ def test_what_is_no_place_to_go_to(text: str) -> None:
         when(text, NOW_MS)
 
 
+@pytest.mark.parametrize("text", ["0", "1000", "99999999999"])
+def test_a_bare_offset_is_no_time(text: str) -> None:
+    with pytest.raises(ClientError, match=f"say offset:{text}, or a time"):
+        when(text, NOW_MS)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "again", "text"),
     [(7, 2, 5, "5 again"), (2, 7, -5, "5 skipped"), (3, 3, 0, ""), (-1, 3, None, "")],

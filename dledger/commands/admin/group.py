@@ -160,7 +160,7 @@ _SETTINGS = (
     click.Option(
         ["--from-min/--no-from-min", "consumeFromMinEnable"],
         default=None,
-        help="Whether a new consumer may begin at the oldest message.",
+        help="Whether a new consumer may begin at the oldest message. No effect at dledger's brokers.",
     ),
     click.Option(
         ["--broadcast/--no-broadcast", "consumeBroadcastEnable"],
@@ -191,10 +191,16 @@ async def create_group(
         raise ClientError(f"there is a consumer group {name!r} already: `update` changes it")
     config = _changed(SubscriptionGroupConfig(name), settings)
     places = await masters(admin, cluster, broker)
+    warnings: list[str] = []
+
+    async def put(address: str) -> None:
+        told.warn(warnings, await admin.groups.put(address, config))
+
     if not told.dry_run:
-        await each(places.values(), lambda address: admin.groups.put(address, config))
+        await each(places.values(), put)
     verb = "would be created" if told.dry_run else "is created"
     data = {"group": msgspec.to_builtins(config), "brokers": list(places), "dryRun": told.dry_run}
+    data["warnings"] = warnings
     told.show(data, f"{name} {verb} at {', '.join(places)}")
 
 
@@ -218,19 +224,20 @@ async def update_group(
 ) -> None:
     await must_exist(admin, name)
     rows = []
+    warnings: list[str] = []
     for broker_name, address in (await masters(admin, cluster, broker)).items():
         before = await admin.groups.config(address, name)
         if before is None:
             continue
         after = _changed(before, settings)
+        if after != before and not told.dry_run:
+            told.warn(warnings, await admin.groups.put(address, after))
+            after = await admin.groups.config(address, name) or after  # as it is now
         old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
-        changed = [(broker_name, key, old[key], new[key]) for key in old if old[key] != new[key]]
-        if changed and not told.dry_run:
-            await admin.groups.put(address, after)
-        rows += changed
+        rows += [(broker_name, key, old[key], new[key]) for key in old if old[key] != new[key]]
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
     told.show(
-        {"group": name, "changes": data, "dryRun": told.dry_run},
+        {"group": name, "changes": data, "warnings": warnings, "dryRun": told.dry_run},
         Table(name, ("broker", "setting", "before", "after"), rows, "nothing changes"),
     )
 

@@ -19,6 +19,8 @@ from dledger.commands.admin.topic import name_of as topic_name
 from dledger.commands.mqadmin.call import human
 
 OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
+FIRST_MS = 100_000_000_000
+"""Of 1973: a number below it is meant as an offset."""
 COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
 
 
@@ -65,6 +67,8 @@ def when(text: str, now_ms: int) -> tuple[int | None, int | None]:
     if text.startswith("offset:") and text.removeprefix("offset:").isdigit():
         return None, int(text.removeprefix("offset:"))
     if text.isdigit():
+        if int(text) < FIRST_MS:
+            raise ClientError(f"--to {text}: say offset:{text}, or a time in ms since 1970")
         return int(text), None
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     if text[:1] == "-" and text[-1:] in units and text[1:-1].isdigit():
@@ -124,6 +128,8 @@ async def reset(
             if queue is None or one.queue.queueId == queue:
                 end = one if offset is None else _to_offset(one, offset)
                 changes.append((address, end))
+    if queue is not None and not changes:
+        raise ClientError(f"{topic} has no queue {queue} at {', '.join(places)}")
     rows = [_row(change) for _, change in changes]
     table = Table(
         f"{name} in {topic}" + (" (dry run: nothing is changed)" if told.dry_run else ""),

@@ -38,6 +38,12 @@ class Told:
         """Print it."""
         show(self.as_json, data, parts)
 
+    def warn(self, warnings: list[str], text: str) -> None:
+        """Say something beside what is shown, once: `warnings` has what was said. Empty: nothing."""
+        if text and text not in warnings:
+            warnings.append(text)
+            click.echo(text, err=True)
+
     def agreed(self, question: str) -> None:
         """Go on only when somebody says yes, or said --yes."""
         if self.yes:

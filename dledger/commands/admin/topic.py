@@ -166,21 +166,34 @@ async def create_topic(
         order=bool(order),
         attributes=_attributes(attribute),
     )
+    warnings: list[str] = []
+    told.warn(warnings, _unread(config))
     if not told.dry_run:
-        await each(places.values(), lambda address: _put(admin, address, config))
+        await each(places.values(), lambda address: _put(admin, told, address, config, warnings))
+        if config.order:
+            await admin.namesrv.put_order(topic, places, config.writeQueueNums)
     shown = msgspec.to_builtins(config)
     verb = "would be created" if told.dry_run else "is created"
     told.show(
-        {"topic": shown, "brokers": list(places), "dryRun": told.dry_run},
+        {"topic": shown, "brokers": list(places), "warnings": warnings, "dryRun": told.dry_run},
         f"{topic} {verb} at {', '.join(places)}: {config.readQueueNums} queues to read, "
         f"{config.writeQueueNums} to write, {_perm(config.perm)}",
     )
 
 
-async def _put(admin: AsyncAdminClient, address: str, config: TopicConfig) -> None:
-    warning = await admin.topics.put(address, config)
-    if warning:
-        click.echo(warning, err=True)
+async def _put(
+    admin: AsyncAdminClient, told: Told, address: str, config: TopicConfig, warnings: list[str]
+) -> None:
+    told.warn(warnings, await admin.topics.put(address, config))
+
+
+def _unread(config: TopicConfig) -> str:
+    """A warning where producers may send to queues that no consumer reads."""
+    first, last = config.readQueueNums, config.writeQueueNums - 1
+    if first > last:
+        return ""
+    queues = f"queue {last}" if first == last else f"queues {first} to {last}"
+    return f"messages of {queues} cannot be read: there are more queues to write than to read"
 
 
 @command(
@@ -222,17 +235,28 @@ async def update_topic(
             _attributes(attribute),
         )
         changes.append((name, address, before, after))
+    warnings: list[str] = []
+    made = [(name, before, after) for name, _, before, after in changes]
+    if not told.dry_run and any(_differences(before, after) for _, before, after in made):
+        made = []
+        for broker_name, address, before, after in changes:
+            await _put(admin, told, address, after, warnings)
+            now = await admin.topics.config(address, topic) or after  # a broker may keep what is needed
+            made.append((broker_name, before, msgspec.structs.replace(now, attributes=after.attributes)))
+            if after.order:
+                await admin.namesrv.put_order(topic, [broker_name], after.writeQueueNums)
+            elif before.order:
+                await admin.namesrv.drop_order(topic, [broker_name])
+    for _, _, after in made:
+        told.warn(warnings, _unread(after))
     rows = [
         (name, what, old, new)
-        for name, _, before, after in changes
+        for name, before, after in made
         for what, old, new in _differences(before, after)
     ]
     data = [{"broker": row[0], "setting": row[1], "before": row[2], "after": row[3]} for row in rows]
-    if rows and not told.dry_run:
-        for _, address, _, after in changes:
-            await _put(admin, address, after)
     told.show(
-        {"topic": topic, "changes": data, "dryRun": told.dry_run},
+        {"topic": topic, "changes": data, "warnings": warnings, "dryRun": told.dry_run},
         Table(topic, ("broker", "setting", "before", "after"), rows, "nothing changes"),
     )
 
@@ -286,4 +310,5 @@ async def delete_topics(
         if cluster is None and broker is None:
             for namesrv in admin.namesrv.addresses:
                 await admin.topics.delete_route(namesrv, name)
+        await admin.namesrv.drop_order(name, places)
     told.show({"topics": rows, "dryRun": False}, f"{', '.join(topics)}: deleted")

@@ -75,7 +75,8 @@ async def update_broker_config(call: Call) -> None:
         await call.admin.brokers.change_settings(address, {key: value})
         call.out.line(f"update broker config success, {address}")
 
-    await call.each(await (call.brokers() if "a" in call.given else call.masters()), change)
+    # Also without -a: who leads next would go back to what its file says.
+    await call.each(await call.brokers(), change)
 
 
 async def cluster_list(call: Call) -> None:
@@ -252,7 +253,7 @@ COMMANDS = (
     Command("brokerStatus", "Show figures of brokers", (ONE_BROKER, ONE_CLUSTER), broker_status),
     Command("getBrokerConfig", "Show settings of brokers", (ONE_BROKER, ONE_CLUSTER), broker_config),
     Command("updateBrokerConfig", "Change a setting of brokers", (
-        BROKER, CLUSTER, Option("a", "updateAllBroker", "Of slaves too"),
+        BROKER, CLUSTER, Option("a", "updateAllBroker", "Has no effect: slaves of -c are changed, too"),
         Option("k", "key", "Name of the setting", required=True),
         Option("v", "value", "Value", required=True),
     ), update_broker_config),

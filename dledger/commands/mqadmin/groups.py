@@ -93,8 +93,10 @@ async def update_sub_group(call: Call) -> None:
     )
 
     async def put(address: str) -> None:
-        await call.admin.groups.put(address, config)
+        warning = await call.admin.groups.put(address, config)
         call.out.line(f"create subscription group to {address} success.")
+        if warning and any(option in given for option in ("m", "i", "w", "a", "attributes")):
+            call.out.line(warning)  # of what is not given, Apache's defaults are sent
 
     await call.each(await call.masters(), put)
     shown = msgspec.to_builtins(config)
@@ -110,10 +112,12 @@ async def update_sub_group_list(call: Call) -> None:
     groups = listed(call, SubscriptionGroupConfig)
 
     async def put(address: str) -> None:
-        await call.admin.groups.put_all(address, groups)
+        warning = await call.admin.groups.put_all(address, groups)
         call.out.line(
             f"submit batch of subscription group config to {address} success, please check the result later."
         )
+        if warning:
+            call.out.line(warning)
 
     if groups:
         await call.each(await call.masters(), put)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dledger.admin import OffsetChange, Refused
 from dledger.admin.asking import masters_of
 from dledger.admin.offsets import END
+from dledger.client import ClientError
 from dledger.commands.mqadmin.call import ROUTE_TOPIC, TOPIC, Call, Command, millis
 from dledger.commands.mqadmin.options import Option
 from dledger.commands.mqadmin.output import Table
@@ -113,9 +114,18 @@ async def clone(call: Call) -> None:
     source, target, topic = call.given.text("s"), call.given.text("d"), call.given.text("t")
     stats = await call.admin.offsets.stats(source, topic)
     addresses = await call.admin.offsets.brokers_of(topic)
-    for queue, row in stats.offsets.items():
-        if row.consumerOffset >= 0 and queue.brokerName in addresses:
-            await call.admin.offsets.commit(addresses[queue.brokerName], target, queue, row.consumerOffset)
+    found: dict[MessageQueue, int] = {}
+    for queue in stats.offsets:  # which show 0 where there is none
+        if queue.brokerName in addresses:
+            offset = await call.admin.offsets.committed(addresses[queue.brokerName], source, queue)
+            if offset is not None:
+                found[queue] = offset
+    if not found:
+        raise ClientError(
+            f"the group {source} has no offset in the topic {topic}", ResponseCode.CONSUMER_NOT_ONLINE
+        )
+    for queue, offset in found.items():
+        await call.admin.offsets.commit(addresses[queue.brokerName], target, queue, offset)
     call.out.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
 
 

@@ -79,15 +79,13 @@ async def update_topic(call: Call) -> None:
 async def _set_order(call: Call, config: TopicConfig) -> None:
     view, queues = await call.admin.brokers.cluster(), config.writeQueueNums
     if "c" in call.given:
-        text = ";".join(f"{group.brokerName}:{queues}" for group in view.groups(call.given.text("c")))
-        await call.admin.namesrv.put(ORDER_TOPIC_CONFIG, config.topicName, text)
+        names = [group.brokerName for group in view.groups(call.given.text("c"))]
+        await call.admin.namesrv.put_order(config.topicName, names, queues)
+        text = ";".join(f"{name}:{queues}" for name in names)
         call.out.line(f"set cluster orderConf. isOrder=true, orderConf=[{text}]")
         return
     name = view.name_of(call.given.text("b"))
-    before = await call.admin.namesrv.get(ORDER_TOPIC_CONFIG, config.topicName)
-    parts = {part.partition(":")[0]: part for part in (before or "").split(";") if part}
-    parts[name] = f"{name}:{queues}"
-    await call.admin.namesrv.put(ORDER_TOPIC_CONFIG, config.topicName, ";".join(parts.values()))
+    await call.admin.namesrv.put_order(config.topicName, [name], queues)
     call.out.line(f"set broker orderConf. isOrder=true, orderConf=[{name}:{queues}]")
 
 
@@ -137,11 +135,13 @@ async def update_topic_list(call: Call) -> None:
 
 async def delete_topic(call: Call) -> None:
     topic, cluster = call.given.text("t"), call.given.text("c")
-    for address in (await call.admin.brokers.masters(cluster)).values():
+    masters = await call.admin.brokers.masters(cluster)
+    for address in masters.values():
         await call.admin.topics.delete(address, topic)
     call.out.line(f"delete topic [{topic}] from cluster [{cluster}] success.")
     for namesrv in call.admin.namesrv.addresses:
         await call.admin.topics.delete_route(namesrv, topic, cluster)
+    await call.admin.namesrv.drop_order(topic, masters)
     call.out.line(f"delete topic [{topic}] from NameServer success.")
 
 
