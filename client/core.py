@@ -212,8 +212,10 @@ class ClientCore:
         if not self._namesrv:
             await self._first_addresses()
         failures: dict[str, RemotingError] = {}
-        for _ in self._namesrv:
-            address = self._namesrv[self._current % len(self._namesrv)]
+        addresses, first = self._namesrv, self._current
+        for turn in range(len(addresses)):
+            at = (first + turn) % len(addresses)
+            address = addresses[at]
             try:
                 answer = await self.remoting.invoke(
                     address, code, header, timeout_s=self.options.namesrv_timeout_s
@@ -227,7 +229,8 @@ class ClientCore:
                     self._namesrv_found = True
                     return answer
                 failures[address] = ConnectionLost(f"{address}: no NameServer")
-            self._current = (self._current + 1) % len(self._namesrv)
+            if self._namesrv is addresses and self._current == at:  # else another call has gone on already
+                self._current = (at + 1) % len(addresses)
         raise NoNameServer(await self._no_namesrv(failures))
 
     async def _first_addresses(self) -> None:

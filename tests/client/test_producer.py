@@ -355,6 +355,17 @@ def test_the_next_nameserver_is_asked_when_one_is_down() -> None:
     asyncio.run(main())
 
 
+def test_calls_that_meet_a_dead_nameserver_together_all_reach_the_one_that_lives() -> None:
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 1, "bills": 1, "claims": 1}) as fake:
+            for _ in range(8):  # each client begins with one of them, by chance
+                async with AsyncProducer("producers", f"127.0.0.1:1;{fake.namesrv};127.0.0.1:2") as producer:
+                    sends = [producer.send(Message(topic, b"x")) for topic in ("orders", "bills", "claims")]
+                    await asyncio.gather(*sends)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "address", ["", "localhost", "localhost:", "localhost:x", ":9876", "localhost:70000"]
 )
