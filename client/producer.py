@@ -221,7 +221,8 @@ class AsyncProducer(AsyncClient):
         `queue` and `ordering_key` the queues take turns; `queue` is one of `queues(topic)`, or a function
         that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the same
         queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
-        NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
+        NoBroker, Overflow (the connection did not take it in time), SendFailed, ClientClosed (all of these:
+        not stored), OutcomeUnknown.
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)

@@ -315,7 +315,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                     await self.send(_again(row.message), None, row.message.ordering_key)
                     stored.append(row)
                 except ClientError as error:
-                    if _is_away(error) or isinstance(error, ClientClosed | Overflow | TopicNotFound):
+                    if _is_away(error) or isinstance(error, ClientClosed | TopicNotFound):
                         failures.append(error)
                         held.add(line)
                         return  # those behind it wait as well
@@ -337,7 +337,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
 def _is_away(error: ClientError) -> bool:
     """Whether a later try may do: the cluster is not there, or too busy."""
-    return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown) or (
+    return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown | Overflow) or (
         isinstance(error, SendFailed) and error.code in BUSY
     )
 
