@@ -229,12 +229,17 @@ class AsyncTransactionProducer(AsyncProducer):
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
         """Send a half message, have the listener execute the local transaction, and say how it ended
-        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise."""
+        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
+        listener works, it leaves the transaction open: the listener's check decides."""
         if self._listener is None:
             raise ClientError("give the producer a listener=, or use `transaction(message)`")
         transaction = await AsyncTransaction(self, message, queue).begin()
         assert transaction.result is not None
-        state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
+        try:
+            state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
+        except BaseException:  # cancelled: its thread works on, and may yet commit
+            transaction.leave_open()
+            raise
         if state is State.UNKNOWN:
             transaction.leave_open()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -90,6 +91,31 @@ def test_a_block_sends_a_half_message_and_its_end() -> None:
         assert fake.stored("orders")[1].header.sysFlag == 0
 
     run(scenario)
+
+
+def test_a_call_that_is_cancelled_while_its_listener_works_leaves_the_end_to_the_check() -> None:
+    working, ended = threading.Event(), threading.Event()
+
+    class Listener(TransactionListener):
+        def execute_local_transaction(self, message: Message, arg: Any) -> State:
+            working.set()
+            ended.wait(20)
+            return State.COMMIT_MESSAGE
+
+        def check_local_transaction(self, message: ReceivedMessage) -> State:
+            return State.COMMIT_MESSAGE
+
+    async def scenario(fake: FakeCluster, producer: AsyncTransactionProducer) -> None:
+        call = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
+        await eventually(working.is_set)
+        assert (await asked(fake)).commitOrRollback == UNKNOWN, "its listener works"
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        ended.set()
+        assert (await asked(fake)).commitOrRollback == COMMIT
+
+    run(scenario, listener=Listener())
 
 
 def test_an_exception_rolls_back_and_goes_on() -> None:
