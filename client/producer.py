@@ -401,6 +401,8 @@ class AsyncProducer(AsyncClient):
         while self._kernel.full or self.pending >= self._max_pending:
             if self._kernel.full:
                 await self._kernel.room()
+            elif self._accumulator is not None and self._accumulator.messages:
+                self._accumulator.send_all()  # a batch counts as one
             else:  # messages wait for the route of their topic
                 self._entry.clear()
                 await self._entry.wait()

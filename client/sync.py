@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
-from dledger.client.hosting import Hosted
+from dledger.client.hosting import Hosted, _told_of_the_end
 from dledger.client.message import (
     Body,
     Message,
@@ -32,6 +32,7 @@ from dledger.client.options import (
 )
 from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
+from dledger.runtime.loops import Cancelled
 
 
 class Producer(Hosted[AsyncProducer]):
@@ -130,7 +131,15 @@ class Producer(Hosted[AsyncProducer]):
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
-        return await asyncio.wrap_future(thread.submit(inner.send(message, queue, ordering_key)))
+        with _told_of_the_end():
+            sent = thread.submit(inner.send(message, queue, ordering_key))
+            try:
+                return await asyncio.wrap_future(sent)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling():  # nobody asked for it: the thread has ended
+                    raise Cancelled from None
+                raise
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Wait until everything that was begun so far is acknowledged or reported.
