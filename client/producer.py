@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import overload
+from typing import NoReturn, cast, overload
 
 from dledger.client.accumulator import Accumulator, BatchItem, Key
 from dledger.client.compression import compress
@@ -34,6 +34,7 @@ from dledger.client.message import (
     as_message,
     check_body,
     check_group,
+    check_ordering_key,
     check_topic,
 )
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
@@ -112,7 +113,7 @@ class AsyncProducer(AsyncClient):
         self._early: dict[str, list[tuple[Message, OnSent, QueueChoice | None, str | None]]] = {}
         self._early_count = 0
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
-        self._kernel: SendKernel
+        self._kernel: SendKernel = cast(SendKernel, _NotStarted())
         self._accumulator: Accumulator | None = None
         self._hooks: SendHooks | None = None
         self._tracing: Tracing | None = None
@@ -162,9 +163,11 @@ class AsyncProducer(AsyncClient):
         waited for.
         """
         self._core.check_open()
-        entering = list(self._entering)
         try:
             async with asyncio.timeout(timeout_s):
+                if self._early:
+                    await next_turn()  # the task that asks for their route comes in
+                entering = list(self._entering)
                 while any(number in self._entering for number in entering):
                     self._entry.clear()
                     await self._entry.wait()
@@ -488,6 +491,8 @@ class AsyncProducer(AsyncClient):
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
         self._core.check_open()
+        if not isinstance(topic, str):
+            check_topic(topic)
         topic = with_namespace(topic, self._namespace)
         if topic in self._topics:
             return
@@ -625,9 +630,15 @@ class AsyncProducer(AsyncClient):
         if known is None:
             self._core.check_open()
             raise TopicNotFound(f"the topic {topic!r} is not prepared: `await producer.prepare(topic)` first")
+        if ordering_key is not None:
+            check_ordering_key(ordering_key)
         if queue is not None:
             if callable(queue):
                 queue = selected(queue, known.queues, message)
+            elif not isinstance(queue, MessageQueue):
+                raise InvalidMessage(
+                    f"queue={queue!r}: give one of queues(topic), or a function that chooses"
+                )
             if self._namespace:
                 queue = queue._replace(topic=with_namespace(queue.topic, self._namespace))
             for target in known.targets:
@@ -708,6 +719,10 @@ class AsyncProducer(AsyncClient):
             self._submit(message, on_done, queue, ordering_key, None)
         except ClientError as error:
             self._kernel.tell(on_done, error, message.topic)
+        except Exception as error:
+            failure = ClientError(f"the message was not sent: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._kernel.tell(on_done, failure, message.topic)
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
@@ -761,6 +776,13 @@ def trace_producer(core: ClientCore) -> AsyncProducer:
 def tracing_of(core: ClientCore) -> Tracing | None:
     """Message trace of a client, None where it is off."""
     return Tracing(core, trace_producer(core)) if core.options.trace else None
+
+
+class _NotStarted:
+    """The send kernel before the start."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ClientClosed(NOT_OPEN)
 
 
 class _Done:

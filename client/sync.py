@@ -22,6 +22,7 @@ from dledger.client.message import (
     as_message,
     check_body,
     check_group,
+    check_ordering_key,
     check_topic,
 )
 from dledger.client.options import (
@@ -161,6 +162,7 @@ class Producer(Hosted[AsyncProducer]):
         """
         check_topic(message.topic)
         check_body(message.body, self.options.max_message_size)
+        check_ordering_key(ordering_key)
         inner, thread = self._open()
         on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
         if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
