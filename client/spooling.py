@@ -122,9 +122,9 @@ class AsyncSpoolingProducer(AsyncProducer):
         self._disk = asyncio.Lock()
 
     async def _begin(self) -> None:
+        await super()._begin()
         opened = await self._env.workers.run(Lane.DISK, self._spool.open)
         self.spooled, self.spooled_bytes, self.refused = opened
-        await super()._begin()
         (self._kept if self.spooled else self._empty).set()
         self._keeper = self._core.spawn(self._keep_all(), "keep messages")
         self._replayer = self._core.spawn(self._replay_all(), "send kept messages")

@@ -229,6 +229,25 @@ def test_a_key_that_cannot_be_kept_is_refused_and_holds_up_nobody(tmp_path: Path
     run(tmp_path, scenario)
 
 
+def test_a_spool_that_cannot_be_opened_is_an_error_of_the_start_and_close_returns(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "missing" / "s.spool")
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+            with pytest.raises(SpoolFailed, match="cannot be opened"):
+                async with AsyncSpoolingProducer("p", fake.namesrv, spool=nowhere):
+                    pass
+            producer = AsyncSpoolingProducer("p", fake.namesrv, spool=nowhere)
+            with pytest.raises(SpoolFailed, match="cannot be opened"):
+                await producer.start()
+            await producer.close()
+            await producer.over()
+
+    asyncio.run(main())
+    with pytest.raises(SpoolFailed, match="cannot be opened"):
+        SpoolingProducer("p", "127.0.0.1:1", spool=nowhere).start()
+
+
 @pytest.mark.parametrize("face", [SpoolingProducer, AsyncSpoolingProducer])
 def test_a_spool_that_is_no_text_is_refused(face: Any, tmp_path: Path) -> None:
     path: Any = tmp_path / "s.spool"
