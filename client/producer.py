@@ -660,7 +660,8 @@ class AsyncProducer(AsyncClient):
         if send.ordered:
             return None
         queue = send.target.queue
-        return self._topics[queue.topic].next_target(avoid=queue.broker_name)
+        known = self._topics.get(queue.topic)  # the topic may have been deleted meanwhile
+        return None if known is None else known.next_target(avoid=queue.broker_name)
 
     def _submit(
         self,

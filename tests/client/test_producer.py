@@ -374,6 +374,24 @@ def test_bad_nameserver_addresses_are_refused(address: str) -> None:
         AsyncProducer("producers", address)
 
 
+def test_sends_under_way_when_their_topic_is_deleted_hear_that_it_is_gone() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        def refuse(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+            if request.code != RequestCode.SEND_MESSAGE_V2:
+                return False
+            producer._topics.pop("orders", None)  # as `delete_topic` does
+            connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+            return True
+
+        await producer.prepare("orders")
+        fake.script = refuse
+        with pytest.raises(SendFailed, match="TOPIC_NOT_EXIST"):
+            await producer.send(Message("orders", b"x"))
+        assert producer.pending == 0
+
+    run(scenario, options=ProducerOptions(close_timeout_s=1.0))
+
+
 def test_one_question_for_a_route_serves_all_that_wait_for_it() -> None:
     """A thousand first sends at once were a thousand questions, and timed out at a busy NameServer."""
 
