@@ -141,6 +141,8 @@ class ProducerOptions:
     attempt counts as 10 s."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
+    listener_threads: int = 20
+    """Calls at once of a transaction listener, and of its check, where these are no coroutine functions."""
     close_timeout_s: float = 30.0
     """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
     stored, or outcome unknown."""

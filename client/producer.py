@@ -94,8 +94,9 @@ class AsyncProducer(AsyncClient):
         self.group: str = with_namespace(group, common.namespace)
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._requests = Requests()
+        self._compress_lane = Lane.DISK
         super().__init__(
-            ClientCore(env, namesrv, common, self._handlers()),
+            ClientCore(env, namesrv, common, self._handlers(), self._disk_threads),
             f"producer {group}",
         )
         self._env = self._core.env
@@ -121,6 +122,10 @@ class AsyncProducer(AsyncClient):
         self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
+
+    @property
+    def _disk_threads(self) -> int:
+        return 2
 
     def _handlers(self) -> dict[int, ClientHandler]:
         """What brokers ask this client for."""
@@ -763,7 +768,9 @@ class AsyncProducer(AsyncClient):
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
-            return await self._env.workers.run(Lane.DISK, compress, body, self.options.compress_type)
+            return await self._env.workers.run(
+                self._compress_lane, compress, body, self.options.compress_type
+            )
         return None
 
 

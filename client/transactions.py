@@ -199,6 +199,7 @@ class AsyncTransactionProducer(AsyncProducer):
         env: Env | None = None,
     ) -> None:
         super().__init__(group, namesrv, options, client, env)
+        self._compress_lane = Lane.SCAN  # listeners may occupy every thread of the other lane, and send
         self._listener = listener
         self._check_state: Check | None = check
         if check is None and listener is not None:
@@ -207,6 +208,10 @@ class AsyncTransactionProducer(AsyncProducer):
         self._ended: dict[str, AsyncTransaction] = {}
         self._checks = 0
         self._check_failures = Failures(self._core.log)
+
+    @property
+    def _disk_threads(self) -> int:
+        return self.options.listener_threads
 
     def _handlers(self) -> dict[int, ClientHandler]:
         return {**super()._handlers(), RequestCode.CHECK_TRANSACTION_STATE: self._asked_for}

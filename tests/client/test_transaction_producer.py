@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,12 +23,15 @@ from dledger.client import (
     ReceivedMessage,
     SendFailed,
     TransactionListener,
+    TransactionProducer,
 )
+from dledger.client.producer import COMPRESS_IN_WORKER_OVER
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.headers import EndTransactionHeader
 from dledger.remoting.server import Connection
 from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.test_sync import running
 
 State = LocalTransactionState
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
@@ -116,6 +121,26 @@ def test_a_call_that_is_cancelled_while_its_listener_works_leaves_the_end_to_the
         assert (await asked(fake)).commitOrRollback == COMMIT
 
     run(scenario, listener=Listener())
+
+
+def test_listeners_work_side_by_side_and_may_send_large_messages() -> None:
+    """Two at a time, and two that sent what is compressed by a worker waited for each other for ever."""
+    all_here = threading.Barrier(6)
+
+    class Listener(TransactionListener):
+        def execute_local_transaction(self, message: Message, arg: Any) -> State:
+            all_here.wait(9)
+            large = producer.send(Message("orders", random.Random(1).randbytes(COMPRESS_IN_WORKER_OVER + 1)))
+            return State.COMMIT_MESSAGE if large.message_id else State.UNKNOWN
+
+    options = ProducerOptions(listener_threads=6)
+    with (
+        running(FakeCluster(topics={"orders": 1})) as fake,
+        TransactionProducer("PG", fake.namesrv, Listener(), options=options) as producer,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        calls = [threads.submit(producer.send_in_transaction, Message("orders", b"x")) for _ in range(6)]
+        assert {call.result(20).state for call in calls} == {State.COMMIT_MESSAGE}
 
 
 def test_an_exception_rolls_back_and_goes_on() -> None:
