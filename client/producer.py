@@ -575,6 +575,8 @@ class AsyncProducer(AsyncClient):
         topic = with_namespace(topic, self._namespace)
         await delete_topic(self._core, topic, broker_name)
         self._topics.pop(topic, None)
+        if broker_name is None:
+            self._core.routes.pop(topic, None)
 
     @property
     def pending(self) -> int:

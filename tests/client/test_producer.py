@@ -376,17 +376,18 @@ def test_bad_nameserver_addresses_are_refused(address: str) -> None:
 
 def test_sends_under_way_when_their_topic_is_deleted_hear_that_it_is_gone() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
-        def refuse(broker: FakeBroker, connection: Connection, request: Request) -> bool:
-            if request.code != RequestCode.SEND_MESSAGE_V2:
-                return False
-            producer._topics.pop("orders", None)  # as `delete_topic` does
-            connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
-            return True
+        async def send_on() -> None:
+            while True:
+                await producer.send(Message("orders", b"x"))
 
-        await producer.prepare("orders")
-        fake.script = refuse
-        with pytest.raises(SendFailed, match="TOPIC_NOT_EXIST"):
-            await producer.send(Message("orders", b"x"))
+        fake.default_queues = 0
+        senders = [asyncio.ensure_future(send_on()) for _ in range(3)]
+        await eventually(lambda: len(fake.bodies("orders")) > 10)
+        assert producer.has_route("orders")
+        await producer.delete_topic("orders")
+        assert not producer.has_route("orders")
+        ends = await asyncio.gather(*senders, return_exceptions=True)
+        assert {type(end) for end in ends} <= {SendFailed, TopicNotFound}
         assert producer.pending == 0
 
     run(scenario, options=ProducerOptions(close_timeout_s=1.0))

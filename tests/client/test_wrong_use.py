@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from dledger.client import (
     Message,
     MessageModel,
     NoNameServer,
+    PopOptions,
     Producer,
     ProducerOptions,
     PullConsumer,
@@ -321,6 +323,8 @@ def test_ordinary_words_are_tags(expression: str) -> None:
         (lambda: PullOptions(flow=PullOptions()), "flow= is PullOptions"),  # type: ignore[arg-type]
         (lambda: PullOptions(flow=FlowLimits(max_messages=0)), "FlowLimits: max_messages=0"),
         (lambda: PullOptions(suspend_s=40), "not longer than suspend_s"),
+        (lambda: PullOptions(suspend_s=1e300, timeout_s=math.inf), "suspend_s=1e"),
+        (lambda: PopOptions(invisible_s=math.inf), r"invisible_s=inf: give 1e\+09 at most"),
         (lambda: ClientOptions(heartbeat_s=0), "heartbeat_s=0"),
     ],
 )
