@@ -40,7 +40,14 @@ from dledger.remoting.bodies import (
 from dledger.remoting.client import ClientHandler, RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request, Response
-from dledger.remoting.errors import BadBody, ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from dledger.remoting.errors import (
+    BadBody,
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+)
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
 from dledger.runtime import Env
@@ -455,7 +462,8 @@ class ClientCore:
                 except RemotingError as error:
                     self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
-                    self.leader_failed(group, address, topic)
+                    if not isinstance(error, Overloaded):  # that says nothing of the broker
+                        self.leader_failed(group, address, topic)
                 else:
                     if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
                         return answer

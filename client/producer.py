@@ -56,7 +56,7 @@ from dledger.formats.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from dledger.remoting.bodies import TopicRoute
 from dledger.remoting.client import ClientHandler
 from dledger.remoting.codes import RequestCode
-from dledger.remoting.errors import RemotingError
+from dledger.remoting.errors import Overloaded, RemotingError, TooLarge
 from dledger.remoting.messages import BatchMessage, encode_batch
 from dledger.runtime import Env, Lane
 from dledger.runtime.forks import FORKS
@@ -337,7 +337,8 @@ class AsyncProducer(AsyncClient):
         try:
             await self._core.remoting.invoke_oneway(leader, send.code, send.header(), send.body)
         except RemotingError as error:
-            self._core.leader_failed(target.lane.group, leader, message.topic)
+            if not isinstance(error, Overloaded | TooLarge):
+                self._core.leader_failed(target.lane.group, leader, message.topic)
             self._core.log.debug("oneway message lost", topic=message.topic, error=error)
 
     def send_nowait(

@@ -22,9 +22,10 @@ from dledger.client import (
     ReceivedMessage,
     SendResult,
 )
-from dledger.remoting.codes import RequestCode
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import QueueHeader
 from dledger.remoting.limits import ClientLimits
-from tests.client.fake_cluster import FakeCluster, eventually
+from tests.client.fake_cluster import GROUP, FakeCluster, eventually
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
 
@@ -152,6 +153,23 @@ def test_more_than_a_connection_takes_at_once_waits_for_it_in_its_order() -> Non
 
     limits = ClientLimits(max_outbound=10_000, connect_timeout_s=1.0)
     run(scenario, ProducerOptions(busy_pause_s=0.001), ClientOptions(limits=limits))
+
+
+def test_a_connection_that_takes_no_more_is_no_sign_of_a_lost_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        core, lost = producer._core, []
+        monkeypatch.setattr(core, "leader_failed", lambda *told: lost.append(told))
+        for _ in range(50):
+            producer.send_nowait(Message("orders", b"x" * 1000), lambda _: None)
+        await producer.send_oneway(Message("orders", b"x" * 1000))
+        group, header = core.group(GROUP), QueueHeader("orders", 0)
+        answer = await core.invoke_leader(group, "orders", RequestCode.GET_MAX_OFFSET, header, bytes(1000))
+        assert answer.code == ResponseCode.SUCCESS and lost == []
+
+    run(scenario, client=ClientOptions(limits=ClientLimits(max_outbound=10_000)))
 
 
 def test_what_a_connection_does_not_take_in_time_is_told_as_too_much() -> None:
