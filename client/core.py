@@ -40,7 +40,14 @@ from dledger.remoting.bodies import (
 from dledger.remoting.client import ClientHandler, RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request, Response
-from dledger.remoting.errors import BadBody, ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from dledger.remoting.errors import (
+    BadBody,
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+)
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
 from dledger.runtime import Env
@@ -214,8 +221,10 @@ class ClientCore:
         if not self._namesrv:
             await self._first_addresses()
         failures: dict[str, RemotingError] = {}
-        for _ in self._namesrv:
-            address = self._namesrv[self._current % len(self._namesrv)]
+        addresses, first = self._namesrv, self._current
+        for turn in range(len(addresses)):
+            at = (first + turn) % len(addresses)
+            address = addresses[at]
             try:
                 answer = await self.remoting.invoke(
                     address, code, header, timeout_s=self.options.namesrv_timeout_s
@@ -229,7 +238,8 @@ class ClientCore:
                     self._namesrv_found = True
                     return answer
                 failures[address] = ConnectionLost(f"{address}: no NameServer")
-            self._current = (self._current + 1) % len(self._namesrv)
+            if self._namesrv is addresses and self._current == at:  # else another call has gone on already
+                self._current = (at + 1) % len(addresses)
         raise NoNameServer(await self._no_namesrv(failures))
 
     async def _first_addresses(self) -> None:
@@ -454,7 +464,8 @@ class ClientCore:
                 except RemotingError as error:
                     self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
-                    self.leader_failed(group, address, topic)
+                    if not isinstance(error, Overloaded):  # that says nothing of the broker
+                        self.leader_failed(group, address, topic)
                 else:
                     if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
                         return answer

@@ -8,6 +8,7 @@ finds what one of them lacks. What the second does not take is counted and logge
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -35,7 +36,7 @@ class DualCount:
     kept: int = 0
     """Wait in the spool of the second."""
     missed: int = 0
-    """The first cluster has them, the second refused them or was away."""
+    """The first cluster has them; the second refused them or was away, or the call was cancelled."""
 
 
 class AsyncDualProducer:
@@ -58,7 +59,7 @@ class AsyncDualProducer:
         count = self._count(message.topic)
         try:
             result = await self._first.send(named, None, ordering_key)
-        except OutcomeUnknown:
+        except (OutcomeUnknown, asyncio.CancelledError):
             count.unknown += 1
             raise
         count.sent += 1
@@ -67,6 +68,9 @@ class AsyncDualProducer:
         except ClientError as error:
             count.missed += 1
             self._failures.tell("second cluster", error, topic=message.topic, id=named.unique_id)
+        except BaseException:  # cancelled: nobody hears what became of it there
+            count.missed += 1
+            raise
         else:
             if isinstance(second, Spooled):
                 count.kept += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,7 @@ import msgspec
 from dledger._fast import FAST
 from dledger.client.compression import CorruptBody, NotInstalled, decompress
 from dledger.client.errors import InvalidMessage, LibraryMissing
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_tags, joined_keys
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_flag, check_tags, joined_keys
 from dledger.client.namespaces import without_namespace
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id, host_text
@@ -37,6 +38,8 @@ RESEND_TEXT = f"{RESEND}\x011\x02"
 
 MAX_DELAY_LEVEL = 64
 """Brokers have 18, or as many as their `messageDelayLevel` says; a higher one is their highest."""
+MAX_DELAY = timedelta(days=100 * 365)
+"""Brokers take days (`timerMaxDelaySec`); with this the moment is one that clocks have."""
 _RESERVED = frozenset(
     (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND)
 )
@@ -47,6 +50,9 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 def properties_text(message: Message, unique_id: str) -> str:
     """The properties of a message with its unique id; InvalidMessage when they cannot travel."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
+    flag = message.flag
+    if type(flag) is not int or flag:
+        check_flag(flag)
     waits = message.waits
     if message.tags is None and message.keys is None and message.properties is None and not waits:
         return text
@@ -56,7 +62,10 @@ def properties_text(message: Message, unique_id: str) -> str:
         named[TAGS] = message.tags
     if message.keys:
         named[KEYS] = joined_keys(message.keys)
-    for name, value in (message.properties or {}).items():
+    properties = message.properties or {}
+    if not isinstance(properties, Mapping):
+        raise InvalidMessage(f"properties={properties!r}: give a dictionary of texts")
+    for name, value in properties.items():
         if name in _RESERVED:
             fields = "tags=, keys=, delay_level=, delay= or deliver_at="
             raise InvalidMessage(f"the property {name!r} is RocketMQ's own: use {fields}, or rename it")
@@ -83,8 +92,10 @@ def _waiting(message: Message) -> dict[str, str]:
     if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("give one of delay_level, delay and deliver_at")
     if delay is not None:
-        if not isinstance(delay, timedelta) or delay < timedelta(0):
-            raise InvalidMessage(f"delay {delay!r}: a timedelta of 0 or more is expected")
+        if not isinstance(delay, timedelta) or not timedelta(0) <= delay <= MAX_DELAY:
+            raise InvalidMessage(
+                f"delay {delay!r}: a timedelta of 0 or more, to {MAX_DELAY.days} days, is expected"
+            )
         return {TIMER_DELAY_MS: str(-(-delay // _MILLISECOND))}
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None:

@@ -135,6 +135,7 @@ class AsyncClient:
         error = None if task.cancelled() else task.exception()
         if not opened.done():
             self._hosting = None
+            self._over.set()
             opened.set_exception(error or ClientClosed("closed while it was started"))
             return
         if error is not None:

@@ -173,7 +173,8 @@ _SHOWN = tuple(name for name in ReceivedMessage.__struct_fields__ if name not in
 
 def check_topic(topic: str) -> None:
     """InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
-    _check_name("topic", topic, MAX_TOPIC_LENGTH if not topic.startswith("%") else MAX_GROUP_LENGTH)
+    longer = isinstance(topic, str) and topic.startswith("%")
+    _check_name("topic", topic, MAX_GROUP_LENGTH if longer else MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> None:
@@ -182,7 +183,9 @@ def check_group(group: str) -> None:
 
 
 def _check_name(kind: str, name: str, longest: int) -> None:
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
+        raise InvalidMessage(f"the {kind} name {name!r} is {type(name).__name__}: give text")
+    if not name:
         raise InvalidMessage(f"the {kind} name is empty: give the name of a {kind}")
     if len(name) > longest:
         raise InvalidMessage(f"the {kind} name has {len(name)} characters: at most {longest}")
@@ -191,6 +194,24 @@ def _check_name(kind: str, name: str, longest: int) -> None:
         raise InvalidMessage(
             f"the {kind} name {name!r} holds {wrong[0]!r}: use letters, digits and any of _ - % |"
         )
+
+
+def check_flag(flag: object) -> None:
+    """InvalidMessage unless it is a whole number of 32 bits."""
+    if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
+        raise InvalidMessage(f"flag={flag!r}: give a whole number of 32 bits")
+
+
+def check_ordering_key(key: object) -> None:
+    """InvalidMessage unless it is text that can travel, or None."""
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise InvalidMessage(f"ordering_key={key!r} is {type(key).__name__}: give text, as str(customer)")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"ordering_key={key!r} cannot be encoded: {error}") from error
 
 
 def check_body(body: bytes, max_size: int) -> None:

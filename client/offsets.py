@@ -224,16 +224,14 @@ class FileProgress:
     async def _read(self) -> dict[MessageQueue, int]:
         if self._table is None:
             data = await self._env.workers.run(Lane.FLUSH, read_file, self._env.files, self._path)
-            self._table = {}
-            if data:
-                try:
-                    found = decode_queue_table(data, "offsetTable", int)
-                except BadBody as error:
-                    raise ClientError(
-                        f"{self._path} is not readable ({error.remark}): repair or remove it"
-                    ) from error
-                self._table = {
-                    MessageQueue(queue.topic, queue.brokerName, queue.queueId): offset
-                    for queue, offset in found.items()
-                }
+            try:
+                found = decode_queue_table(data, "offsetTable", int) if data else {}
+            except BadBody as error:
+                raise ClientError(
+                    f"{self._path} is not readable ({error.remark}): repair or remove it"
+                ) from error
+            self._table = {
+                MessageQueue(queue.topic, queue.brokerName, queue.queueId): offset
+                for queue, offset in found.items()
+            }
         return self._table

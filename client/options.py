@@ -30,6 +30,8 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 MAX_HOLD_S = 30.0
 """Seconds that automatic batching may hold a message, at most."""
+MAX_ASKED_S = 1e9
+"""Seconds that a broker can be asked for, some thirty years: they travel as whole milliseconds."""
 MAX_POP_BATCH = 32
 """Messages of one pop."""
 
@@ -141,6 +143,8 @@ class ProducerOptions:
     attempt counts as 10 s."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
+    listener_threads: int = 20
+    """Calls at once of a transaction listener, and of its check, where these are no coroutine functions."""
     close_timeout_s: float = 30.0
     """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
     stored, or outcome unknown."""
@@ -192,6 +196,7 @@ class PullOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("suspend_s",))
+        _check_asked(self, "suspend_s")
         options_of(FlowLimits, self.flow, "flow")
         _check_numbers(self.flow)
         if self.timeout_s <= self.suspend_s:
@@ -227,6 +232,7 @@ class PopOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self, may_be_zero=("poll_s", "close_timeout_s"))
+        _check_asked(self, "invisible_s", "poll_s")
         if self.batch_size > MAX_POP_BATCH:
             raise ClientError(f"PopOptions: batch_size={self.batch_size!r}: give {MAX_POP_BATCH} at most")
         if not self.retry_s or not all(again_s >= 0 for again_s in self.retry_s):
@@ -356,3 +362,11 @@ def _check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
             least = "0 or more" if each.name in may_be_zero else "more than 0"
             wanted = "a whole number" if each.type == "int" else "a number"
             raise ClientError(f"{type(options).__name__}: {each.name}={value!r}: give {wanted}, {least}")
+
+
+def _check_asked(options: Any, *names: str) -> None:
+    """ClientError for a time that no broker can be asked for."""
+    for name in names:
+        value = getattr(options, name)
+        if value > MAX_ASKED_S:
+            raise ClientError(f"{type(options).__name__}: {name}={value!r}: give {MAX_ASKED_S:g} at most")

@@ -31,9 +31,11 @@ class Lane:
     def __init__(self, group: BrokerGroup) -> None:
         self.group = group
         self.searching = False
-        """Whether a task looks for the leader; messages park meanwhile."""
-        self.parked: list[PendingSend] = []
-        """Wait for a leader, not necessarily in order."""
+        """Whether a task looks for the leader, or waits for its connection; messages park meanwhile."""
+        self.crowded = False
+        """Whether the leader's connection takes no more for the moment."""
+        self.parked: dict[int, PendingSend] = {}
+        """Wait for that task, by serial number, not necessarily in order."""
         self.probe: PendingSend | None = None
         """The message that the search is asking a broker with."""
         self.in_flight: dict[int, PendingSend] = {}

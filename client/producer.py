@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from typing import overload
+from typing import NoReturn, cast, overload
 
 from dledger.client.accumulator import Accumulator, BatchItem, Key
 from dledger.client.compression import compress
@@ -34,6 +34,7 @@ from dledger.client.message import (
     as_message,
     check_body,
     check_group,
+    check_ordering_key,
     check_topic,
 )
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
@@ -55,7 +56,7 @@ from dledger.formats.properties import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from dledger.remoting.bodies import TopicRoute
 from dledger.remoting.client import ClientHandler
 from dledger.remoting.codes import RequestCode
-from dledger.remoting.errors import RemotingError
+from dledger.remoting.errors import Overloaded, RemotingError, TooLarge
 from dledger.remoting.messages import BatchMessage, encode_batch
 from dledger.runtime import Env, Lane
 from dledger.runtime.forks import FORKS
@@ -93,8 +94,9 @@ class AsyncProducer(AsyncClient):
         self.group: str = with_namespace(group, common.namespace)
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
         self._requests = Requests()
+        self._compress_lane = Lane.DISK
         super().__init__(
-            ClientCore(env, namesrv, common, self._handlers()),
+            ClientCore(env, namesrv, common, self._handlers(), self._disk_threads),
             f"producer {group}",
         )
         self._env = self._core.env
@@ -112,7 +114,7 @@ class AsyncProducer(AsyncClient):
         self._early: dict[str, list[tuple[Message, OnSent, QueueChoice | None, str | None]]] = {}
         self._early_count = 0
         self._asked: dict[str, asyncio.Future[None]] = {}  # routes that are asked for, by topic
-        self._kernel: SendKernel
+        self._kernel: SendKernel = cast(SendKernel, _NotStarted())
         self._accumulator: Accumulator | None = None
         self._hooks: SendHooks | None = None
         self._tracing: Tracing | None = None
@@ -120,6 +122,10 @@ class AsyncProducer(AsyncClient):
         self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
+
+    @property
+    def _disk_threads(self) -> int:
+        return 2
 
     def _handlers(self) -> dict[int, ClientHandler]:
         """What brokers ask this client for."""
@@ -162,9 +168,11 @@ class AsyncProducer(AsyncClient):
         waited for.
         """
         self._core.check_open()
-        entering = list(self._entering)
         try:
             async with asyncio.timeout(timeout_s):
+                if self._early:
+                    await next_turn()  # the task that asks for their route comes in
+                entering = list(self._entering)
                 while any(number in self._entering for number in entering):
                     self._entry.clear()
                     await self._entry.wait()
@@ -221,7 +229,8 @@ class AsyncProducer(AsyncClient):
         `queue` and `ordering_key` the queues take turns; `queue` is one of `queues(topic)`, or a function
         that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the same
         queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
-        NoBroker, SendFailed, ClientClosed (all of these: not stored), OutcomeUnknown.
+        NoBroker, Overflow (the connection did not take it in time), SendFailed, ClientClosed (all of these:
+        not stored), OutcomeUnknown.
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
@@ -328,7 +337,8 @@ class AsyncProducer(AsyncClient):
         try:
             await self._core.remoting.invoke_oneway(leader, send.code, send.header(), send.body)
         except RemotingError as error:
-            self._core.leader_failed(target.lane.group, leader, message.topic)
+            if not isinstance(error, Overloaded | TooLarge):
+                self._core.leader_failed(target.lane.group, leader, message.topic)
             self._core.log.debug("oneway message lost", topic=message.topic, error=error)
 
     def send_nowait(
@@ -400,6 +410,8 @@ class AsyncProducer(AsyncClient):
         while self._kernel.full or self.pending >= self._max_pending:
             if self._kernel.full:
                 await self._kernel.room()
+            elif self._accumulator is not None and self._accumulator.messages:
+                self._accumulator.send_all()  # a batch counts as one
             else:  # messages wait for the route of their topic
                 self._entry.clear()
                 await self._entry.wait()
@@ -485,6 +497,8 @@ class AsyncProducer(AsyncClient):
     async def prepare(self, topic: str) -> None:
         """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
         self._core.check_open()
+        if not isinstance(topic, str):
+            check_topic(topic)
         topic = with_namespace(topic, self._namespace)
         if topic in self._topics:
             return
@@ -562,6 +576,8 @@ class AsyncProducer(AsyncClient):
         topic = with_namespace(topic, self._namespace)
         await delete_topic(self._core, topic, broker_name)
         self._topics.pop(topic, None)
+        if broker_name is None:
+            self._core.routes.pop(topic, None)
 
     @property
     def pending(self) -> int:
@@ -622,9 +638,15 @@ class AsyncProducer(AsyncClient):
         if known is None:
             self._core.check_open()
             raise TopicNotFound(f"the topic {topic!r} is not prepared: `await producer.prepare(topic)` first")
+        if ordering_key is not None:
+            check_ordering_key(ordering_key)
         if queue is not None:
             if callable(queue):
                 queue = selected(queue, known.queues, message)
+            elif not isinstance(queue, MessageQueue):
+                raise InvalidMessage(
+                    f"queue={queue!r}: give one of queues(topic), or a function that chooses"
+                )
             if self._namespace:
                 queue = queue._replace(topic=with_namespace(queue.topic, self._namespace))
             for target in known.targets:
@@ -646,7 +668,8 @@ class AsyncProducer(AsyncClient):
         if send.ordered:
             return None
         queue = send.target.queue
-        return self._topics[queue.topic].next_target(avoid=queue.broker_name)
+        known = self._topics.get(queue.topic)  # the topic may have been deleted meanwhile
+        return None if known is None else known.next_target(avoid=queue.broker_name)
 
     def _submit(
         self,
@@ -705,6 +728,10 @@ class AsyncProducer(AsyncClient):
             self._submit(message, on_done, queue, ordering_key, None)
         except ClientError as error:
             self._kernel.tell(on_done, error, message.topic)
+        except Exception as error:
+            failure = ClientError(f"the message was not sent: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._kernel.tell(on_done, failure, message.topic)
 
     async def _send_early(self, topic: str) -> None:
         """Messages that came before their topic's route."""
@@ -744,7 +771,9 @@ class AsyncProducer(AsyncClient):
 
     async def _compress_large(self, body: bytes) -> tuple[bytes, int] | None:
         if self.options.compress_over and len(body) > COMPRESS_IN_WORKER_OVER:
-            return await self._env.workers.run(Lane.DISK, compress, body, self.options.compress_type)
+            return await self._env.workers.run(
+                self._compress_lane, compress, body, self.options.compress_type
+            )
         return None
 
 
@@ -758,6 +787,13 @@ def trace_producer(core: ClientCore) -> AsyncProducer:
 def tracing_of(core: ClientCore) -> Tracing | None:
     """Message trace of a client, None where it is off."""
     return Tracing(core, trace_producer(core)) if core.options.trace else None
+
+
+class _NotStarted:
+    """The send kernel before the start."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ClientClosed(NOT_OPEN)
 
 
 class _Done:

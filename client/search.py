@@ -39,7 +39,7 @@ class LeaderSearch:
         pause = options.search_first_s
         while self._expire() and not self._lane.closed and not await self._round():
             if self._lane.parked:
-                oldest = min(self._lane.parked, key=by_serial)
+                oldest = self._lane.parked[min(self._lane.parked)]
                 await self._core.refresh_quietly(oldest.target.queue.topic)
             await asyncio.sleep(pause * (0.75 + 0.5 * self._core.env.random.random()))
             pause = min(2 * pause, options.search_longest_s)
@@ -48,11 +48,10 @@ class LeaderSearch:
         """Give up what is overdue; False when nothing waits any more."""
         lane = self._lane
         now = self._core.now()
-        overdue = [send for send in lane.parked if send.deadline <= now]
-        if overdue:
-            lane.parked = [send for send in lane.parked if send.deadline > now]
-            for send in sorted(overdue, key=by_serial):
-                self._give_up(send)
+        overdue = [send for send in lane.parked.values() if send.deadline <= now]
+        for send in sorted(overdue, key=by_serial):
+            del lane.parked[send.serial]
+            self._give_up(send)
         return bool(lane.parked)
 
     async def _round(self) -> bool:
@@ -64,8 +63,7 @@ class LeaderSearch:
             if addr is None:
                 return False
             asked.append(addr)
-            send = min(lane.parked, key=by_serial)
-            lane.parked.remove(send)
+            send = lane.parked.pop(min(lane.parked))
             lane.probe = send
             outcome = await self._ask(send, addr)
             lane.probe = None
@@ -114,5 +112,5 @@ class LeaderSearch:
             if not isinstance(outcome, ConnectFailed):
                 send.mark_unknown()
         if not send.finished:  # an abandoned attempt may have been answered meanwhile
-            self._lane.parked.append(send)
+            self._lane.parked[send.serial] = send
         return False

@@ -5,7 +5,8 @@ message there is no task, future or timer: `RemotingClient.invoke_nowait` calls 
 lost, the lane parks its messages (those in flight come back as failed, in their order) and one task looks
 for the new leader, with the oldest parked message as the question: a follower answers "not me" (code 14,
 certainly not executed, perhaps with the leader's address), the leader answers with the acknowledgement.
-Then the parked messages go out in the order in which they were sent.
+Then the parked messages go out in the order in which they were sent, as fast as its connection takes them:
+what that one refuses (`ClientLimits.max_outbound`) is parked as well, for a short while each time.
 
 What is known of a failed attempt decides how it is repeated. *Not executed*: as it is. *Unknown* (connection
 lost after the write, time-out, code 1): under the same unique id, marked with the property `__RESEND`, and at
@@ -248,8 +249,7 @@ class SendKernel:
         if send.finished:
             return  # an earlier attempt was answered after all
         send.finished = True
-        if send in send.target.lane.parked:
-            send.target.lane.parked.remove(send)
+        send.target.lane.parked.pop(send.serial, None)
         send.target.lane.in_flight.pop(send.serial, None)
         self.pending = pending = self.pending - 1
         if pending == self._max_pending - 1:
@@ -332,7 +332,8 @@ class SendKernel:
         if isinstance(error, TooLarge):
             self._finish(send, InvalidMessage(f"{error.remark}; send less in one batch"))
         elif isinstance(error, Overloaded):
-            self._finish(send, Overflow(f"{error.remark}; wait for acknowledgements, then send again"))
+            send.target.lane.crowded = True
+            self._park(send)
         elif isinstance(error, ConnectFailed):
             self._leader_lost(send)
         elif isinstance(error, ConnectionLost):
@@ -434,23 +435,53 @@ class SendKernel:
         else:
             self._park(send)
 
-    # --- waiting for a leader -------------------------------------------------------------------------
+    # --- waiting for a leader, or its connection ------------------------------------------------------
 
     def _park(self, send: PendingSend) -> None:
         lane = send.target.lane
-        lane.parked.append(send)
+        lane.parked[send.serial] = send
         if not lane.searching:
             lane.searching = True
             self._core.spawn(self._search(lane), f"find the leader of {lane.group.name}")
 
     async def _search(self, lane: Lane) -> None:
+        """Until all that is parked has left, or is given up."""
         try:
-            await LeaderSearch(self._core, lane, self._give_up, self._settle).run()
+            while lane.parked and not lane.closed:
+                if lane.group.leader is None:
+                    lane.crowded = False
+                    await LeaderSearch(self._core, lane, self._give_up, self._settle).run()
+                elif lane.crowded:
+                    await asyncio.sleep(self.options.busy_pause_s)
+                self._let_out(lane)
         finally:
             lane.searching = False
-            ready, lane.parked = sorted(lane.parked, key=by_serial), []
+            ready, lane.parked = sorted(lane.parked.values(), key=by_serial), {}
             for send in ready:
                 self._again(send)
+
+    def _let_out(self, lane: Lane) -> None:
+        """Send what is parked, in its order, as far as the leader's connection takes it."""
+        crowded, lane.crowded = lane.crowded, False
+        leader = lane.group.leader
+        if leader is None or lane.closed:
+            return
+        now = self._loop.time()
+        for serial in sorted(lane.parked):
+            send = lane.parked[serial]
+            if send.deadline <= now:  # the oldest come first
+                if not crowded or send.unknown:
+                    self._give_up(send)
+                    continue
+                limit_s = self.options.timeout_s
+                why = f"the connection to {leader} did not take the message within {limit_s:g} s"
+                self._finish(send, Overflow(f"{why}; it is not stored: send less at a time"))
+            elif self._core.remoting.has_room(leader, len(send.body)):
+                del lane.parked[serial]
+                self._transmit(send, leader)
+            else:
+                lane.crowded = True
+                return
 
     def _settle(self, send: PendingSend, outcome: Outcome) -> None:
         """The answer to the message that the search asked with."""
@@ -521,8 +552,8 @@ class SendKernel:
             asked = [*lane.in_flight.values(), *([lane.probe] if lane.probe is not None else [])]
             for send in asked:
                 send.unknown = True
-            parked, lane.parked, lane.probe = lane.parked, [], None
-            for send in sorted([*asked, *parked], key=by_serial):
+            parked, lane.parked, lane.probe = lane.parked, {}, None
+            for send in sorted([*asked, *parked.values()], key=by_serial):
                 self._give_up(send)
         for send in [*self._pausing.values()]:
             self._give_up(send)

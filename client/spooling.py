@@ -29,7 +29,14 @@ from dledger.client.errors import (
     SendFailed,
     TopicNotFound,
 )
-from dledger.client.message import Message, SendResult, check_body
+from dledger.client.message import (
+    Message,
+    SendResult,
+    check_body,
+    check_ordering_key,
+    check_topic,
+    joined_keys,
+)
 from dledger.client.naming import NamedMessage, named_as
 from dledger.client.options import ClientOptions, ProducerOptions
 from dledger.client.producer import AsyncProducer
@@ -63,6 +70,15 @@ class SpoolOptions:
             raise ValueError("a spool needs a path, and limits and a pause above 0")
 
 
+def spool_of(given: str | SpoolOptions) -> SpoolOptions:
+    """The options of a spool that may be given as its path. ClientError when it is neither."""
+    if isinstance(given, str):
+        return SpoolOptions(given)
+    if not isinstance(given, SpoolOptions) or not isinstance(given.path, str):
+        raise ClientError(f"spool={given!r}: give a path as text, or SpoolOptions with one")
+    return given
+
+
 class Spooled(NamedTuple):
     """The message is on this machine's disk, and will be sent."""
 
@@ -88,7 +104,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         spool: str | SpoolOptions,
     ) -> None:
         super().__init__(group, namesrv, options, client, env)
-        self.spool_options: SpoolOptions = SpoolOptions(spool) if isinstance(spool, str) else spool
+        self.spool_options: SpoolOptions = spool_of(spool)
         self.spooled: int = 0
         """Messages in the spool."""
         self.spooled_bytes: int = 0
@@ -106,9 +122,9 @@ class AsyncSpoolingProducer(AsyncProducer):
         self._disk = asyncio.Lock()
 
     async def _begin(self) -> None:
+        await super()._begin()
         opened = await self._env.workers.run(Lane.DISK, self._spool.open)
         self.spooled, self.spooled_bytes, self.refused = opened
-        await super()._begin()
         (self._kept if self.spooled else self._empty).set()
         self._keeper = self._core.spawn(self._keep_all(), "keep messages")
         self._replayer = self._core.spawn(self._replay_all(), "send kept messages")
@@ -145,7 +161,9 @@ class AsyncSpoolingProducer(AsyncProducer):
         self._core.check_open()
         if self._namespace:
             message = self._named(message)
+        check_topic(message.topic)
         check_body(message.body, self._max_size)
+        check_ordering_key(ordering_key)
         named = message if isinstance(message, NamedMessage) else named_as(message, self._ids.next())
         properties_text(message, named.unique_id)  # what cannot travel is refused now
         with self._on_the_way():
@@ -209,11 +227,11 @@ class AsyncSpoolingProducer(AsyncProducer):
             named.unique_id,
             named.topic,
             named.body,
-            named.tags,
-            named.keys,
+            named.tags or None,
+            joined_keys(named.keys) if named.keys else None,
             dict(named.properties or {}),
-            named.flag,
-            named.delay_level,
+            int(named.flag),
+            int(named.delay_level),
             None if deliver_at is None else round(deliver_at.timestamp() * 1000),
             ordering_key,
             now,
@@ -315,7 +333,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                     await self.send(_again(row.message), None, row.message.ordering_key)
                     stored.append(row)
                 except ClientError as error:
-                    if _is_away(error) or isinstance(error, ClientClosed | Overflow | TopicNotFound):
+                    if _is_away(error) or isinstance(error, ClientClosed | TopicNotFound):
                         failures.append(error)
                         held.add(line)
                         return  # those behind it wait as well
@@ -337,7 +355,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
 def _is_away(error: ClientError) -> bool:
     """Whether a later try may do: the cluster is not there, or too busy."""
-    return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown) or (
+    return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown | Overflow) or (
         isinstance(error, SendFailed) and error.code in BUSY
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
-from dledger.client.hosting import Hosted
+from dledger.client.hosting import Hosted, _told_of_the_end
 from dledger.client.message import (
     Body,
     Message,
@@ -22,6 +22,7 @@ from dledger.client.message import (
     as_message,
     check_body,
     check_group,
+    check_ordering_key,
     check_topic,
 )
 from dledger.client.options import (
@@ -32,6 +33,7 @@ from dledger.client.options import (
 )
 from dledger.client.pending import OnSent
 from dledger.client.producer import AsyncProducer
+from dledger.runtime.loops import Cancelled
 
 
 class Producer(Hosted[AsyncProducer]):
@@ -130,7 +132,15 @@ class Producer(Hosted[AsyncProducer]):
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
-        return await asyncio.wrap_future(thread.submit(inner.send(message, queue, ordering_key)))
+        with _told_of_the_end():
+            sent = thread.submit(inner.send(message, queue, ordering_key))
+            try:
+                return await asyncio.wrap_future(sent)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling():  # nobody asked for it: the thread has ended
+                    raise Cancelled from None
+                raise
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Wait until everything that was begun so far is acknowledged or reported.
@@ -152,6 +162,7 @@ class Producer(Hosted[AsyncProducer]):
         """
         check_topic(message.topic)
         check_body(message.body, self.options.max_message_size)
+        check_ordering_key(ordering_key)
         inner, thread = self._open()
         on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
         if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:

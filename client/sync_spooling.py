@@ -8,7 +8,7 @@ from typing import cast
 from dledger.client.message import Message, SendResult
 from dledger.client.options import ClientOptions, ProducerOptions
 from dledger.client.producer import AsyncProducer
-from dledger.client.spooling import AsyncSpoolingProducer, Spooled, SpoolOptions
+from dledger.client.spooling import AsyncSpoolingProducer, Spooled, SpoolOptions, spool_of
 from dledger.client.sync import Producer
 
 
@@ -29,7 +29,7 @@ class SpoolingProducer(Producer):
         spool: str | SpoolOptions,
     ) -> None:
         super().__init__(group, namesrv, options, client)
-        self.spool_options: SpoolOptions = SpoolOptions(spool) if isinstance(spool, str) else spool
+        self.spool_options: SpoolOptions = spool_of(spool)
 
     def _make(self) -> AsyncProducer:
         self._begin_anew()

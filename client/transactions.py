@@ -199,6 +199,7 @@ class AsyncTransactionProducer(AsyncProducer):
         env: Env | None = None,
     ) -> None:
         super().__init__(group, namesrv, options, client, env)
+        self._compress_lane = Lane.SCAN  # listeners may occupy every thread of the other lane, and send
         self._listener = listener
         self._check_state: Check | None = check
         if check is None and listener is not None:
@@ -207,6 +208,10 @@ class AsyncTransactionProducer(AsyncProducer):
         self._ended: dict[str, AsyncTransaction] = {}
         self._checks = 0
         self._check_failures = Failures(self._core.log)
+
+    @property
+    def _disk_threads(self) -> int:
+        return self.options.listener_threads
 
     def _handlers(self) -> dict[int, ClientHandler]:
         return {**super()._handlers(), RequestCode.CHECK_TRANSACTION_STATE: self._asked_for}
@@ -229,12 +234,17 @@ class AsyncTransactionProducer(AsyncProducer):
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
         """Send a half message, have the listener execute the local transaction, and say how it ended
-        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise."""
+        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
+        listener works, it leaves the transaction open: the listener's check decides."""
         if self._listener is None:
             raise ClientError("give the producer a listener=, or use `transaction(message)`")
         transaction = await AsyncTransaction(self, message, queue).begin()
         assert transaction.result is not None
-        state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
+        try:
+            state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
+        except BaseException:  # cancelled: its thread works on, and may yet commit
+            transaction.leave_open()
+            raise
         if state is State.UNKNOWN:
             transaction.leave_open()
         else:

@@ -189,6 +189,11 @@ class RemotingClient:
         if link is not None:
             link.close("hung up")
 
+    def has_room(self, addr: str, size: int) -> bool:
+        """Whether a request of so many bytes would, but for its header, not be refused with Overloaded."""
+        link = self._links.get(addr)
+        return link is None or link.has_room(size)
+
     def connected(self, addr: str) -> bool:
         """Whether there is a connection to this address now."""
         link = self._links.get(addr)

@@ -93,6 +93,11 @@ class Link(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def has_room(self, size: int) -> bool:
+        """Whether a request of so many bytes is within the limits."""
+        limits = self._limits
+        return len(self._pending) < limits.max_inflight and self._out_size + size <= limits.max_outbound
+
     @property
     def is_up(self) -> bool:
         """Whether the connection is made and not lost."""

@@ -132,6 +132,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "client/listening.py": "what a listener raises is a failure of that message, or ends the consumer",
     "client/hooks.py": "a hook that fails is logged: it must not take its message with it",
     "client/selection.py": "a queue selector that fails is told as the error of its message",
+    "client/producer.py": "what fails one message is told its callback: it must not take others with it",
     "client/sending.py": "a callback that fails is logged: it must not take other messages with it",
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/log/flushing.py": "callbacks have no caller: what they raise is raised by the flusher (rule 7)",

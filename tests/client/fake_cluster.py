@@ -41,6 +41,7 @@ from dledger.remoting.headers import (
     QueueHeader,
     SearchOffsetHeader,
     SendMessageV2Header,
+    TopicHeader,
     UnregisterClientHeader,
     UpdateConsumerOffsetHeader,
 )
@@ -120,6 +121,7 @@ class FakeBroker:
             RequestCode.QUERY_CONSUMER_OFFSET: self._leading(self._query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: self._leading(self._update_offset),
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._leading(self._create_topic),
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._leading(self._delete_topic),
             RequestCode.CONSUMER_SEND_MSG_BACK: self._leading(self._send_back),
             RequestCode.END_TRANSACTION: self._leading(self._end),
             RequestCode.LOCK_BATCH_MQ: self._leading(self._lock),
@@ -252,6 +254,10 @@ class FakeBroker:
             )
             return
         self.cluster.topics[header.topic] = header.writeQueueNums
+        connection.respond(request, 0)
+
+    def _delete_topic(self, connection: Connection, request: Request) -> None:
+        self.cluster.topics.pop(request.header(TopicHeader).topic, None)
         connection.respond(request, 0)
 
     def _send_back(self, connection: Connection, request: Request) -> None:

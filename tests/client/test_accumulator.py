@@ -118,6 +118,17 @@ def test_a_refused_batch_is_an_error_for_each() -> None:
     run(scenario, OPTIONS)
 
 
+def test_what_is_held_is_sent_when_others_wait_for_room() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        sends = [asyncio.ensure_future(producer.send(message)) for message in messages(25, "other")]
+        await asyncio.sleep(0)  # they ask for the route, and then for room
+        assert await producer.flush(9) == 0
+        results = await asyncio.gather(*sends)
+        assert len({(result.queue, result.queue_offset) for result in results}) == 25
+
+    run(scenario, ProducerOptions(auto_batch=True, batch_hold_s=20.0, max_pending=10))
+
+
 @pytest.mark.parametrize("drain", [True, False])
 def test_what_is_held_at_close_is_sent_or_told(drain: bool) -> None:
     async def main() -> None:

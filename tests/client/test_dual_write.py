@@ -18,7 +18,8 @@ from dledger.client import (
     ProducerOptions,
     SpoolOptions,
 )
-from tests.client.fake_cluster import FakeCluster
+from dledger.remoting.codes import RequestCode
+from tests.client.fake_cluster import FakeCluster, eventually
 
 QUICK = ProducerOptions(timeout_s=0.2, attempt_timeout_s=0.1)
 
@@ -51,6 +52,28 @@ def test_both_get_the_same_under_the_same_ids_and_the_first_decides() -> None:
             assert topic == "orders" and len(day) == 10
             assert dual.counts[day, topic] == DualCount(sent=5, both=4, missed=1)
             assert [body for body, _ in ids(new)] == [b"0", b"1", b"2", b"3"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("silent", ["first", "second"])
+def test_a_call_that_is_cancelled_is_counted(silent: str) -> None:
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 2}) as old,
+            FakeCluster(topics={"orders": 2}) as new,
+            AsyncProducer("p", old.namesrv, QUICK) as first,
+            AsyncProducer("p", new.namesrv, QUICK) as second,
+        ):
+            dual = AsyncDualProducer(first, second)
+            fake = old if silent == "first" else new
+            fake.brokers[0].silent = True
+            call = asyncio.ensure_future(dual.send(Message("orders", b"x")))
+            await eventually(lambda: RequestCode.SEND_MESSAGE_V2 in fake.brokers[0].requests)
+            call.cancel()
+            await asyncio.wait([call])
+            counted = DualCount(unknown=1) if silent == "first" else DualCount(sent=1, missed=1)
+            assert call.cancelled() and list(dual.counts.values()) == [counted]
 
     asyncio.run(main())
 

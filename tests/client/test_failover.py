@@ -17,12 +17,15 @@ from dledger.client import (
     Message,
     NoBroker,
     OutcomeUnknown,
+    Overflow,
     ProducerOptions,
     ReceivedMessage,
     SendResult,
 )
-from dledger.remoting.codes import RequestCode
-from tests.client.fake_cluster import FakeCluster, eventually
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import QueueHeader
+from dledger.remoting.limits import ClientLimits
+from tests.client.fake_cluster import GROUP, FakeCluster, eventually
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
 
@@ -132,6 +135,54 @@ def test_messages_sent_while_nobody_leads_arrive_in_their_order() -> None:
         assert {item.properties.get("__RESEND") for item in stored[1:]} <= {None, "1"}
 
     run(scenario)
+
+
+def test_more_than_a_connection_takes_at_once_waits_for_it_in_its_order() -> None:
+    """All that waited for a leader went out in one turn, and what was too much failed with Overflow."""
+
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        await fake.kill(0)
+        asyncio.get_running_loop().call_later(0.04, fake.lead, 2)
+        results = await send_many(producer, 300)
+        assert all(isinstance(result, SendResult) for result in results)
+        assert fake.bodies("orders")[1:] == [b"%d" % number for number in range(300)]
+        assert {item.properties.get("__RESEND") for item in fake.stored("orders")[2:]} == {None}
+        results = await send_many(producer, 300)  # and without a failover
+        assert all(isinstance(result, SendResult) for result in results)
+
+    limits = ClientLimits(max_outbound=10_000, connect_timeout_s=1.0)
+    run(scenario, ProducerOptions(busy_pause_s=0.001), ClientOptions(limits=limits))
+
+
+def test_a_connection_that_takes_no_more_is_no_sign_of_a_lost_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        core, lost = producer._core, []
+        monkeypatch.setattr(core, "leader_failed", lambda *told: lost.append(told))
+        for _ in range(50):
+            producer.send_nowait(Message("orders", b"x" * 1000), lambda _: None)
+        await producer.send_oneway(Message("orders", b"x" * 1000))
+        group, header = core.group(GROUP), QueueHeader("orders", 0)
+        answer = await core.invoke_leader(group, "orders", RequestCode.GET_MAX_OFFSET, header, bytes(1000))
+        assert answer.code == ResponseCode.SUCCESS and lost == []
+
+    run(scenario, client=ClientOptions(limits=ClientLimits(max_outbound=10_000)))
+
+
+def test_what_a_connection_does_not_take_in_time_is_told_as_too_much() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        with pytest.raises(Overflow, match=r"did not take the message within 0\.2 s; it is not stored"):
+            await producer.send(Message("orders", bytes(10_000)))
+        await producer.send(Message("orders", b"second"))
+        assert fake.bodies("orders") == [b"first", b"second"]
+
+    limits = ClientLimits(max_outbound=5_000)
+    options = ProducerOptions(timeout_s=0.2, busy_pause_s=0.01, compress_over=0)
+    run(scenario, options, ClientOptions(limits=limits))
 
 
 def test_ordered_messages_keep_their_order_when_the_leader_moves_again_and_again() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from dledger.client.errors import BrokerRefused
+from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import MessageQueue
-from dledger.client.offsets import BrokerProgress
+from dledger.client.offsets import BrokerProgress, FileProgress
+from dledger.runtime.env import production_env
 
 GROUP = "billing"
 QUEUES = [MessageQueue("orders", name, number) for name in ("west", "east") for number in range(3)]
@@ -57,5 +59,26 @@ def test_a_first_offset_that_failed_does_not_stand_for_the_table() -> None:
         broker.refuses = set()
         await progress.save_first(dict.fromkeys(QUEUES[:3], 2))
         assert broker.tables == {("west", "orders"): {0: 2, 1: 2, 2: 2}}
+
+    asyncio.run(main())
+
+
+def test_a_damaged_file_of_offsets_is_told_each_time_and_written_over_by_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        env = production_env()
+        progress = FileProgress(env, str(tmp_path), "client", GROUP)
+        path = tmp_path / "client" / GROUP / "offsets.json"
+        await progress.save({QUEUES[0]: 7})
+        sound = path.read_bytes()
+        path.write_bytes(b'{"offsetTable":{')
+        damaged = FileProgress(env, str(tmp_path), "client", GROUP)
+        for _ in range(2):
+            with pytest.raises(ClientError, match="is not readable"):
+                await damaged.load(QUEUES[0])
+        with pytest.raises(ClientError, match="is not readable"):
+            await damaged.save({QUEUES[1]: 9})
+        path.write_bytes(sound)
+        assert await damaged.load(QUEUES[0]) == 7
+        env.workers.close()
 
     asyncio.run(main())

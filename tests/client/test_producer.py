@@ -355,12 +355,42 @@ def test_the_next_nameserver_is_asked_when_one_is_down() -> None:
     asyncio.run(main())
 
 
+def test_calls_that_meet_a_dead_nameserver_together_all_reach_the_one_that_lives() -> None:
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 1, "bills": 1, "claims": 1}) as fake:
+            for _ in range(8):  # each client begins with one of them, by chance
+                async with AsyncProducer("producers", f"127.0.0.1:1;{fake.namesrv};127.0.0.1:2") as producer:
+                    sends = [producer.send(Message(topic, b"x")) for topic in ("orders", "bills", "claims")]
+                    await asyncio.gather(*sends)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "address", ["", "localhost", "localhost:", "localhost:x", ":9876", "localhost:70000"]
 )
 def test_bad_nameserver_addresses_are_refused(address: str) -> None:
     with pytest.raises(ClientError, match="address"):
         AsyncProducer("producers", address)
+
+
+def test_sends_under_way_when_their_topic_is_deleted_hear_that_it_is_gone() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        async def send_on() -> None:
+            while True:
+                await producer.send(Message("orders", b"x"))
+
+        fake.default_queues = 0
+        senders = [asyncio.ensure_future(send_on()) for _ in range(3)]
+        await eventually(lambda: len(fake.bodies("orders")) > 10)
+        assert producer.has_route("orders")
+        await producer.delete_topic("orders")
+        assert not producer.has_route("orders")
+        ends = await asyncio.gather(*senders, return_exceptions=True)
+        assert {type(end) for end in ends} <= {SendFailed, TopicNotFound}
+        assert producer.pending == 0
+
+    run(scenario, options=ProducerOptions(close_timeout_s=1.0))
 
 
 def test_one_question_for_a_route_serves_all_that_wait_for_it() -> None:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dledger.client import (
     AsyncSpoolingProducer,
+    ClientError,
     InvalidMessage,
     Message,
     Overflow,
@@ -206,6 +208,52 @@ def test_limits_and_bad_input(tmp_path: Path) -> None:
         SpoolOptions("")
     with pytest.raises(SpoolFailed, match="cannot be opened"):
         Spool(str(tmp_path / "missing" / "s.spool")).open()
+
+
+def test_a_key_that_cannot_be_kept_is_refused_and_holds_up_nobody(tmp_path: Path) -> None:
+    """An int as a key was written, could not be read again, and everything behind it waited for ever."""
+
+    async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
+        await producer.deliver(Message("orders", b"before"))
+        fake.lead(-1)
+        await producer.deliver(Message("orders", b"1"))
+        for key in (17, "\ud800"):
+            with pytest.raises(InvalidMessage, match="ordering_key"):
+                await producer.deliver(Message("orders", b"x"), key)  # type: ignore[arg-type]
+        flag: Any = True
+        assert isinstance(await producer.deliver(Message("orders", b"2", tags="", flag=flag)), Spooled)
+        fake.lead(0)
+        assert await producer.delivered(5)
+        assert sorted(fake.bodies("orders")) == [b"1", b"2", b"before"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_spool_that_cannot_be_opened_is_an_error_of_the_start_and_close_returns(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "missing" / "s.spool")
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+            with pytest.raises(SpoolFailed, match="cannot be opened"):
+                async with AsyncSpoolingProducer("p", fake.namesrv, spool=nowhere):
+                    pass
+            producer = AsyncSpoolingProducer("p", fake.namesrv, spool=nowhere)
+            with pytest.raises(SpoolFailed, match="cannot be opened"):
+                await producer.start()
+            await producer.close()
+            await producer.over()
+
+    asyncio.run(main())
+    with pytest.raises(SpoolFailed, match="cannot be opened"):
+        SpoolingProducer("p", "127.0.0.1:1", spool=nowhere).start()
+
+
+@pytest.mark.parametrize("face", [SpoolingProducer, AsyncSpoolingProducer])
+def test_a_spool_that_is_no_text_is_refused(face: Any, tmp_path: Path) -> None:
+    path: Any = tmp_path / "s.spool"
+    for spool in (path, SpoolOptions(path), None):
+        with pytest.raises(ClientError, match="give a path as text"):
+            face("p", "127.0.0.1:1", spool=spool)
 
 
 def test_a_disk_that_takes_nothing_is_said_to_the_caller(

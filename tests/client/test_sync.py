@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from dledger.client import (
+    AsyncProducer,
     ClientClosed,
     ClientError,
     ConsumerOptions,
@@ -121,6 +122,28 @@ def test_a_sync_producer_can_be_awaited_from_another_loop() -> None:
             results = await asyncio.gather(*(producer.asend(Message("orders", b"x")) for _ in range(3)))
             assert sorted(result.queue_offset for result in results) == [0, 1, 2]
 
+        asyncio.run(main())
+
+
+def test_a_call_that_is_awaited_hears_of_the_end_and_of_its_own_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncProducer, "send", never)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await producer.asend("orders", b"x")
+        sent = asyncio.ensure_future(producer.asend("orders", b"x"))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(producer.close)
+        with pytest.raises(ClientClosed, match="closed while this call waited"):
+            await sent
+
+    with Producer("producers", "127.0.0.1:1") as producer:
         asyncio.run(main())
 
 

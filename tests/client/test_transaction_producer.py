@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,12 +23,15 @@ from dledger.client import (
     ReceivedMessage,
     SendFailed,
     TransactionListener,
+    TransactionProducer,
 )
+from dledger.client.producer import COMPRESS_IN_WORKER_OVER
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.headers import EndTransactionHeader
 from dledger.remoting.server import Connection
 from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.test_sync import running
 
 State = LocalTransactionState
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
@@ -90,6 +96,51 @@ def test_a_block_sends_a_half_message_and_its_end() -> None:
         assert fake.stored("orders")[1].header.sysFlag == 0
 
     run(scenario)
+
+
+def test_a_call_that_is_cancelled_while_its_listener_works_leaves_the_end_to_the_check() -> None:
+    working, ended = threading.Event(), threading.Event()
+
+    class Listener(TransactionListener):
+        def execute_local_transaction(self, message: Message, arg: Any) -> State:
+            working.set()
+            ended.wait(20)
+            return State.COMMIT_MESSAGE
+
+        def check_local_transaction(self, message: ReceivedMessage) -> State:
+            return State.COMMIT_MESSAGE
+
+    async def scenario(fake: FakeCluster, producer: AsyncTransactionProducer) -> None:
+        call = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
+        await eventually(working.is_set)
+        assert (await asked(fake)).commitOrRollback == UNKNOWN, "its listener works"
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        ended.set()
+        assert (await asked(fake)).commitOrRollback == COMMIT
+
+    run(scenario, listener=Listener())
+
+
+def test_listeners_work_side_by_side_and_may_send_large_messages() -> None:
+    """Two at a time, and two that sent what is compressed by a worker waited for each other for ever."""
+    all_here = threading.Barrier(6)
+
+    class Listener(TransactionListener):
+        def execute_local_transaction(self, message: Message, arg: Any) -> State:
+            all_here.wait(9)
+            large = producer.send(Message("orders", random.Random(1).randbytes(COMPRESS_IN_WORKER_OVER + 1)))
+            return State.COMMIT_MESSAGE if large.message_id else State.UNKNOWN
+
+    options = ProducerOptions(listener_threads=6)
+    with (
+        running(FakeCluster(topics={"orders": 1})) as fake,
+        TransactionProducer("PG", fake.namesrv, Listener(), options=options) as producer,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        calls = [threads.submit(producer.send_in_transaction, Message("orders", b"x")) for _ in range(6)]
+        assert {call.result(20).state for call in calls} == {State.COMMIT_MESSAGE}
 
 
 def test_an_exception_rolls_back_and_goes_on() -> None:

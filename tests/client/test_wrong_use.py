@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import math
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from dledger.client import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
+    ClientClosed,
     ClientError,
     ClientOptions,
     ConsumerOptions,
@@ -22,6 +25,7 @@ from dledger.client import (
     Message,
     MessageModel,
     NoNameServer,
+    PopOptions,
     Producer,
     ProducerOptions,
     PullConsumer,
@@ -70,6 +74,93 @@ def test_a_message_that_is_changed_to_wrong_parts_is_refused_when_it_is_sent(fie
         pytest.raises(InvalidMessage),
     ):
         producer.send(message)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first sends", "topic known"])
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({"flag": "1"}, {}),
+        ({"flag": None}, {}),
+        ({"properties": [("a", "b")]}, {}),
+        ({"keys": "\ud800"}, {}),
+        ({"delay": timedelta.max}, {}),
+        ({}, {"ordering_key": 17}),
+        ({}, {"ordering_key": "\ud800"}),
+        ({}, {"queue": 3}),
+    ],
+)
+def test_a_wrong_argument_is_told_and_holds_up_nothing_behind_it(
+    known: bool, fields: dict[str, Any], how: dict[str, Any]
+) -> None:
+    """What was no ClientError got lost, with the messages behind it or with the whole producer."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(10),
+            FakeCluster(topics={"orders": 2}) as fake,
+            AsyncProducer("producers", fake.namesrv, ProducerOptions(close_timeout_s=1.0)) as producer,
+        ):
+            if known:
+                await producer.prepare("orders")
+            told: list[SendResult | ClientError] = []
+            producer.send_soon(Message("orders", b"x", **fields), told.append, **how)
+            producer.send_soon(Message("orders", b"behind"), told.append)
+            await producer.flush()
+            assert sorted(type(outcome).__name__ for outcome in told) == ["InvalidMessage", "SendResult"]
+            assert fake.bodies("orders") == [b"behind"] and producer.pending == 0
+            with pytest.raises(InvalidMessage):
+                await producer.send(Message("orders", b"x", **fields), **how)
+
+    asyncio.run(main())
+
+
+def test_whatever_fails_a_message_is_told_its_callback() -> None:
+    class Odd(dict[str, str]):
+        def items(self) -> Any:
+            raise RuntimeError("odd")
+
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("producers", fake.namesrv) as producer,
+        ):
+            told: list[Any] = []
+            producer.send_soon(Message("orders", b"x", properties=Odd(a="b")), told.append)
+            producer.send_soon(Message("orders", b"behind"), told.append)
+            await producer.flush()
+            assert [type(outcome) for outcome in told] == [ClientError, SendResult]
+            assert isinstance(told[0].__cause__, RuntimeError)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("topic", [None, b"orders", 3])
+def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
+    with (
+        running(FakeCluster(topics={"orders": 1})) as fake,
+        Producer("producers", fake.namesrv) as producer,
+    ):
+        with pytest.raises(InvalidMessage, match="the topic name"):
+            producer.send(Message(topic, b"x"))
+        with pytest.raises(InvalidMessage, match="the topic name"):
+            producer.send_async(Message(topic, b"x"), print)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda producer: producer.send_nowait(Message("orders", b"x"), print),
+        lambda producer: producer.send_soon(Message("orders", b"x"), print),
+        lambda producer: producer.send_batch_nowait([Message("orders", b"x")], print),
+        lambda producer: producer.pending,
+        lambda producer: producer.resent,
+        lambda producer: asyncio.run(producer.room()),
+    ],
+)
+def test_a_producer_that_was_not_started_says_so(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ClientClosed, match="not started"):
+        call(AsyncProducer("producers", NOWHERE))
 
 
 @pytest.mark.parametrize(
@@ -232,6 +323,8 @@ def test_ordinary_words_are_tags(expression: str) -> None:
         (lambda: PullOptions(flow=PullOptions()), "flow= is PullOptions"),  # type: ignore[arg-type]
         (lambda: PullOptions(flow=FlowLimits(max_messages=0)), "FlowLimits: max_messages=0"),
         (lambda: PullOptions(suspend_s=40), "not longer than suspend_s"),
+        (lambda: PullOptions(suspend_s=1e300, timeout_s=math.inf), "suspend_s=1e"),
+        (lambda: PopOptions(invisible_s=math.inf), r"invisible_s=inf: give 1e\+09 at most"),
         (lambda: ClientOptions(heartbeat_s=0), "heartbeat_s=0"),
     ],
 )
