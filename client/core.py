@@ -397,7 +397,7 @@ class ClientCore:
         loop = asyncio.get_running_loop()
         for waiting, (polled, address, grace_s) in self._polls.items():
             if polled is group and address != group.leader:
-                loop.call_later(grace_s, _end, waiting, None)
+                loop.call_later(grace_s, _give_up, waiting, group, address)
 
     def _ids_changed(self, address: str, request: Request) -> None:
         """A broker says that a consumer came or went, or that it leads now (40)."""
@@ -459,17 +459,22 @@ class ClientCore:
             candidates = group.candidates()
             address = candidates[turn % len(candidates)] if candidates else None
             if address is not None:
+                began = self.now()
                 try:
                     answer = await self._ask(group, address, code, header, body, timeout_s, poll_s)
                 except RemotingError as error:
                     self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
+                    if poll_s:
+                        deadline += self.now() - began  # that it waited there was no search
                     if not isinstance(error, Overloaded):  # that says nothing of the broker
                         self.leader_failed(group, address, topic)
                 else:
                     if answer.code != ResponseCode.SERVICE_NOT_AVAILABLE:
                         return answer
                     last = f"14 {answer.remark or ''} from {address}"
+                    if poll_s:
+                        deadline += self.now() - began
                     hint = answer.ext.get(LEADER_HINT)
                     if hint and hint != address and turn == 0:
                         self.leader_is(group, hint)
@@ -563,6 +568,11 @@ class ClientCore:
                 pass
             self._beat.clear()
             await self.beat()
+
+
+def _give_up(waiting: _Waiting, group: BrokerGroup, address: str) -> None:
+    if group.leader != address:  # still
+        _end(waiting, None)
 
 
 def _end(waiting: _Waiting, outcome: Response | RemotingError | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
+from dledger.runtime.forks import FORKS
 from dledger.runtime.loops import (
     Cancelled,
     LoopClosed,
@@ -41,6 +42,7 @@ class Hosted(Generic[C]):
         self._ended = Waiter()
         self._closing = False
         self._starting = one_at_a_time()
+        self._forks = FORKS.count
         self._failure: BaseException | None = None
         """What ended it, when `close` did not."""
 
@@ -49,16 +51,25 @@ class Hosted(Generic[C]):
 
     def start(self) -> Self:
         """Start; `with` does it too. What was closed may be started again. ClientError when it cannot."""
+        if self._forks != FORKS.count:  # who started it in the parent goes on there
+            self._forks, self._starting = FORKS.count, one_at_a_time()
+        self._stopped()
         with self._starting:
             return self._start()
 
-    def _start(self) -> Self:
+    def _stopped(self) -> LoopThread | None:
+        """The thread of the life before, where it is to be closed. ClientError unless it may be started."""
         thread = self._thread
-        if thread is not None and not thread.forked:
-            if not self._closing and not thread.closed:
-                raise ClientError("already started")
-            if thread.inside or (self._inner is not None and self._called_by(self._inner)):
-                raise ClientError("it is about to end, and waits for this call: start it again elsewhere")
+        if thread is None or thread.forked:
+            return None
+        if not self._closing and not thread.closed:
+            raise ClientError("already started")
+        if thread.inside or (self._inner is not None and self._called_by(self._inner)):
+            raise ClientError("it is about to end, and waits for this call: start it again elsewhere")
+        return thread
+
+    def _start(self) -> Self:
+        if self._stopped() is not None:
             self.close()
         self._ended = ended = Waiter()
         self._failure = None
@@ -101,7 +112,8 @@ class Hosted(Generic[C]):
         if not inside:
             self._ended.wait()
             thread.close()
-            self._thread = self._inner = None
+            if self._thread is thread:  # else somebody else who waited has started it again
+                self._thread = self._inner = None
 
     def _called_by(self, inner: C) -> bool:
         """Whether the caller is a listener in one of the client's own threads."""

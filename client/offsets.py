@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os.path
 from collections.abc import Mapping
 from enum import Enum
@@ -118,7 +119,11 @@ def _offset_of(answer: Response, what: str) -> int:
 
 def check_offset(offset: int) -> None:
     """ClientError for what is no queue offset: None, as of a queue without a committed one, or below 0."""
-    if not isinstance(offset, int) or offset < 0:
+    try:
+        found = operator.index(offset)
+    except TypeError:
+        found = -1
+    if found < 0:
         raise ClientError(f"offset {offset!r}: give a queue offset, 0 or more")
 
 

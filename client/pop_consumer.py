@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -145,14 +146,15 @@ class AsyncPopConsumer(AsyncClient):
         return []
 
     def _forget_old(self) -> None:
-        """Answers that nobody waited for, and that say nothing any more: errors of an outage that may be
-        over, messages whose time is: they come again."""
+        """Answers that nobody waited for, and that say nothing any more: that nothing came, errors of an
+        outage that may be over, messages whose time is: they come again."""
         for name, one in list(self._asked.items()):
             if one.answer.done() and not one.answer.cancelled():
                 error = one.answer.exception()
                 if error is not None:
                     self._core.log.info("no pop meanwhile", topic=self.topic, error=error)
-                if error is not None or self._core.now() - one.ended_s >= self.options.invisible_s:
+                old = self._core.now() - one.ended_s >= self.options.invisible_s
+                if error is not None or old or not one.answer.result():
                     del self._asked[name]
 
     async def ack(self, message: ReceivedMessage) -> None:
@@ -216,10 +218,7 @@ class AsyncPopConsumer(AsyncClient):
             self._core, self.group, self.options.hooks, self.options.invisible_s, self._tracing
         )
         self._calls = calls = ListenerCalls(self._core, listener, None, hooks=hooks)
-        self._listen_no_more.clear()
         self._listened.clear()
-        if self._stop.is_set():
-            self._listen_no_more.set()
         free = asyncio.Semaphore(self.options.concurrency)
         waiting: deque[ReceivedMessage] = deque()
         try:
@@ -233,6 +232,8 @@ class AsyncPopConsumer(AsyncClient):
         finally:
             self._calls = None
             self._listened.set()
+            if not self._stop.is_set():
+                self._listen_no_more.clear()
 
     def listen_no_more(self) -> None:
         """`listen` ends, between two messages. On the loop."""
@@ -382,9 +383,15 @@ class AsyncPopConsumer(AsyncClient):
                     await self._listened.wait()
             except TimeoutError:
                 self._core.log.warning("a listener has not ended: its message comes again", topic=self.topic)
+        self._forget_old()
+        popped = [one.answer.result() for one in self._asked.values() if one.answer.done()]
         for asked in self._asked.values():
             asked.answer.cancel()
         self._asked.clear()
+        if drain and popped:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.options.timeout_s):
+                    await asyncio.gather(*(self._give_back(one) for found in popped for one in found))
         if self._tracing is not None:
             await self._tracing.close(drain)
         await self._core.unregister(None, self.group)

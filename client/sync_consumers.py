@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed
@@ -30,6 +31,7 @@ from dledger.client.pull_consumer import AsyncPullConsumer
 from dledger.client.push_consumer import AsyncPushConsumer, check_consumer, ended_by
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.subscription import ALL, subscribe
+from dledger.runtime.loops import LoopClosed
 from dledger.runtime.signals import terminated_by_exception
 
 
@@ -429,7 +431,8 @@ class PopConsumer(Hosted[AsyncPopConsumer]):
             try:
                 ended()
             except (KeyboardInterrupt, SystemExit):
-                thread.call_soon(inner.listen_no_more)
+                with suppress(LoopClosed):  # it is closed meanwhile
+                    thread.call_soon(inner.listen_no_more)
                 ended()
                 raise
 

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -127,7 +128,20 @@ class _LaneThreads:
 
 async def close_meanwhile(workers: Workers) -> None:
     """`close` them while the running loop goes on."""
-    await asyncio.get_running_loop().run_in_executor(None, workers.close)
+    loop = asyncio.get_running_loop()
+    closed: asyncio.Future[None] = loop.create_future()
+
+    def close() -> None:
+        workers.close()
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_complete, closed, None, None)
+
+    try:
+        threading.Thread(target=close, name="close", daemon=True).start()
+    except RuntimeError:  # the interpreter is about to end: no further threads
+        workers.close()
+        return
+    await closed
 
 
 def _report(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: BaseException | None) -> None:

@@ -327,6 +327,27 @@ def test_a_new_leader_s_notice_ends_a_pull_that_waits_at_the_old_one() -> None:
     asyncio.run(main())
 
 
+def test_what_waited_long_at_the_old_leader_has_all_the_time_to_find_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dledger.client.core.POLL_GRACE_S", 0.01)
+
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"x"))
+        fake.script = lambda broker, connection, request: broker.number == 0  # takes all, answers nothing
+        group = producer._core.group(GROUP)
+        header = QueueHeader("orders", 0)
+        asked = asyncio.ensure_future(
+            producer._core.invoke_leader(group, "orders", RequestCode.GET_MAX_OFFSET, header, poll_s=20.0)
+        )
+        await asyncio.sleep(0.5)
+        fake.lead(1, registered=False)
+        producer._core.leader_is(group, fake.brokers[1].address)
+        assert (await asked).code == 0
+
+    run(scenario, client=ClientOptions(failover_timeout_s=0.3))
+
+
 def test_errors_of_the_client_name_what_happened_last() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         await producer.send(Message("orders", b"first"))

@@ -228,6 +228,40 @@ def test_several_threads_that_start_it_at_once_start_one() -> None:
         until(lambda: threading.active_count() <= before)
 
 
+def test_a_start_from_inside_is_refused_also_while_another_one_waits() -> None:
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        fill(fake, 1)
+        told: list[str] = []
+        begun, may_end = threading.Event(), threading.Event()
+
+        def listen(message: ReceivedMessage) -> None:
+            begun.set()
+            may_end.wait(20)
+            try:
+                consumer.start()
+            except ClientError as error:
+                told.append(str(error))
+
+        consumer = PushConsumer(
+            "group", fake.namesrv, listen, topic="orders", from_where=FIRST, options=QUICK
+        )
+        consumer.start()
+        assert begun.wait(20)
+        inner = consumer._inner
+        closing = Thread(target=consumer.close)
+        closing.start()
+        until(lambda: consumer._closing)
+        again = Thread(target=consumer.start)
+        again.start()
+        time.sleep(0.05)  # it waits, too
+        may_end.set()
+        closing.join(20)
+        again.join(20)
+        assert told and "about to end" in told[0]
+        assert consumer._inner is not None and consumer._inner is not inner
+        consumer.close()
+
+
 def test_the_application_s_loop_goes_on_while_a_client_closes() -> None:
     """Also where a listener still runs, in a thread, after all patience."""
     may_end = threading.Event()

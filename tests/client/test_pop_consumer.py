@@ -170,6 +170,32 @@ def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_pa
     run(test)
 
 
+def test_what_is_popped_while_it_closes_is_given_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def listen(message: ReceivedMessage) -> None:
+            begun.set()
+            await may_end.wait()
+
+        async with serving(tmp_path) as (world, namesrv):
+            await world.send("T", b"first")
+            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=10.0)) as one:
+                listening = asyncio.ensure_future(one.listen(listen))
+                await begun.wait()
+                await asyncio.sleep(0.05)  # the next pop waits at the broker
+                one.stop_soon()
+                await world.send("T", b"second")
+                asyncio.get_running_loop().call_later(0.1, may_end.set)
+            await listening
+            async with consumer(namesrv) as other, asyncio.timeout(20):
+                while not (found := await other.pop()):
+                    pass
+                assert [message.body for message in found] == [b"second"]
+
+    run(test)
+
+
 def test_a_listener_may_close_its_consumer(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as (world, namesrv):
@@ -238,6 +264,14 @@ def test_what_nobody_waited_for_is_told_no_more_when_its_time_is_over(tmp_path: 
                 await asyncio.sleep(0.5)  # it was given to us, and is not ours any more
                 (message,) = await one.pop(5.0)
                 assert message.body == b"held" and message.reconsume_times == 1
+                await one.ack(message)
+                assert await one.pop(0.01) == []
+                asked = one._asked["broker-a"]
+                asked.answer.set_result([])  # nothing came, and nobody waited: the next one asks again
+                waiting = asyncio.ensure_future(one.pop(5.0))
+                await asyncio.sleep(0.05)
+                await world.send("T", b"asked again")
+                (message,) = await waiting
                 await one.ack(message)
                 asked = one._ask_for_messages("none of this name")
                 one._asked["none of this name"] = asked
