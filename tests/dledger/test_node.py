@@ -95,7 +95,7 @@ class Group:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 for task in self.tasks.values():
