@@ -38,7 +38,7 @@ QUICK = ConsumerOptions(
     commit_s=0.02,
     close_timeout_s=2.0,
     lock_renew_s=0.05,
-    lock_valid_s=0.5,
+    lock_valid_s=30,
 )
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -61,7 +61,7 @@ def play(test: Callable[[FakeCluster], Any], queues: int = 2) -> None:
     """Against a cluster with this many queues."""
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(60):
             await test(fake)
 
     asyncio.run(main())
