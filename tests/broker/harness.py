@@ -269,9 +269,11 @@ def pull_header(topic: str, queue: int, offset: int, **more: Any) -> PullMessage
     return PullMessageHeader(**(values | more))
 
 
-def skip_s(seconds: float) -> None:
+async def skip_s(seconds: float) -> None:
     """The loop's clock goes so far ahead: what is due until then is due now. So a test gives what must not
     be over yet a time that no pause of the machine uses up, and ends it when it wants."""
+    for _ in range(20):  # who is about to wait begins to
+        await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
     ahead = loop.time() + seconds - time.monotonic()
     loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]

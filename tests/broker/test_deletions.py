@@ -71,9 +71,11 @@ async def bodies(world: World, topic: str = "T", queue: int = 0) -> list[bytes]:
 
 
 async def come(world: World, topic: str, count: int) -> list[Record]:
+    found: list[Record] = []
     async with asyncio.timeout(20):
-        while len(found := (await world.pull(topic)).records) < count:
+        while len(found) < count:
             await asyncio.sleep(0.002)
+            found = (await world.pull(topic)).records
     return found
 
 
@@ -246,7 +248,7 @@ def test_what_waits_for_its_time_does_not_come(tmp_path: Path, again: bool) -> N
             if again:
                 await create(world)
                 await world.send(body=b"new", properties="DELAY\x0118\x02")
-            skip_s(60)
+            await skip_s(60)
             if again:
                 assert [one.body for one in await come(world, "T", 1)] == [b"new"]
             await eventually(lambda: world.broker.delays.dropped == 1)
@@ -356,7 +358,7 @@ def test_what_was_popped_is_not_copied_and_who_waits_hears(tmp_path: Path) -> No
             assert (await waiting).code == GONE
             assert world.broker.pop_ledger.messages == 0
             await create(world)
-            skip_s(11)
+            await skip_s(11)
             await asyncio.sleep(0.05)
             assert world.broker.revives.revived == 0
             assert await bodies(world) == []

@@ -66,10 +66,10 @@ def test_what_is_acknowledged_does_not_come_again_and_the_rest_does(tmp_path: Pa
             some = await take(world)
             assert (await ack(world, some[1])).code == 0
             assert (await ack(world, some[1])).code == 0  # again: nothing changes
-            skip_s(30)
+            await skip_s(30)
             await asyncio.sleep(SOON / 1000)
             assert not await take(world), "half of its time is over"
-            skip_s(30)
+            await skip_s(30)
             for body in (b"0", b"2"):
                 (one,) = popped(await pop(world, maxMsgNums=1, pollTime=20_000))
                 assert one.body == body and one.record.topic == "T" and one.topic == RETRY
@@ -158,7 +158,7 @@ def test_invisible_time_is_changed_under_a_new_handle(tmp_path: Path) -> None:
             some[0].handle = new
             reply = await change(world, some[0], 10_000)
             assert reply.code == 0 and len(world.broker.store.state[POPS].rows) == 2
-            skip_s(10)
+            await skip_s(10)
             (one,) = popped(await pop(world, pollTime=20_000))
             assert one.body == b"0" and one.record.reconsume_times == 1
             assert (await ack(world, some[1])).code == 0
@@ -265,7 +265,7 @@ def test_the_next_leader_revives_in_time_and_nothing_is_lost(tmp_path: Path) -> 
             assert (await ack(world, some[3])).code == 0
             await asyncio.sleep(SOON / 1000)
             assert not held.done
-            skip_s(10)
+            await skip_s(10)
             come = [one.body for one in popped(await held)]  # it went on waiting at the next leader
             while len(come) < 2:
                 come += [one.body for one in popped(await pop(world, pollTime=20_000))]
@@ -288,7 +288,7 @@ def test_a_clock_that_was_ahead_delays_by_the_invisible_time_at_most(tmp_path: P
             world.broker.store.state[POPS].rows[ahead.key] = ahead
             world.node.lead()
             await eventually(lambda: world.broker.pop_ledger.ready)
-            skip_s(60)
+            await skip_s(60)
             (one,) = popped(await pop(world, pollTime=20_000))
             assert one.record.reconsume_times == 1
 
@@ -417,7 +417,7 @@ def test_queues_in_order_are_bounded_and_forgotten_when_their_time_is_over(
             assert len(await take(world, order=True, maxMsgNums=2)) == 2
             assert not await take(world, order=True)  # one more queue of a group is too many
             assert world.broker.pop_ledger.messages == 2
-            skip_s(60)
+            await skip_s(60)
             reply = await pop(world, order=True, pollTime=20_000, maxMsgNums=1)
             assert reply.code == 0  # a queue was forgotten, so that there is room
             assert len(world.broker.store.state[POP_ORDERS].rows) <= 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -104,10 +103,10 @@ def test_an_owner_that_is_not_heard_of_loses_its_queues(tmp_path: Path, quick: d
             rows = world.broker.store.state[LOCKS].rows
             for _ in range(4):
                 assert await lock(world, "c1", Q0) == [Q0]
-                skip_s(20)
+                await skip_s(20)
             await eventually(lambda: ("CG", *Q1) not in rows)
             assert await lock(world, "c2", Q0, Q1) == [Q1], "one was heard of all the time, one was not"
-            skip_s(60)
+            await skip_s(60)
             await eventually(lambda: not rows)
             assert locks_of(world).count == 0 and locks_of(world).expired == 3
 
@@ -126,14 +125,14 @@ def test_the_next_leader_knows_the_owners_and_gives_each_the_whole_time(
         async with leading(tmp_path, **quick) as world:
             await world.send()
             assert await lock(world, "c1", Q0) == [Q0]
-            skip_s(45)
+            await skip_s(45)
             world.node.follow("n1")
             world.clock.value += 3_600_000  # clocks say nothing
-            skip_s(30)
+            await skip_s(30)
             world.node.lead()
             assert await lock(world, "c2", Q0) == [], "75 s after the owner was heard of"
             assert await lock(world, "c1", Q0) == [Q0]
-            skip_s(60)
+            await skip_s(60)
             assert await lock(world, "c2", Q0) == [Q0]
 
     run(test)

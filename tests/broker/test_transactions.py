@@ -266,7 +266,7 @@ def test_a_message_says_itself_when_its_producer_may_be_asked(tmp_path: Path) ->
             sent = await half(world, properties=HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
             await asyncio.sleep(0.1)
             assert producer.notices == []
-            skip_s(60)
+            await skip_s(60)
             await until(lambda: producer.notices)
             late = await end(world, sent)
             assert late.code == ResponseCode.ILLEGAL_OPERATION

@@ -253,7 +253,7 @@ class SlowReader:
 def test_a_real_kernel_takes_little_ahead_of_a_narrow_link() -> None:
     reader = SlowReader(2.5e6)
     sent: list[int] = []
-    """Bytes that were taken when each heartbeat was handed over: it waits for no more than what is taken then."""
+    """Bytes that were taken when each heartbeat was handed over."""
 
     async def scenario(port: int) -> None:
         loop = asyncio.get_running_loop()

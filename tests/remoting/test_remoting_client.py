@@ -199,7 +199,9 @@ def test_a_late_answer_is_dropped() -> None:
     async def main() -> None:
         waiting: list[tuple[Connection, Request]] = []
         async with pair({LATER: lambda c, r: waiting.append((c, r)), ECHO: echo}) as p:
+            assert (await p.client.invoke(p.address, ECHO)).code == 0  # it is connected
             await failure(p.client.invoke(p.address, LATER, timeout_s=0.02))
+            await until(lambda: bool(waiting))
             connection, request = waiting[0]
             connection.respond(request, 0)
             assert (await p.client.invoke(p.address, ECHO)).code == 0
