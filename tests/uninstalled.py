@@ -24,12 +24,12 @@ _RUN_MODULE = "import runpy; runpy.run_module({module!r}, run_name='__main__', a
 
 
 def run_without(packages: Sequence[str], program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -c program arguments` in the root of the repository; after a minute it is an error.
+    """`python -c program arguments` in the root of the repository; after five minutes it is an error.
 
     `packages`: names of top-level modules. Processes that this one starts find them.
     """
     command = [sys.executable, "-c", _HIDE.format(packages=sorted(packages)) + program, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 def run_module_without(

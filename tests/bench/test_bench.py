@@ -28,7 +28,7 @@ def run(
     load: Load, mode: str, fake_topics: dict[str, int] | None = None
 ) -> tuple[dict[str, object], FakeCluster]:
     async def body() -> tuple[dict[str, object], FakeCluster]:
-        async with FakeCluster(topics=fake_topics) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics=fake_topics) as fake, asyncio.timeout(60):
             filled = Load(**{**{name: getattr(load, name) for name in Load.__dataclass_fields__},
                              "namesrv": fake.namesrv})  # fmt: skip
             seen: list[Tally] = []
@@ -75,7 +75,7 @@ def test_consume_reads_everything_in_order() -> None:
 
 def test_errors_are_counted_and_named() -> None:
     async def body() -> dict[str, object]:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             left = [3]
 
             def refuse(broker: FakeBroker, connection: Connection, request: Request) -> bool:

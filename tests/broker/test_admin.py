@@ -25,6 +25,7 @@ from dledger.remoting.headers import (
 )
 from dledger.remoting.registration import decode_registration
 from tests.broker.harness import World, run
+from tests.client.fake_cluster import eventually
 
 
 def create(world: World, topic: str = "T", queues: int = 4, perm: int = 6, **more: Any) -> Any:
@@ -238,13 +239,14 @@ async def registered_world(root: Path, *addrs: str) -> tuple[World, Servers, Any
 def test_roles_and_topics_are_told_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         world, servers, task = await registered_world(tmp_path, "a:1", "b:1")
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(servers.told) == 2)
         world.node.lead()
-        await asyncio.sleep(0.03)
+        await eventually(lambda: len(servers.told) == 4)
         created = create(world)
         assert (await created).code == 0
+        await eventually(lambda: len(servers.told) == 6)
         world.node.follow("n1")
-        await asyncio.sleep(0.03)
+        await eventually(lambda: len(servers.told) == 8)
         for addr in ("a:1", "b:1"):
             told = [(header, content) for at, _, header, content in servers.told if at == addr]
             assert [header.brokerId for header, _ in told] == [1, 0, 0, 1]
@@ -266,10 +268,11 @@ def test_a_lagging_name_server_delays_nobody(tmp_path: Path) -> None:
         world, servers, task = await registered_world(tmp_path, "down:1", "slow:1", "ok:1")
         servers.down.append("down:1")
         servers.slow.append("slow:1")
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(servers.told) == 1)
         world.node.lead()
-        await asyncio.sleep(0.03)
+        await eventually(lambda: len(servers.told) == 2)
         assert [header.brokerId for addr, _, header, _ in servers.told] == [1, 0]
+        await eventually(lambda: world.broker.registrar.registered["ok:1"])
         assert world.broker.registrar.registered == {"down:1": False, "slow:1": False, "ok:1": True}
         assert (await create(world)).code == 0  # after a second, not ten
         task.cancel()
@@ -283,7 +286,8 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
         servers.down.append("down:1")
         servers.refusing.append("refuses:1")
         world.node.lead()
-        await asyncio.sleep(0.03)
+        failures = world.broker.registrar.failures
+        await eventually(lambda: len(failures) == 2 and world.broker.registrar.registered["ok:1"])
         body = http.health(world.broker)
         assert body["namesrv"] == {"down:1": False, "ok:1": True, "refuses:1": False}
         assert body["namesrv_failures"] == {"down:1": "refused", "refuses:1": "an older term"}
@@ -301,8 +305,7 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
         servers.down.clear()
         servers.refusing.clear()
         world.broker.registrar.changed()
-        await asyncio.sleep(0.03)
-        assert http.health(world.broker)["namesrv_failures"] == {}
+        await eventually(lambda: http.health(world.broker)["namesrv_failures"] == {})
         assert 'dledger_namesrv_registered{namesrv="down:1"} 1.0' in metrics(world)
         task.cancel()
 

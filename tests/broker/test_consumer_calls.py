@@ -33,7 +33,6 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is at one follower, the tool at the leader. What it answers is the answer, a refusal as well."""
-    monkeypatch.setattr("dledger.broker.client.consumer_calls.CALL_TIMEOUT_S", 0.1)
     asked: list[Request] = []
     answers: dict[int, Response | None] = {
         RequestCode.GET_CONSUMER_RUNNING_INFO: Response(0, body=b'{"jstack":"x"}'),
@@ -66,7 +65,9 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
             nobody = await ask(code, RunningInfoHeader("CG", "d@1"))
             assert nobody.remark == "The Consumer <CG> <d@1> not online"
             answers[code] = None
-            late = await ask(code, RunningInfoHeader("CG", "c@1"))
+            with monkeypatch.context() as patched:
+                patched.setattr("dledger.broker.client.consumer_calls.CALL_TIMEOUT_S", 0.1)
+                late = await ask(code, RunningInfoHeader("CG", "c@1"))
             assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
             header = send_header("T", 0, "")

@@ -26,10 +26,11 @@ from dledger.remoting.headers import (
     ViewMessageHeader,
 )
 from tests.broker.fake_node import FakeLog
-from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run
+from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run, skip_s
 from tests.broker.pop_calls import pop
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
+from tests.client.fake_cluster import eventually
 
 GONE = ResponseCode.TOPIC_NOT_EXIST
 
@@ -71,12 +72,12 @@ async def bodies(world: World, topic: str = "T", queue: int = 0) -> list[bytes]:
 
 
 async def come(world: World, topic: str, count: int) -> list[Record]:
-    for _ in range(500):
-        found = (await world.pull(topic)).records
-        if len(found) >= count:
-            return found
-        await asyncio.sleep(0.002)
-    raise AssertionError(f"{topic} has {len(found)} of {count}")
+    found: list[Record] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            await asyncio.sleep(0.002)
+            found = (await world.pull(topic)).records
+    return found
 
 
 def test_a_topic_made_again_begins_at_0_with_nothing_of_the_one_before(tmp_path: Path) -> None:
@@ -241,19 +242,17 @@ def test_what_was_reported_and_is_not_in_the_log_goes_with_it(tmp_path: Path) ->
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_what_waits_for_its_time_does_not_come(tmp_path: Path, again: bool) -> None:
     async def test() -> None:
-        async with leading(tmp_path) as world:
+        async with leading(tmp_path, delay_levels=[60_000] * 18) as world:
             await create(world)
             await world.send(body=b"old", properties="DELAY\x0118\x02")
             await delete(world)
             if again:
                 await create(world)
                 await world.send(body=b"new", properties="DELAY\x0118\x02")
+            await skip_s(60)
+            if again:
                 assert [one.body for one in await come(world, "T", 1)] == [b"new"]
-            for _ in range(500):
-                if world.broker.delays.dropped:
-                    break
-                await asyncio.sleep(0.002)
-            assert world.broker.delays.dropped == 1
+            await eventually(lambda: world.broker.delays.dropped == 1)
             if again:
                 assert await bodies(world) == [b"new"]
 
@@ -379,15 +378,15 @@ def test_what_was_popped_is_not_copied_and_who_waits_hears(tmp_path: Path) -> No
     async def test() -> None:
         async with leading(tmp_path) as world:
             await world.send(body=b"old")
-            assert len((await pop(world, invisibleTime=200)).records) == 1
+            assert len((await pop(world, invisibleTime=10_000)).records) == 1
             waiting = pop(world, pollTime=20_000)
-            await asyncio.sleep(0.02)
             assert world.broker.pop_ledger.messages == 1 and not waiting.done
             await delete(world)
             assert (await waiting).code == GONE
             assert world.broker.pop_ledger.messages == 0
             await create(world)
-            await asyncio.sleep(0.3)
+            await skip_s(11)
+            await asyncio.sleep(0.05)
             assert world.broker.revives.revived == 0
             assert await bodies(world) == []
             topics = world.broker.store.state.topics
@@ -429,11 +428,7 @@ def test_half_messages_of_a_deleted_topic_end_as_nothing(tmp_path: Path) -> None
             assert half.code == 0 and len(world.broker.store.state[TRANSACTIONS].rows) == 1
             await delete(world)
             await create(world)
-            for _ in range(1000):
-                if not world.broker.store.state[TRANSACTIONS].rows:
-                    break
-                await asyncio.sleep(0.002)
-            assert not world.broker.store.state[TRANSACTIONS].rows
+            await eventually(lambda: not world.broker.store.state[TRANSACTIONS].rows)
             assert world.broker.transactions.lost == 1
             assert await bodies(world) == []
 

@@ -21,6 +21,7 @@ from dledger.runtime.live_settings import SettingsSource
 from tests.broker.harness import Reply, World, run
 from tests.broker.test_admin import Servers
 from tests.broker.test_app import bodies, free_ports, leader_of, running, send
+from tests.client.fake_cluster import eventually
 
 FILE = "# mine\nmaxMessageSize = 1000\n\n! the log\nfileReservedTime=48\n"
 
@@ -219,21 +220,21 @@ def test_name_servers_come_and_go(tmp_path: Path) -> None:
         await world.open()
         registering = asyncio.ensure_future(registrar.keep_informed())
         changing = asyncio.ensure_future(world.broker.settings_requests.run())
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(servers.told) == 1)
         created = world.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", "TBW102", 4, 4, 6)
         )  # waits until both know it, or for a second
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(servers.told) == 2)
         servers.told.clear()
         servers.down.clear()
         assert (await update(world, "namesrvAddr=c:1; a:1")).code == 0
         assert (await created).code == 0
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(servers.told) == 2 and registrar.registered.get("c:1"))
         assert sorted((addr, int(code)) for addr, code, _, _ in servers.told) == [("b:1", 104), ("c:1", 103)]
         assert registrar.registered == {"a:1": True, "c:1": True} and registrar.failures == {}
         assert path.read_text() == "namesrvAddr=c:1;a:1\n"
         assert (await update(world, "namesrvAddr=")).code == 0
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(servers.told) == 4)
         assert registrar.registered == {} and [code for _, code, _, _ in servers.told[2:]] == [104, 104]
         bad = await update(world, "namesrvAddr=a:1;nowhere")
         assert bad.code == 1 and "namesrvAddr: " in (bad.remark or "")

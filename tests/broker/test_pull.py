@@ -21,6 +21,7 @@ from dledger.remoting.headers import (
 )
 from tests.broker.harness import FakeConnection, Reply, World, run
 from tests.broker.test_clients import heartbeat
+from tests.client.fake_cluster import eventually
 
 HOLD = PULL_SUBSCRIPTION | PULL_SUSPEND
 
@@ -231,7 +232,7 @@ def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
         began = loop.time()
         reply = await world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=50)
         assert reply.code == ResponseCode.PULL_NOT_FOUND
-        assert 0.05 <= loop.time() - began < 1.0
+        assert loop.time() - began >= 0.05
 
     run(test)
 
@@ -245,8 +246,7 @@ def test_held_pulls_have_a_limit_and_vanish_with_their_connection(tmp_path: Path
         more = await world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000)
         assert more.code == ResponseCode.PULL_NOT_FOUND
         gone.closed = True
-        await asyncio.sleep(0.25)
-        assert world.broker.pulls.held.count == 0
+        await eventually(lambda: world.broker.pulls.held.count == 0)
 
     run(test)
 

@@ -9,11 +9,12 @@ import pytest
 
 from dledger.broker.client import takeover_notices
 from dledger.remoting.codes import LanguageCode, RequestCode
-from tests.broker.harness import FakeConnection, World, run
+from tests.broker.harness import FakeConnection, World, run, skip_s
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
+from tests.client.fake_cluster import eventually
 
-WAIT_S = 0.05
+WAIT_S = 30
 
 
 async def beat(world: World, connection: FakeConnection, *clients: str, **how: LanguageCode) -> None:
@@ -48,10 +49,12 @@ def test_who_was_not_heard_since_is_told_once(tmp_path: Path, monkeypatch: pytes
             world.node.lead()
             await beat(world, knowing, "c")
             world.broker.clients.connection_closed(gone)  # type: ignore[arg-type]
-            await asyncio.sleep(3 * WAIT_S)
+            await skip_s(WAIT_S)
+            await eventually(lambda: any("leaderAddr" in fields for _, fields in waiting.notices))
             assert said(world, waiting) in (["CG_a"], ["CG_b"]), "once a connection"
             assert said(world, knowing) == said(world, other) == said(world, gone) == []
-            await asyncio.sleep(2 * WAIT_S)
+            await skip_s(WAIT_S)
+            await asyncio.sleep(0.05)
             assert said(world, waiting) == []
 
     run(test)
@@ -67,7 +70,8 @@ def test_who_leads_no_more_says_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             await beat(world, waiting, "a")
             world.node.lead()
             world.node.follow("n1")
-            await asyncio.sleep(3 * WAIT_S)
+            await skip_s(WAIT_S)
+            await asyncio.sleep(0.05)
             assert said(world, waiting) == []
 
     run(test)

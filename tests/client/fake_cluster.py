@@ -7,9 +7,10 @@ tells the NameServer unless asked not to), `kill(n)` closes its port and its con
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 
+from dledger.client import AsyncProducer
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
 from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties
 from dledger.formats.record import encode_record
@@ -368,6 +369,8 @@ class FakeCluster:
         """The leader as the NameServer knows it."""
         self.brokers = [FakeBroker(self, number) for number in range(nodes)]
         self.queues: dict[tuple[str, int], list[Stored]] = {}
+        self.places: dict[tuple[str, str], dict[str, str]] = {}
+        """Topic and unique id -> what was answered when the message was stored."""
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -443,18 +446,24 @@ class FakeCluster:
         return [item.body for item in self.stored(topic)]
 
     def store(self, header: SendMessageV2Header, body: bytes) -> dict[str, str]:
-        """Append one message or a batch; the answer's fields."""
+        """Append one message or a batch; the answer's fields. One that was stored already, and says that it
+        is sent again, is not stored again."""
         queue = self.queue(header.topic, header.queueId)
         first = len(queue)
         messages = [(body, header.properties or "")]
         if header.batch:
             messages = [(item.body, item.properties.decode()) for item in decode_batch(body)]
+        told = decode_properties(messages[0][1])
+        key = header.topic, told.get("UNIQ_KEY", "")
+        if "__RESEND" in told and key in self.places:
+            return self.places[key]
         for content, text in messages:
             assert len(text) <= MAX_PROPERTIES_SIZE
             queue.append(Stored(header.topic, header.queueId, len(queue), header, content, text))
         ids = [encode_message_id(STORE_HOST, item.offset * 1000) for item in queue[first:]]
         place = {"msgId": ",".join(ids), "queueId": str(header.queueId), "queueOffset": str(first)}
-        return {**place, **self.ext}
+        self.places[key] = {**place, **self.ext}
+        return self.places[key]
 
     def _addresses(self) -> dict[int, str]:
         addresses = {}
@@ -484,7 +493,20 @@ class FakeCluster:
         connection.respond(request, 0, body=info.encode())
 
 
-async def eventually(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+@contextmanager
+def send_limit(producer: AsyncProducer, timeout_s: float) -> Iterator[None]:
+    """What is sent meanwhile has so long. A short limit is for what must fail, and for nothing else: a pause
+    of the machine may be longer."""
+    kernel = producer._kernel
+    before = kernel._timeout_s, kernel._attempt_timeout_s
+    kernel._timeout_s = kernel._attempt_timeout_s = timeout_s
+    try:
+        yield
+    finally:
+        kernel._timeout_s, kernel._attempt_timeout_s = before
+
+
+async def eventually(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     """Wait until a condition holds."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():

@@ -31,7 +31,7 @@ def run(scenario: Callable[[FakeCluster, AsyncProducer], Awaitable[None]], optio
         async with (
             FakeCluster(topics={"orders": 4, "other": 4}) as fake,
             AsyncProducer("producers", fake.namesrv, options) as producer,
-            asyncio.timeout(10),
+            asyncio.timeout(60),
         ):
             await producer.prepare("orders")
             await scenario(fake, producer)

@@ -285,9 +285,10 @@ def test_pulling_pauses_while_the_listener_is_slow() -> None:
             consumer.subscribe("orders")
             async with consumer:
                 await eventually(lambda: consumer.queues)
-                await asyncio.sleep(0.03)
                 (assigned,) = consumer._share._assigned.values()
-                assert assigned.process.count == 10
+                await eventually(lambda: assigned.process.count == 10)
+                await asyncio.sleep(0.03)
+                assert assigned.process.count == 10, "and no more"
                 gate.set()
                 await eventually(lambda: len(got) == 50)
 
@@ -315,6 +316,7 @@ def test_broadcasting_reads_all_queues_and_keeps_offsets_in_a_file(tmp_path: Pat
                 consumer.subscribe("orders")
                 async with consumer:
                     await eventually(lambda reader=consumer: len(reader.queues) == 2)  # type: ignore[misc]
+                    await eventually(lambda got=listener, all=expected: len(got.messages) >= all)  # type: ignore[misc]
                     await asyncio.sleep(0.03)
                 assert len(listener.messages) == expected
             assert fake.offsets == {}

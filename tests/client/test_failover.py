@@ -25,7 +25,7 @@ from dledger.client import (
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import QueueHeader
 from dledger.remoting.limits import ClientLimits
-from tests.client.fake_cluster import GROUP, FakeCluster, eventually
+from tests.client.fake_cluster import GROUP, FakeCluster, eventually, send_limit
 
 Scenario = Callable[[FakeCluster, AsyncProducer], Awaitable[None]]
 
@@ -37,7 +37,7 @@ def run(
         async with (
             FakeCluster(topics={"orders": 1}) as fake,
             AsyncProducer("producers", fake.namesrv, options, client) as producer,
-            asyncio.timeout(10),
+            asyncio.timeout(60),
         ):
             await scenario(fake, producer)
 
@@ -205,26 +205,27 @@ def test_without_any_leader_the_deadline_ends_the_wait() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         await producer.send(Message("orders", b"first"))
         fake.lead(-1)
-        with pytest.raises(NoBroker, match="not stored"):
+        with send_limit(producer, 0.1), pytest.raises(NoBroker, match="not stored"):
             await producer.send(Message("orders", b"x"))
         fake.lead(1)
         await producer.send(Message("orders", b"again"))
         assert fake.bodies("orders") == [b"first", b"again"]
 
-    run(scenario, ProducerOptions(timeout_s=0.1))
+    run(scenario)
 
 
 def test_a_message_that_may_be_stored_says_so_at_its_deadline() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         await producer.send(Message("orders", b"first"))
         fake.brokers[0].silent = True
-        send = asyncio.gather(producer.send(Message("orders", b"x")), return_exceptions=True)
-        await eventually(lambda: RequestCode.SEND_MESSAGE_V2 in fake.brokers[0].requests[1:])
-        await fake.kill(0)
-        (result,) = await send
+        with send_limit(producer, 0.1):
+            send = asyncio.gather(producer.send(Message("orders", b"x")), return_exceptions=True)
+            await eventually(lambda: RequestCode.SEND_MESSAGE_V2 in fake.brokers[0].requests[1:])
+            await fake.kill(0)
+            (result,) = await send
         assert isinstance(result, OutcomeUnknown)
 
-    run(scenario, ProducerOptions(timeout_s=0.1))
+    run(scenario)
 
 
 def test_a_silent_leader_is_left_when_the_nameserver_knows_another() -> None:
@@ -353,10 +354,10 @@ def test_errors_of_the_client_name_what_happened_last() -> None:
         await producer.send(Message("orders", b"first"))
         for number in range(3):
             await fake.kill(number)
-        with pytest.raises(ClientError, match="cannot connect"):
+        with send_limit(producer, 0.5), pytest.raises(ClientError, match="cannot connect"):
             await producer.send(Message("orders", b"x"))
 
-    run(scenario, ProducerOptions(timeout_s=0.1))
+    run(scenario)
 
 
 def test_a_hint_leads_to_a_broker_that_no_route_names() -> None:

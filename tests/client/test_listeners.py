@@ -22,8 +22,9 @@ from dledger.client import (
     PushConsumer,
     ReceivedMessage,
 )
+from dledger.remoting.codes import RequestCode
 from tests.client.consumer_kit import FACES, QUICK, committed, consume, fill
-from tests.client.fake_cluster import FakeCluster
+from tests.client.fake_cluster import FakeCluster, eventually
 from tests.client.test_sync import running
 
 Face = type[PushConsumer] | type[AsyncPushConsumer]
@@ -420,7 +421,7 @@ def test_a_call_that_takes_too_long_holds_up_nothing_but_itself(face: Face) -> N
             return ConsumeStatus.RECONSUME_LATER
         return ConsumeStatus.RECONSUME_LATER if message.body == b"1" else ConsumeStatus.SUCCESS
 
-    options = replace(QUICK, concurrency=2, consume_timeout_s=0.2)
+    options = replace(QUICK, concurrency=2, consume_timeout_s=1.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 20)
 
@@ -440,7 +441,7 @@ def test_a_call_that_ends_in_time_is_no_such(face: Face) -> None:
     async def handle(message: ReceivedMessage) -> None:
         await asyncio.sleep(0.02)
 
-    options = replace(QUICK, concurrency=1, consume_timeout_s=0.1)
+    options = replace(QUICK, concurrency=1, consume_timeout_s=5.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 12)
         consume(face, fake, handle, lambda: committed(fake) == 12, options=options)
@@ -455,11 +456,12 @@ def test_what_took_too_long_and_is_not_taken_back_is_not_lost(late: ConsumeStatu
     async def handle(message: ReceivedMessage) -> ConsumeStatus | None:
         calls.append(int(message.body))
         if message.body == b"1" and calls.count(1) == 1:
-            await asyncio.sleep(0.3)
+            await eventually(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in fake.brokers[0].requests)
+            await asyncio.sleep(0.05)
             return late
         return None
 
-    options = replace(QUICK, concurrency=2, consume_timeout_s=0.1)
+    options = replace(QUICK, concurrency=2, consume_timeout_s=1.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fake.takes_back = False
         fill(fake, 4)

@@ -39,7 +39,7 @@ def consumer(fake: FakeCluster, topic: str | None = "orders", **more: Any) -> As
 
 def play(test: Callable[[FakeCluster], Any], queues: int = 2) -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(60):
             await test(fake)
 
     asyncio.run(main())

@@ -38,7 +38,7 @@ QUICK = ConsumerOptions(
     commit_s=0.02,
     close_timeout_s=2.0,
     lock_renew_s=0.05,
-    lock_valid_s=0.5,
+    lock_valid_s=30,
 )
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -61,7 +61,7 @@ def play(test: Callable[[FakeCluster], Any], queues: int = 2) -> None:
     """Against a cluster with this many queues."""
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(60):
             await test(fake)
 
     asyncio.run(main())
@@ -229,21 +229,25 @@ def test_a_lock_that_is_lost_before_its_queue_is_begun_begins_nothing() -> None:
         held: list[Any] = []
 
         def script(broker: FakeBroker, connection: Connection, request: Request) -> bool:
-            """The answer where the group stands takes its time; somebody else gets the queue meanwhile."""
+            """The answer where the group stands comes when the test says; somebody else gets the queue."""
             if request.code != RequestCode.QUERY_CONSUMER_OFFSET or request.ext().get("topic") != "orders":
                 return False
             if held:
                 return False
-            held.append(request)
+            held.append(partial(connection.respond, request, ResponseCode.QUERY_NOT_FOUND))
             fake.locks["group", "orders", 0] = "somebody"
-            answer = partial(connection.respond, request, ResponseCode.QUERY_NOT_FOUND)
-            asyncio.get_running_loop().call_later(0.2, answer)
             return True
+
+        def asked() -> int:
+            return fake.brokers[0].requests.count(RequestCode.LOCK_BATCH_MQ)
 
         fake.script = script
         async with consumer(fake, handle) as one:
             await eventually(lambda: bool(held))
-            await asyncio.sleep(0.3)
+            before = asked()
+            await eventually(lambda: asked() > before)
+            held[0]()
+            await asyncio.sleep(0.1)
             assert not seen and not [queue for queue in one.queues if queue.topic == "orders"]
             fake.offsets["group", "orders", 0] = 2
             del fake.locks["group", "orders", 0]

@@ -44,7 +44,7 @@ def run(
         async with (
             cluster or FakeCluster(topics={"orders": 4}) as fake,
             AsyncProducer("producers", fake.namesrv, options) as producer,
-            asyncio.timeout(10),
+            asyncio.timeout(60),
         ):
             await scenario(fake, producer)
 

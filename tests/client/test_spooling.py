@@ -28,16 +28,17 @@ from dledger.client.spool import Kept, Spool
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.connection import Connection
-from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually, send_limit
 
 OPTIONS = ProducerOptions(timeout_s=0.3, attempt_timeout_s=0.1)
+"""Of what is kept; for what must not be, `send_limit`."""
 Scenario = Callable[[FakeCluster, AsyncSpoolingProducer], Awaitable[None]]
 
 
 def run(path: Path, scenario: Scenario, **spool: object) -> None:
     async def main() -> None:
         options = SpoolOptions(str(path / "s.spool"), retry_s=0.02, **spool)  # type: ignore[arg-type]
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             fake.default_queues = 0
             async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=options) as producer:
                 await scenario(fake, producer)
@@ -51,7 +52,8 @@ def body(number: int) -> bytes:
 
 def test_a_message_that_can_be_sent_is_not_kept(tmp_path: Path) -> None:
     async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
-        result = await producer.deliver(Message("orders", b"1"))
+        with send_limit(producer, 20):
+            result = await producer.deliver(Message("orders", b"1"))
         assert isinstance(result, SendResult) and producer.spooled == 0
         assert await producer.delivered(0)
         (stored,) = fake.stored("orders")
@@ -62,7 +64,8 @@ def test_a_message_that_can_be_sent_is_not_kept(tmp_path: Path) -> None:
 
 def test_an_outage_loses_nothing_and_keeps_the_order_of_each_key(tmp_path: Path) -> None:
     async def scenario(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
-        await producer.deliver(Message("orders", b"before"), "a")
+        with send_limit(producer, 20):
+            await producer.deliver(Message("orders", b"before"), "a")
         fake.lead(-1)
         sends = [
             asyncio.ensure_future(producer.deliver(Message("orders", body(number)), "ab"[number % 2]))
@@ -74,8 +77,9 @@ def test_an_outage_loses_nothing_and_keeps_the_order_of_each_key(tmp_path: Path)
         late = await producer.deliver(Message("orders", b"20"), "a")
         assert isinstance(late, Spooled), "nothing overtakes"
         fake.lead(1)
-        assert await producer.delivered(5) and producer.spooled == 0 == producer.spooled_bytes
-        assert isinstance(await producer.deliver(Message("orders", b"22"), "a"), SendResult)
+        assert await producer.delivered(20) and producer.spooled == 0 == producer.spooled_bytes
+        with send_limit(producer, 20):
+            assert isinstance(await producer.deliver(Message("orders", b"22"), "a"), SendResult)
         bodies = fake.bodies("orders")
         assert [one for one in bodies if one.isdigit() and int(one) % 2 == 0] == [
             body(number) for number in range(0, 23, 2)
@@ -100,7 +104,7 @@ def test_what_is_kept_survives_the_program_and_says_that_it_is_a_repetition(tmp_
         )
 
     async def back(fake: FakeCluster, producer: AsyncSpoolingProducer) -> None:
-        assert await producer.delivered(5)
+        assert await producer.delivered(20)
         first, second = fake.stored("orders")
         assert (first.body, second.body) == (b"1", b"2")
         expected = {"TAGS": "paid", "KEYS": "k1 k2", "shop": "7", "__RESEND": "1"}
@@ -125,7 +129,7 @@ def test_what_the_cluster_refuses_is_put_aside_and_holds_up_nobody(tmp_path: Pat
             assert isinstance(await producer.deliver(Message("orders", one), "a"), Spooled)
         fake.script = refusing
         fake.lead(0)
-        assert await producer.delivered(5)
+        assert await producer.delivered(20)
         assert fake.bodies("orders") == [b"1", b"3"] and producer.refused == 1
 
     run(tmp_path, scenario)
@@ -147,7 +151,7 @@ def test_a_topic_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
         await eventually(lambda: fake.bodies("orders") == [b"1"])
         await eventually(lambda: producer.spooled == 1)
         fake.topics["later"] = 1
-        assert await producer.delivered(5) and fake.bodies("later") == [b"1"]
+        assert await producer.delivered(20) and fake.bodies("later") == [b"1"]
 
     run(tmp_path, scenario)
     run(tmp_path, keeping, keep_unknown_topics=True)
@@ -156,7 +160,7 @@ def test_a_topic_that_is_gone_holds_up_no_other(tmp_path: Path) -> None:
 def test_what_is_under_way_at_the_end_is_kept(tmp_path: Path) -> None:
     async def main() -> None:
         spool = str(tmp_path / "s.spool")
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(10):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=spool) as producer:
                 await producer.deliver(Message("orders", b"before"))
                 fake.lead(-1)
@@ -167,7 +171,7 @@ def test_what_is_under_way_at_the_end_is_kept(tmp_path: Path) -> None:
             assert all(isinstance(send.result(), Spooled) for send in sends)
             fake.lead(0)
             async with AsyncSpoolingProducer("p", fake.namesrv, OPTIONS, spool=spool) as producer:
-                assert await producer.delivered(5)
+                assert await producer.delivered(20)
             assert sorted(fake.bodies("orders"))[:-1] == [body(number) for number in range(8)]
 
     asyncio.run(main())

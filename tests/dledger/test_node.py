@@ -95,7 +95,7 @@ class Group:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 for task in self.tasks.values():
@@ -227,9 +227,11 @@ def test_leadership_moves_on_request_without_an_election_timeout(tmp_path: Path,
         async with group_of_three(tmp_path, ports) as group:
             await group.append([b"x"])
             leader = await group.elected()
+            term = leader.term
             target = next(name for name in group.peers if name != leader.config.self_id)
             assert await leader.leadership.transfer(target)
-            await group.until(lambda: group.nodes[target].serving, timeout_s=0.4)
+            await group.until(lambda: group.nodes[target].serving)
+            assert group.nodes[target].term == term + 1
             await group.append([b"y"])
             assert await group.agree(2) == [b"x", b"y"]
 

@@ -50,7 +50,7 @@ def test_a_node_whose_indexes_are_out_of_order_ends_with_the_code_of_a_bug(
         group = Group(tmp_path, unused_tcp_ports(1))
         node = Node(production_env("n0"), group.config("n0"), ListHost())
         running: Any = asyncio.create_task(node.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not node.serving:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             node.applier.applied_index = ahead = node.log.last_index + 1_000_000

@@ -192,7 +192,7 @@ def test_the_scrub_rests_and_reads_the_piece_again(
         await files.met(3)
         assert scrubber.checked_index < 0 and not task.done()
         files.pattern = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not scrubber.passes:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         task.cancel()
@@ -264,7 +264,7 @@ def test_the_applier_comes_again(tmp_path: Path) -> None:
         applier.commit_to(log.last_index)
         await files.met(2)
         files.pattern = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while applier.applied_index < log.last_index:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert host.entries == log.last_index + 1 and not task.done()

@@ -219,27 +219,41 @@ def test_a_connection_that_closes_sends_no_bulk_any_more() -> None:
     asyncio.run(scenario())
 
 
-def slow_reader(listener: socket.socket, rate: float, late: list[float]) -> None:
-    """Take frames at `rate` bytes a second; notes how long each heartbeat, which says when it left, took."""
-    connection, _ = listener.accept()
-    data, inbox, taken, began = bytearray(), Reassembly(), 0, time.monotonic()
-    with connection:
-        while chunk := connection.recv(8192):
-            data += chunk
-            taken += len(chunk)
-            while len(data) >= 4 and len(data) >= (size := 4 + int.from_bytes(data[:4], "big")):
-                frame: Frame | None = decode_frame(memoryview(bytes(data[:size])))
-                del data[:size]
-                if frame is not None and frame.number == PIECE:
-                    frame = inbox.add(frame, LIMIT)
-                message = None if frame is None else decode_message(frame)
-                if isinstance(message, Heartbeat):
-                    late.append(time.monotonic() - message.round / 1e6)
-            time.sleep(max(0.0, began + taken / rate - time.monotonic()))
+class SlowReader:
+    """Takes frames at `rate` bytes a second, and notes where among them each heartbeat came."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.taken = 0
+        """Bytes."""
+        self.came: dict[int, int] = {}
+        """Heartbeat -> bytes that were taken when it came."""
+
+    def read(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        data, inbox, began = bytearray(), Reassembly(), time.monotonic()
+        with connection:
+            while chunk := connection.recv(8192):
+                data += chunk
+                self.taken += len(chunk)
+                self.look(data, inbox)
+                time.sleep(max(0.0, began + self.taken / self.rate - time.monotonic()))
+
+    def look(self, data: bytearray, inbox: Reassembly) -> None:
+        while len(data) >= 4 and len(data) >= (size := 4 + int.from_bytes(data[:4], "big")):
+            frame: Frame | None = decode_frame(memoryview(bytes(data[:size])))
+            del data[:size]
+            if frame is not None and frame.number == PIECE:
+                frame = inbox.add(frame, LIMIT)
+            message = None if frame is None else decode_message(frame)
+            if isinstance(message, Heartbeat):
+                self.came[message.round] = self.taken
 
 
 def test_a_real_kernel_takes_little_ahead_of_a_narrow_link() -> None:
-    late: list[float] = []
+    reader = SlowReader(2.5e6)
+    sent: list[int] = []
+    """Bytes that were taken when each heartbeat was handed over."""
 
     async def scenario(port: int) -> None:
         loop = asyncio.get_running_loop()
@@ -249,18 +263,21 @@ def test_a_real_kernel_takes_little_ahead_of_a_narrow_link() -> None:
         for number in range(4):
             connection.send_bulk(encode_message(push(number, 1_000_000)))
         while connection.backlog:
-            connection.send(encode_message(Heartbeat(1, "n0", int(time.monotonic() * 1e6))))
+            connection.send(encode_message(Heartbeat(1, "n0", len(sent))))
+            sent.append(reader.taken)
             await asyncio.sleep(0.05)
         connection.close()
         await connection.lost
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        reader = threading.Thread(target=slow_reader, args=(listener, 2.5e6, late), daemon=True)
-        reader.start()
+        thread = threading.Thread(target=reader.read, args=(listener,), daemon=True)
+        thread.start()
         asyncio.run(asyncio.wait_for(scenario(listener.getsockname()[1]), 20))
-        reader.join(5)
-    assert len(late) > 10 and max(late) < 0.4, "4 MB take 1.6 s, and the kernel would have taken most of them"
+        thread.join(20)
+    assert sent and len(reader.came) == len(sent)
+    behind = max(reader.came[number] - taken for number, taken in enumerate(sent))
+    assert behind < 400_000, "of 4 MB, of which the kernel would have taken most"
 
 
 def test_a_peer_that_resets_under_bulk_ends_the_connection_once() -> None:

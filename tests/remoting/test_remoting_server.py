@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import time
 from collections import Counter
@@ -275,7 +276,9 @@ def test_an_idle_connection_is_closed() -> None:
         async with pair(Handlers().table, limits=limits) as p:
             reader, writer = await raw(p.address)
             writer.write(encode_request(ECHO, 1, {}))
-            await read_frame(reader)
+            # It may be idle for too long before the server comes to read.
+            with contextlib.suppress(ConnectionResetError, asyncio.IncompleteReadError):
+                await read_frame(reader)
             assert await closed(reader)
             assert p.server.stats.closed_idle == 1
             writer.close()

@@ -23,6 +23,7 @@ from dledger.runtime import first_byte
 from dledger.runtime.env import production_env
 from dledger.runtime.remoting_tls import TlsOptions, TlsSettings
 from dledger.runtime.settings import ConfigError
+from tests.broker.harness import skip_s
 from tests.dledger.certificates import Authority
 
 ECHO = 10
@@ -194,7 +195,6 @@ def test_silent_connections_are_bounded_and_go_on_without_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_byte, "MAX_UNDECIDED", 3)
-    monkeypatch.setattr(first_byte, "DECIDE_WITHIN_S", 0.2)
     settings = settings_of(Authority(tmp_path))
 
     async def test() -> None:
@@ -205,6 +205,7 @@ def test_silent_connections_are_bounded_and_go_on_without_tls(
                     await asyncio.sleep(0.005)
             assert server.stats.accepted == 2, "the oldest went on"
             assert (await ask(server, TlsOptions(verify=False))).code == 0
+            await skip_s(first_byte.DECIDE_WITHIN_S)
             async with asyncio.timeout(20):
                 while server.stats.accepted < 6:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)

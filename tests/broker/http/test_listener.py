@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def test_a_connection_that_says_nothing_is_closed() -> None:
             slow = await asyncio.open_connection("127.0.0.1", port)
             slow[1].write(b"GET /health HT")
             for reader, _ in (silent, slow):
-                assert await reader.read() == b""
+                with contextlib.suppress(ConnectionResetError):  # what was not read yet
+                    assert await reader.read() == b""
         assert found.count == 0
         found.close()
         await runner.cleanup()
