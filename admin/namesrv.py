@@ -66,10 +66,11 @@ class NameServers:
         for address in self.addresses:
             await self._asking.broker(address, RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace, key))
 
-    async def put_order(self, topic: str, broker_names: Iterable[str], queues: int) -> None:
-        """Say how many queues an ordered topic has at these broker groups; what is said of others stays."""
+    async def put_order(self, topic: str, queues: Mapping[str, int]) -> None:
+        """Say how many queues an ordered topic has at each of these broker groups; what is said of others
+        stays."""
         parts = await self._order(topic)
-        parts |= {name: f"{name}:{queues}" for name in broker_names}
+        parts |= {name: f"{name}:{count}" for name, count in queues.items()}
         await self.put(ORDER_TOPIC_CONFIG, topic, ";".join(parts.values()))
 
     async def drop_order(self, topic: str, broker_names: Iterable[str]) -> None:

@@ -6,7 +6,8 @@ lost, the lane parks its messages (those in flight come back as failed, in their
 for the new leader, with the oldest parked message as the question: a follower answers "not me" (code 14,
 certainly not executed, perhaps with the leader's address), the leader answers with the acknowledgement.
 Then the parked messages go out in the order in which they were sent, as fast as its connection takes them:
-what that one refuses (`ClientLimits.max_outbound`) is parked as well, for a short while each time.
+what that one refuses (`ClientLimits.max_outbound`) is parked as well, for a short while each time. What was
+sent in the same turn and is smaller may find room before it: only ordered messages keep their order then.
 
 What is known of a failed attempt decides how it is repeated. *Not executed*: as it is. *Unknown* (connection
 lost after the write, time-out, code 1): under the same unique id, marked with the property `__RESEND`, and at
@@ -55,6 +56,8 @@ from dledger.remoting.errors import (
 )
 from dledger.remoting.headers import Header
 
+CROWDED_PAUSE_S = 0.01
+"""Before a connection that had no room is looked at again."""
 MAX_HINTS = 3
 """Hints that a message follows straight on; then its lane looks for the leader, with pauses."""
 
@@ -318,6 +321,8 @@ class SendKernel:
 
     def _failed(self, send: PendingSend, outcome: Outcome) -> None:
         """Decide what follows a failed attempt."""
+        if send.finished:
+            return  # an earlier attempt was answered after all, before the loop came here
         if self._closed:
             send.unknown = send.unknown or not isinstance(outcome, ConnectFailed | Response)
             self._give_up(send)
@@ -332,6 +337,11 @@ class SendKernel:
         if isinstance(error, TooLarge):
             self._finish(send, InvalidMessage(f"{error.remark}; send less in one batch"))
         elif isinstance(error, Overloaded):
+            limit = self._core.options.limits.max_outbound
+            if len(send.body) > limit:  # never: nothing waits behind it
+                why = f"a body of {len(send.body)} bytes, where max_outbound is {limit}"
+                self._finish(send, Overflow(f"{why}; it is not stored: send less at a time"))
+                return
             send.target.lane.crowded = True
             self._park(send)
         elif isinstance(error, ConnectFailed):
@@ -452,7 +462,7 @@ class SendKernel:
                     lane.crowded = False
                     await LeaderSearch(self._core, lane, self._give_up, self._settle).run()
                 elif lane.crowded:
-                    await asyncio.sleep(self.options.busy_pause_s)
+                    await asyncio.sleep(CROWDED_PAUSE_S)
                 self._let_out(lane)
         finally:
             lane.searching = False

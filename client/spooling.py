@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from dledger.client.core import NOT_OPEN
 from dledger.client.encoding import properties_text
 from dledger.client.errors import (
     ClientClosed,
@@ -159,6 +160,8 @@ class AsyncSpoolingProducer(AsyncProducer):
         SpoolFailed: it is neither stored nor kept.
         """
         self._core.check_open()
+        if self._replayer is None:
+            raise ClientClosed(NOT_OPEN)  # the spool is not open yet
         if self._namespace:
             message = self._named(message)
         check_topic(message.topic)

@@ -82,16 +82,16 @@ class Deletions:
             if not writer.room:
                 raise writer.refused
             return writer.delete((), group_deletion(group, keep_offsets=True))
-        popped = self._pop_retries(writer, group)
-        for start in range(0, len(popped), TOGETHER):
-            self._delete(writer, popped[start : start + TOGETHER])
         topics = [prefix + group for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
         known = [name for name in topics if writer.topic(name) is not None]
         if writer.group(group) is None and group not in self._store.state.offsets and not known:
             return None
-        self._check(writer, len(known))
+        popped = self._pop_retries(writer, group)
+        self._check(writer, len(popped) + len(known))
         if not writer.room:
             raise writer.refused
+        for start in range(0, len(popped), TOGETHER):
+            self._delete(writer, popped[start : start + TOGETHER])
         for name in known:
             self._tell(writer, "topic", name)
         self._tell(writer, "group", group)

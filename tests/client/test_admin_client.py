@@ -78,8 +78,8 @@ def test_the_queues_of_an_ordered_topic_are_said_of_each_broker_group(
     async def steps() -> list[str | None]:
         seen = []
         for step in (
-            names.put_order("T", ["a", "b"], 4),
-            names.put_order("T", ["c", "a"], 2),
+            names.put_order("T", {"a": 4, "b": 4}),
+            names.put_order("T", {"c": 2, "a": 2}),
             names.drop_order("T", ["a", "x"]),
             names.drop_order("T", ["x"]),
             names.drop_order("T", ["b", "c"]),

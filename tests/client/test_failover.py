@@ -23,6 +23,7 @@ from dledger.client import (
     SendResult,
 )
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import Overloaded
 from dledger.remoting.headers import QueueHeader
 from dledger.remoting.limits import ClientLimits
 from tests.client.fake_cluster import GROUP, FakeCluster, eventually, send_limit
@@ -176,13 +177,32 @@ def test_what_a_connection_does_not_take_in_time_is_told_as_too_much() -> None:
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         await producer.send(Message("orders", b"first"))
         with pytest.raises(Overflow, match=r"did not take the message within 0\.2 s; it is not stored"):
+            await producer.send(Message("orders", bytes(4_990)))  # no room for its header
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Overflow, match="a body of 10000 bytes, where max_outbound is 5000"):
             await producer.send(Message("orders", bytes(10_000)))
+        assert asyncio.get_running_loop().time() - began < 0.2, "nothing waits behind it"
         await producer.send(Message("orders", b"second"))
         assert fake.bodies("orders") == [b"first", b"second"]
 
     limits = ClientLimits(max_outbound=5_000)
     options = ProducerOptions(timeout_s=0.2, busy_pause_s=0.01, compress_over=0)
     run(scenario, options, ClientOptions(limits=limits))
+
+
+def test_a_message_that_is_stored_is_not_parked_for_an_attempt_that_failed() -> None:
+    async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
+        await producer.send(Message("orders", b"first"))
+        kernel, sends = producer._kernel, []
+        submit = kernel.submit
+        kernel.submit = lambda send: (sends.append(send), submit(send))[1]  # type: ignore[method-assign]
+        await producer.send(Message("orders", b"second"))
+        (send,) = sends
+        kernel._failed(send, Overloaded("the question of a search, answered by an earlier attempt"))
+        assert not send.target.lane.parked and not send.target.lane.in_flight
+        await producer.send(Message("orders", b"third"))
+
+    run(scenario)
 
 
 def test_ordered_messages_keep_their_order_when_the_leader_moves_again_and_again() -> None:

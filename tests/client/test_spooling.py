@@ -12,6 +12,7 @@ import pytest
 
 from dledger.client import (
     AsyncSpoolingProducer,
+    ClientClosed,
     ClientError,
     InvalidMessage,
     Message,
@@ -299,3 +300,19 @@ def test_the_same_without_an_event_loop(tmp_path: Path) -> None:
             producer.send(Message("orders", b"0"))
         assert isinstance(producer.deliver(Message("orders", b"1"), "a"), Spooled)
         assert producer.spooled == 1 and producer.refused == 0 and not producer.delivered(0.01)
+
+
+def test_nothing_is_taken_before_the_spool_is_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 1}) as fake:
+            producer = AsyncSpoolingProducer("P", fake.namesrv, spool=str(tmp_path / "s"))
+            starting = asyncio.ensure_future(producer.start())
+            while producer._core._tasks is None:  # noqa: ASYNC110  # a few turns: its connections are there
+                await asyncio.sleep(0)
+            with pytest.raises(ClientClosed):
+                await producer.deliver(Message("orders", b"x"))
+            await starting
+            assert isinstance(await producer.deliver(Message("orders", b"x")), SendResult)
+            await producer.close()
+
+    asyncio.run(main())

@@ -17,6 +17,7 @@ from dledger.commands.admin.running import Told, command, group
 from dledger.commands.admin.showing import Table
 from dledger.commands.admin.topic import name_of as topic_name
 from dledger.commands.mqadmin.call import human
+from dledger.remoting.codes import ResponseCode
 
 OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
 FIRST_MS = 100_000_000_000
@@ -144,8 +145,16 @@ async def reset(
     if not told.as_json:
         told.show(None, table)
     told.agreed(f"Have {name} go on there? Its consumers go along.")
-    for address in places.values():
-        await _reset(admin, address, name, topic, timestamp, offset, queue, not only_back)
+    unknown: list[str] = []
+    for broker_name, address in places.items():
+        try:
+            await _reset(admin, address, name, topic, timestamp, offset, queue, not only_back)
+        except Refused as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            unknown.append(broker_name)
+    if unknown:
+        raise ClientError(f"{name} is not known at {', '.join(unknown)}: it is reset at the others only")
     told.show(data, f"{name}: {len(rows)} queues of {topic} are reset")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 import msgspec
 
 from dledger.admin import AsyncAdminClient
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, masters_of
 from dledger.client import ClientError
 from dledger.commands.admin.completing import complete_topics
 from dledger.commands.admin.places import broker_groups, each, masters, one_of, where
@@ -171,7 +171,7 @@ async def create_topic(
     if not told.dry_run:
         await each(places.values(), lambda address: _put(admin, told, address, config, warnings))
         if config.order:
-            await admin.namesrv.put_order(topic, places, config.writeQueueNums)
+            await admin.namesrv.put_order(topic, dict.fromkeys(places, config.writeQueueNums))
     shown = msgspec.to_builtins(config)
     verb = "would be created" if told.dry_run else "is created"
     told.show(
@@ -243,10 +243,7 @@ async def update_topic(
             await _put(admin, told, address, after, warnings)
             now = await admin.topics.config(address, topic) or after  # a broker may keep what is needed
             made.append((broker_name, before, msgspec.structs.replace(now, attributes=after.attributes)))
-            if after.order:
-                await admin.namesrv.put_order(topic, [broker_name], after.writeQueueNums)
-            elif before.order:
-                await admin.namesrv.drop_order(topic, [broker_name])
+        await _put_order(admin, topic, made)
     for _, _, after in made:
         told.warn(warnings, _unread(after))
     rows = [
@@ -258,6 +255,25 @@ async def update_topic(
     told.show(
         {"topic": topic, "changes": data, "warnings": warnings, "dryRun": told.dry_run},
         Table(topic, ("broker", "setting", "before", "after"), rows, "nothing changes"),
+    )
+
+
+async def _put_order(
+    admin: AsyncAdminClient, topic: str, made: Sequence[tuple[str, TopicConfig, TopicConfig]]
+) -> None:
+    """What NameServers say of the order goes with it. Of all brokers at once: producers would take the queues
+    of those that are named for all that there are."""
+    queues = {name: after.writeQueueNums for name, _, after in made if after.order}
+    if queues:
+        route = await admin.topics.route(topic)
+        others = [(name, at) for name, at in masters_of(route) if name not in queues]
+        for name, address in others:
+            config = await admin.topics.config(address, topic)
+            if config is not None and config.order:
+                queues[name] = config.writeQueueNums
+        await admin.namesrv.put_order(topic, queues)
+    await admin.namesrv.drop_order(
+        topic, [name for name, before, after in made if before.order and not after.order]
     )
 
 

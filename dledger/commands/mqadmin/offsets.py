@@ -70,8 +70,19 @@ async def _brokers(call: Call, topic: str) -> Sequence[str]:
 
 async def _reset(call: Call, group: str, topic: str, timestamp: int, force: bool) -> dict[MessageQueue, int]:
     done: dict[MessageQueue, int] = {}
-    for address in await _brokers(call, topic):
-        done |= await call.admin.offsets.reset(address, group, topic, timestamp, force=force)
+    unknown: dict[str, Refused] = {}
+    addresses = await _brokers(call, topic)
+    for address in addresses:
+        try:
+            done |= await call.admin.offsets.reset(address, group, topic, timestamp, force=force)
+        except Refused as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            unknown[address] = error
+    if len(unknown) == len(addresses):
+        raise next(iter(unknown.values()))
+    for address in unknown:
+        call.fail(ClientError(f"{group} is not known at {address}: nothing is reset there"))
     return done
 
 

@@ -80,12 +80,12 @@ async def _set_order(call: Call, config: TopicConfig) -> None:
     view, queues = await call.admin.brokers.cluster(), config.writeQueueNums
     if "c" in call.given:
         names = [group.brokerName for group in view.groups(call.given.text("c"))]
-        await call.admin.namesrv.put_order(config.topicName, names, queues)
+        await call.admin.namesrv.put_order(config.topicName, dict.fromkeys(names, queues))
         text = ";".join(f"{name}:{queues}" for name in names)
         call.out.line(f"set cluster orderConf. isOrder=true, orderConf=[{text}]")
         return
     name = view.name_of(call.given.text("b"))
-    await call.admin.namesrv.put_order(config.topicName, [name], queues)
+    await call.admin.namesrv.put_order(config.topicName, {name: queues})
     call.out.line(f"set broker orderConf. isOrder=true, orderConf=[{name}:{queues}]")
 
 
