@@ -169,7 +169,7 @@ def test_consumers_leave_a_leader_that_is_stopped(new_group: Callable[..., Local
         try:
             for number in range(2 * QUEUES):
                 producer.send(Message(TOPIC, b"%d" % number))
-            wait_for_all(1 + 2 * QUEUES, 16)  # some 2 s; their own time-outs are 18 and 30 s
+            wait_for_all(1 + 2 * QUEUES, 16)  # some 2 s; their own time-outs are 30 s
         finally:
             group.signal(leader, signal.SIGCONT)
 
