@@ -28,10 +28,11 @@ SENDS_LIMIT_S = 1.5
 CONSUMPTION_LIMIT_S = {"rocketmq-client 5": 3.5, "ali-ons": 4.5}
 """The same; both pause after a pull that failed. The others do not notice that the connection of a pull that
 waits is gone: they give it up after 30 s of their own."""
-BUSY_START_S = 1.0
-"""A machine on which a broker takes longer to start is busy: a send is mostly under way when the leader is
-killed. The C++ client gives that one its time-out."""
 SEND_TIMEOUT_S = {"rocketmq (C++)": 3.0}
+"""What this client gives a send that is under way when the leader is killed: where that was so at most kills,
+the median has it, and the shortest gap, or on a busy machine none, is without."""
+BUSY_START_S = 1.0
+"""A machine on which a broker takes longer to start is busy."""
 GIVEN_UP_S = 36.0
 QUIET_S = 4.0
 """Between two kills."""
@@ -84,8 +85,9 @@ def test_clients_go_on_when_the_leader_is_killed_and_restarted(
         print(f"{name}: {len(_acked(producer.events))} acknowledged, all received, {repeated} more than once")
     for (name, what), found in gaps.items():
         limit = max(SENDS_LIMIT_S, statistics.median(starts) + 1)
-        if what == "sends" and statistics.median(starts) > BUSY_START_S:
-            limit += SEND_TIMEOUT_S.get(name, 0.0)
+        if what == "sends" and name in SEND_TIMEOUT_S:
+            assert min(found) < limit or statistics.median(starts) > BUSY_START_S, (name, found)
+            limit += SEND_TIMEOUT_S[name]
         if what == "consumption":
             limit += CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S) - SENDS_LIMIT_S
         assert statistics.median(found) < limit, (name, what, found)
