@@ -25,7 +25,8 @@ C = TypeVar("C", bound=AsyncClient)
 
 
 @contextmanager
-def _told_of_the_end() -> Iterator[None]:
+def told_of_the_end() -> Iterator[None]:
+    """Within, the end of the loop thread is the client's: ClientClosed."""
     try:
         yield
     except (Cancelled, LoopClosed) as error:
@@ -157,17 +158,17 @@ class Hosted(Generic[C]):
 
     def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
-        with _told_of_the_end():
+        with told_of_the_end():
             return thread.run(coroutine)
 
     def _begin(self, call: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[], T]:
         """Run something on the loop; the function that is returned waits for it."""
         inner, thread = self._open()
-        with _told_of_the_end():
+        with told_of_the_end():
             future = thread.submit(call(inner))
 
         def result() -> T:
-            with _told_of_the_end():
+            with told_of_the_end():
                 return future.result()
 
         return result

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
-from dledger.client.hosting import Hosted, _told_of_the_end
+from dledger.client.hosting import Hosted, told_of_the_end
 from dledger.client.message import (
     Body,
     Message,
@@ -132,7 +132,7 @@ class Producer(Hosted[AsyncProducer]):
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
-        with _told_of_the_end():
+        with told_of_the_end():
             sent = thread.submit(inner.send(message, queue, ordering_key))
             try:
                 return await asyncio.wrap_future(sent)

@@ -272,9 +272,9 @@ async def _put_order(
             if config is not None and config.order:
                 queues[name] = config.writeQueueNums
         await admin.namesrv.put_order(topic, queues)
-    await admin.namesrv.drop_order(
-        topic, [name for name, before, after in made if before.order and not after.order]
-    )
+    gone = [name for name, before, after in made if before.order and not after.order]
+    if gone:
+        await admin.namesrv.drop_order(topic, gone)
 
 
 def _differences(before: TopicConfig, after: TopicConfig) -> list[tuple[str, object, object]]:
