@@ -29,6 +29,7 @@ from dledger.runtime.env import production_env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.properties_file import parse_properties
 from tests.broker.harness import pull_header, send_header
+from tests.steady import steady
 
 
 def free_ports(count: int) -> list[int]:
@@ -111,6 +112,13 @@ async def leader_of(nodes: list[Running]) -> Running:
         await asyncio.sleep(0.005)
 
 
+async def steady_leader(nodes: list[Running]) -> Running:
+    """The leader of a group that keeps it, whatever the machine does."""
+    leader = await leader_of(nodes)
+    steady(node.broker.node for node in nodes if node.broker is not None)
+    return leader
+
+
 async def send(client: RemotingClient, config: BrokerConfig, body: bytes) -> Response:
     return await client.invoke(config.client_addr, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), body)
 
@@ -189,7 +197,7 @@ def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(
 
     async def test() -> None:
         async with running(*configs(tmp_path, 3)) as (nodes, client):
-            leader = await leader_of(nodes)
+            leader = await steady_leader(nodes)
             followers = [node for node in nodes if node is not leader]
             for number in range(10):
                 (await send(client, leader.config, b"%d" % number)).checked()

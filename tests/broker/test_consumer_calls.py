@@ -22,7 +22,7 @@ from dledger.remoting.operator_headers import (
 )
 from dledger.runtime.env import production_env
 from tests.broker.harness import World, run, send_header
-from tests.broker.test_app import configs, leader_of, running
+from tests.broker.test_app import configs, running, steady_leader
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
 
@@ -49,7 +49,7 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
         consumer = RemotingClient(env, handlers=dict.fromkeys(answers, take))
         async with running(*configs(tmp_path, 3)) as (nodes, client), asyncio.timeout(20):
             tasks = asyncio.ensure_future(consumer.run())
-            leader = await leader_of(nodes)
+            leader = await steady_leader(nodes)
             follower = next(node for node in nodes if node is not leader)
             beat = RequestCode.HEART_BEAT
             at = follower.config.client_addr

@@ -22,7 +22,7 @@ from dledger.remoting.link import OnDone
 from dledger.remoting.server import Connection
 from dledger.runtime.env import production_env
 from tests.broker.harness import FakeConnection, World, pull_header, run, send_header
-from tests.broker.test_app import configs, leader_of, running
+from tests.broker.test_app import configs, running, steady_leader
 
 LEADER = "10.0.0.2:10911"
 LATER = "10.0.0.3:10911"
@@ -200,7 +200,7 @@ def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with running(*configs(tmp_path, 3)) as (nodes, _), plain_client() as client:
-            leader = await leader_of(nodes)
+            leader = await steady_leader(nodes)
             address = next(node.config.client_addr for node in nodes if node is not leader)
             ask = client.invoke
             sent = (await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"1")).checked()

@@ -43,6 +43,12 @@ LIMITS = StoreLimits(index_slots=SLOTS, index_units=UNITS)
 EVER = 1 << 62
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is late is the machine's."""
+    monkeypatch.setattr(index_service, "CATCH_UP_S", 20.0)
+
+
 @contextlib.asynccontextmanager
 async def indexing(root: Path, log: FakeLog | None = None, **changes: Any) -> AsyncIterator[World]:
     """A broker with its index at work; a clean stop at the end."""

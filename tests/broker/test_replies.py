@@ -15,7 +15,7 @@ from dledger.remoting.commands import Request, Response
 from dledger.remoting.headers import ReplyMessageHeader, SendMessageV2Header
 from dledger.runtime.env import production_env
 from tests.broker.harness import World, run, send_header
-from tests.broker.test_app import configs, leader_of, running
+from tests.broker.test_app import configs, running, steady_leader
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = {"REPLY_TO_CLIENT": "10.0.0.9@1", "CORRELATION_ID": "c-1", "MSG_TYPE": "reply"}
@@ -57,7 +57,7 @@ def test_a_reply_is_pushed_by_whichever_member_knows_the_client(
         asking = RemotingClient(env, handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
         async with running(*configs(tmp_path, 3)) as (nodes, client):
             tasks = asyncio.ensure_future(asking.run())
-            leader = await leader_of(nodes)
+            leader = await steady_leader(nodes)
             follower = next(node for node in nodes if node is not leader)
             beat = b'{"clientID":"10.0.0.9@1","producerDataSet":[{"groupName":"PG"}],"consumerDataSet":[]}'
             (await asking.invoke(follower.config.client_addr, RequestCode.HEART_BEAT, None, beat)).checked()

@@ -21,7 +21,7 @@ from dledger.broker.config import BrokerConfig
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode
 from tests.broker.harness import send_header
-from tests.broker.test_app import configs, leader_of, running, send
+from tests.broker.test_app import configs, running, send, steady_leader
 
 ROOT = str(Path(__file__).resolve().parents[2]) + "/"
 MESSAGES = 400
@@ -96,7 +96,7 @@ TRIES = 3
 def test_a_message_takes_no_more_steps_than_it_did(tmp_path: Path, load: Any, python: int, c: int) -> None:
     async def test(number: int) -> Steps:
         async with running(*configs(tmp_path / str(number), 3)) as (nodes, client):
-            leader = await leader_of(nodes)
+            leader = await steady_leader(nodes)
             for _ in range(50):
                 (await send(client, leader.config, BODY)).checked()
             with Steps() as steps:

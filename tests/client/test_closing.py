@@ -203,7 +203,7 @@ def test_draining_has_a_limit() -> None:
                 await producer.prepare("orders")
                 fake.brokers[0].silent = True
                 producer.send_nowait(Message("orders", b"x"), outcomes.append)
-            assert 0.1 <= asyncio.get_running_loop().time() - began < 2
+            assert 0.1 <= asyncio.get_running_loop().time() - began < 20, "not the default 30 s"
             assert kinds(outcomes) == {OutcomeUnknown: 1}
 
     asyncio.run(main())

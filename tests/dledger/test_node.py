@@ -17,6 +17,7 @@ from dledger.host import Chunk, LogReader, Role
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
+from tests.steady import steady
 
 SEGMENT = 16 * 1024 * 1024
 
@@ -115,11 +116,13 @@ class Group:
     async def append(self, bodies: list[bytes]) -> None:
         leader = await self.elected()
         assert leader.appender is not None
+        end = steady(self.nodes.values())
         last = -1
         for body in bodies:
             leader.appender.reserve(HEADER_SIZE + len(body))
             last = leader.appender.add((body,), len(body))
         await self.until(lambda: leader.commit_index >= last)
+        end()
 
     async def agree(self, count: int) -> list[bytes]:
         await self.until(
@@ -170,11 +173,13 @@ def test_a_minority_commits_nothing(tmp_path: Path, ports: list[int]) -> None:
         async with group_of_three(tmp_path, ports) as group:
             leader = await group.elected()
             assert leader.appender is not None
+            end = steady(group.nodes.values())
             await group.agree(0)
             for name in [name for name in group.peers if name != leader.config.self_id]:
                 await group.stop(name)
             leader.appender.reserve(HEADER_SIZE + 3)
             index = leader.appender.add((b"no!",), 3)
+            end()
             await group.until(lambda: leader.role is not Role.LEADER)
             assert leader.commit_index < index
             assert not leader.serving
@@ -278,7 +283,7 @@ def test_the_client_protocol_appends_reads_and_tells(tmp_path: Path, ports: list
     async def scenario() -> None:
         async with group_of_three(tmp_path, ports) as group:
             await group.elected()
-            async with DLedgerClient(production_env("client"), group.peers) as client:
+            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
                 index = await client.append(b"hello")
                 entry = await client.get(index)
                 assert (entry.body, entry.kind) == (b"hello", Kind.RAW)
@@ -312,14 +317,14 @@ def test_every_node_gives_a_read_point_to_clients(tmp_path: Path, ports: list[in
     async def scenario() -> None:
         async with group_of_three(tmp_path, ports) as group:
             await group.elected()
-            async with DLedgerClient(production_env("client"), group.peers) as client:
+            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
                 index = await client.append(b"hello")
                 assert await client.read_index() >= index
                 for name, address in group.peers.items():
                     assert index <= await client.read_index(address) <= group.nodes[name].applied_index
             for name in list(group.peers)[1:]:
                 await group.stop(name)
-            async with DLedgerClient(production_env("client"), group.peers, 1.5) as client:
+            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
                 assert (await client.get(index)).body == b"hello", "what is committed never changes"
                 with pytest.raises(RequestFailed, match="no read point in time"):
                     await client.read_index(group.peers["n0"])

@@ -32,7 +32,8 @@ def log() -> Log:
 
 
 def source(group: LiveGroup, name: str = "g0", **options: int) -> GroupSource:
-    return GroupSource(group.namesrv, name, options=AuditOptions(attempts=1, busy_pause_s=0.01, **options))
+    """Three tries, as by default: one connection that a busy machine does not make in time is no finding."""
+    return GroupSource(group.namesrv, name, options=AuditOptions(busy_pause_s=0.01, **options))
 
 
 def run(*sources: ReplicaSource) -> Report:
