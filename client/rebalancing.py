@@ -238,27 +238,36 @@ class QueueShare:
     async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
         """The next owner begins where we ended, and not before."""
         await self._released(assigned)
-        if not assigned.process.dropped:
+        gone = assigned.process.dropped  # lost, or set to another offset: nothing of it is handed over
+        if not gone:
             assigned.process.dropped = True
             if assigned.process.commit_offset != assigned.committed:
                 await self._save({queue: assigned.process.commit_offset})
             if queue not in self._told:  # by now
                 await locks.unlock([queue])
         self._leaving.pop(queue, None)
-        if queue in self._told:
-            self.on_reset()  # whoever is next waits for our lock
+        if gone or queue in self._told:
+            self.on_reset()  # it may be ours again; whoever else is next waits for our lock
 
     async def _released(self, assigned: AssignedQueue) -> None:
         if isinstance(self._dispatcher, OrderlyDispatcher):
             await self._dispatcher.released(assigned)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Its lock is: what runs does not count any more."""
+        """Its lock is: what runs does not count any more. Should the queue be ours again while a call still
+        runs, the next one begins behind that."""
         self._told.pop(queue, None)
-        assigned = self._assigned.pop(queue, None) or self._leaving.get(queue)
-        if assigned is not None:
-            assigned.process.dropped = True
-            assigned.task.cancel()
+        assigned = self._assigned.get(queue) or self._leaving.get(queue)
+        if assigned is None:
+            return
+        assigned.process.dropped = True
+        assigned.task.cancel()
+        if queue not in self._assigned:
+            return
+        if self._locks is not None and self._busy(assigned):
+            self._begin_leaving([queue], self._locks)
+        else:
+            del self._assigned[queue]
 
     async def commit(self) -> None:
         """Commit what was consumed since the last time. What fails is logged, and tried again."""

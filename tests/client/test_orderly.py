@@ -218,6 +218,47 @@ def test_a_lost_lock_drops_the_queue_and_what_runs_counts_no_more() -> None:
     play(test, queues=1)
 
 
+@pytest.mark.parametrize("to_another", [True, False])
+def test_a_queue_that_comes_back_waits_for_the_call_that_ran_when_it_was_lost(to_another: bool) -> None:
+    """Its lock was over, or somebody else's for a moment, and is ours again while the listener is still busy."""
+    seen: list[int] = []
+    running = 0
+    go = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        nonlocal running
+        seen.append(message.queue_offset)
+        assert not running, "two calls of one queue at a time"
+        running += 1
+        await go.wait()
+        running -= 1
+
+    async def test(fake: FakeCluster) -> None:
+        await produce(fake, 5)
+
+        def ours() -> bool:
+            return any(queue.topic == "orders" for queue in one.queues)
+
+        async with consumer(fake, handle) as one:
+            await eventually(lambda: seen == [0])
+            if to_another:
+                fake.locks["group", "orders", 0] = "somebody"
+                await eventually(lambda: not ours())
+                del fake.locks["group", "orders", 0]
+            else:
+                (queue,) = (queue for queue in one.queues if queue.topic == "orders")
+                one._locks._until[queue] = 0.0
+                one._locks.drop_expired()
+                assert not ours()
+            await asyncio.sleep(0.2)
+            assert seen == [0] and not ours()
+            go.set()
+            await eventually(lambda: len(seen) == 6)
+        assert seen == [0, 0, 1, 2, 3, 4]
+
+    play(test, queues=1)
+
+
 def test_a_lock_that_is_lost_before_its_queue_is_begun_begins_nothing() -> None:
     seen: list[int] = []
 

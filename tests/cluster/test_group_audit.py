@@ -193,6 +193,8 @@ def test_brokers_ship_digests(new_group: Callable[..., LocalCluster], tmp_path: 
 
     reports: list[tuple[int, dict[str, Any]]] = []
     wait_for(lambda: len(list(shared.glob("*/*/segment=side/rows.parquet"))) == 3 or None, 20, lambda: "")
+    # What the very first ones were made of has no checkpoint yet, and so no committed index to compare up to.
+    wait_for(lambda: spark_audit("--digests", str(shared))[0] == 0 or None, 30, lambda: "no checkpoints")
     load_while(group, shipped)
     group.wait_caught_up()
     committed = group.committed_index(group.wait_leader())
