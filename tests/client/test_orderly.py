@@ -220,7 +220,7 @@ def test_a_lost_lock_drops_the_queue_and_what_runs_counts_no_more() -> None:
 
 @pytest.mark.parametrize("to_another", [True, False])
 def test_a_queue_that_comes_back_waits_for_the_call_that_ran_when_it_was_lost(to_another: bool) -> None:
-    """Its lock was over, or somebody else's for a moment; it is ours again while the listener is still busy."""
+    """Its lock was over, or somebody else's for a moment; it is ours again while the listener is busy."""
     seen: list[int] = []
     running = 0
     go = asyncio.Event()
