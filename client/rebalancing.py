@@ -256,18 +256,14 @@ class QueueShare:
     def lost(self, queue: MessageQueue) -> None:
         """Its lock is: what runs does not count any more. Should the queue be ours again while a call still
         runs, the next one begins behind that."""
+        if self._locks is None:
+            return
         self._told.pop(queue, None)
         assigned = self._assigned.get(queue) or self._leaving.get(queue)
-        if assigned is None:
-            return
-        assigned.process.dropped = True
-        assigned.task.cancel()
-        if queue not in self._assigned:
-            return
-        if self._locks is not None and self._busy(assigned):
-            self._begin_leaving([queue], self._locks)
-        else:
-            del self._assigned[queue]
+        if assigned is not None:
+            assigned.process.dropped = True
+            if queue in self._assigned:
+                self._begin_leaving([queue], self._locks)
 
     async def commit(self) -> None:
         """Commit what was consumed since the last time. What fails is logged, and tried again."""
