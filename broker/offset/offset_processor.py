@@ -12,6 +12,7 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import (
     GetMaxOffsetHeader,
@@ -34,7 +35,6 @@ class OffsetProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._creation = context.creation
         self._clients = context.clients
-        self._origins = context.origins
         self._store = context.store
         self._offsets = context.offsets
         self._background = context.background
@@ -69,8 +69,10 @@ class OffsetProcessor:
 
         An offset that is lower than the group's sets it back, as in RocketMQ, if the request wants an answer
         (tools, and a consumer that went back): while other consumers of the group are connected it is
-        refused, as it may be late, from one that had the queue before. Lower one-way reports are ignored, and
-        while a reset was not heard all reports of consumers.
+        refused, as it may be late, from one that had the queue before; and so it is when a broker that does
+        not lead forwards it, which may have found it unread after it was stopped or cut off for long, when
+        its client has gone on with this leader. Lower one-way reports are ignored, and while a reset was not
+        heard all reports of consumers.
         """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
@@ -88,6 +90,7 @@ class OffsetProcessor:
             call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
             return
         if not call.request.oneway and (reset or (current is not None and offset < current)):
+            self._check_direct(call, current)
             by_tool = self._by_tool(call)
             if not by_tool:
                 self._check_alone(call, current)
@@ -101,6 +104,16 @@ class OffsetProcessor:
         if not call.request.oneway:
             self._offsets.wait(group, call.connection, call.request, call.respond)
 
+    def _check_direct(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
+        header = call.header
+        if call.request.flag & FLAG_FORWARDED:  # whoever sets it
+            raise RemotingError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"offset {header.commitOffset} of {header.topic}@{header.queueId} would set group "
+                f"{header.consumerGroup} back, which is at {current} or was reset, and came by a broker that "
+                "does not lead, perhaps late: not executed, ask the leader itself",
+            )
+
     def _by_tool(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
         """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java report oneway, and
         whoever waits for the answer belongs to no member."""
@@ -109,7 +122,7 @@ class OffsetProcessor:
         members = self._clients.consumers.get(call.header.consumerGroup)
         if members is None:
             return True
-        asks = self._origins.forwarded_for(call.connection, call.request) or call.connection.peer
+        asks = call.connection.peer
         here = any(member.connection.peer == asks for member in members.members.values())
         return not here and all(one.client.clientAddr != asks for one in members.elsewhere.values())
 

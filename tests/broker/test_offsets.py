@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from dledger.broker.leader_gate import LEADER_ADDR
 from dledger.formats.entry import Kind, unpack_header
 from dledger.formats.state import RESETS
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
-from dledger.remoting.commands import FLAG_REDIRECT
+from dledger.remoting.commands import FLAG_FORWARDED, FLAG_REDIRECT
 from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
@@ -116,6 +117,30 @@ def test_a_group_is_set_back_where_somebody_asks_for_it_and_not_by_a_late_report
         assert "offset 0 of T@0 lies before 2, where group CG is, and other consumers" in (
             refused.remark or ""
         )
+
+    run(test)
+
+
+def test_nobody_sets_a_group_back_through_a_broker_that_does_not_lead(tmp_path: Path) -> None:
+    """It may have lain there unread while that broker was stopped, and its client gone on with the leader:
+    the offset that the leader had acknowledged then went back."""
+
+    async def test() -> None:
+        world = await filled(tmp_path)
+        world.node.auto = False
+        forwarded = FLAG_REDIRECT | FLAG_FORWARDED
+        for first in (forwarded, FLAG_REDIRECT):
+            on = update(world, 3 if first == forwarded else 4, flag=first)
+            flush(world)
+            world.node.commit()
+            assert on.reply.code == ResponseCode.SUCCESS, "whoever goes forward may come any way"
+        late = update(world, 3, flag=forwarded).reply
+        assert late.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "offset 3 of T@0 would set group CG back, which is at 4" in (late.remark or "")
+        assert LEADER_ADDR not in late.ext, "the broker between would try it again"
+        again = update(world, 4, flag=forwarded)
+        assert again.reply.code == ResponseCode.SUCCESS, "that is so"
+        assert (await query(world)).ext == {"offset": "4"}
 
     run(test)
 
