@@ -2,7 +2,7 @@
 
 Consumers that work in order lock their queues, and ask again every 20 s. Who has a lock is in the log
 (`formats.state.locks`); how long its owner was not heard of is counted here, in time of the loop, which no
-clock moves. Three rules keep a queue from having two owners:
+clock moves. Four rules keep a queue from having two owners:
 
 * An answer waits for an entry of its own to be committed: a leader that was deposed answers nobody. An entry
   of a client that keeps what it has names no queue.
@@ -10,6 +10,8 @@ clock moves. Three rules keep a queue from having two owners:
   the opening of its term: what its predecessor answered until then is over by that time, as clients hold on
   to a lock for 30 s only.
 * A lock that is over is taken away by an operation in the log, or given to somebody else by one.
+* Who has locked a queue by asking this leader itself unlocks it so: what another broker forwards may have
+  lain there for long, from before the client locked the queue anew.
 
 As in RocketMQ a lock outlives the connection of its owner, and its unregistration: clients unlock (42) when
 they end.
@@ -34,6 +36,7 @@ from dledger.formats.state import (
 )
 from dledger.remoting.bodies import LockAnswer, LockRequest, MessageQueue, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.errors import RemotingError
 
 MAX_LOCKS = 50_000
@@ -57,6 +60,8 @@ class QueueLocks(LeaderService):
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
         """Loop time (s) at which the owner was last heard of; the oldest is the first."""
+        self._direct: set[LockKey] = set()
+        """Those whose owner last asked this leader itself."""
         context.deletions.listeners.append(self._forget)
         self.expired: int = 0
         """Locks taken away since start."""
@@ -108,16 +113,23 @@ class QueueLocks(LeaderService):
         for key in own:
             self._heard.pop(key, None)
             self._heard[key] = now
+        if call.request.flag & FLAG_FORWARDED:
+            self._direct -= own.keys()
+        else:
+            self._direct |= own.keys()
         self._committed.add(index, call.connection, call.request, lambda: call.respond(body=body))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
     def unlock(self, call: LeaderCall[None]) -> None:
-        """Give queues back; those that are not the client's are left alone."""
+        """Give queues back; those that are not the client's are left alone, and so are those that it locked
+        here itself when another broker forwards this."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows = writer.pending[LOCKS].rows
         keys = ((group, queue.topic, queue.queueId) for queue in queues)
         own = [key for key in keys if key in rows and rows[key].client == client]
+        if call.request.flag & FLAG_FORWARDED:
+            own = [key for key in own if key not in self._direct]
         if not own:
             self._gate.confirm(call.connection, call.request, call.respond)
             return
@@ -130,6 +142,7 @@ class QueueLocks(LeaderService):
         """Owners were heard of by the leader before, nobody knows when: each has the whole time again."""
         self._writer = writer
         self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())
+        self._direct = set()
 
     async def run(self) -> None:
         """See `LeaderService`."""
@@ -142,11 +155,12 @@ class QueueLocks(LeaderService):
         """See `LeaderService`."""
         self._writer = None
         self._heard = {}
+        self._direct = set()
 
     def _forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
         """A topic or a group is about to be deleted."""
         for key in writer.pending.keys_of(LOCKS, kind, name):
-            self._heard.pop(key, None)
+            self._drop(key)
 
     def _expire(self) -> bool:
         """Take away what is over, of one owner and at most one batch. Whether there may be more."""
@@ -169,9 +183,13 @@ class QueueLocks(LeaderService):
         self._take(writer, group, client, over)
         return True
 
+    def _drop(self, key: LockKey) -> None:
+        self._heard.pop(key, None)
+        self._direct.discard(key)
+
     def _take(self, writer: CommitLogWriter, group: str, client: str, keys: list[LockKey]) -> int:
         for key in keys:
-            self._heard.pop(key, None)
+            self._drop(key)
         return writer.append_op(batch_op(UNLOCK_BATCH, group, client, [key[1:] for key in keys]))
 
 

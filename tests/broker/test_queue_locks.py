@@ -12,6 +12,7 @@ from dledger.broker.client import queue_locks
 from dledger.broker.config import MIN_LOCK_LIVE_MS, SETTINGS
 from dledger.formats.state import LOCK_BATCH, LOCKS, MAX_LOCK_BATCH, ReplicatedState, batch_op, pack_op
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import FLAG_FORWARDED, FLAG_REDIRECT
 from tests.broker.harness import FakeConnection, Pending, World, run, skip_s
 from tests.broker.test_delays import leading
 from tests.client.fake_cluster import eventually
@@ -71,6 +72,30 @@ def test_a_queue_has_one_owner_until_it_gives_it_back(tmp_path: Path) -> None:
                 ("CG", *Q2): "c2",
                 ("other", *Q0): "c2",
             }
+
+    run(test)
+
+
+def test_a_late_unlock_of_another_broker_takes_nothing_that_was_locked_here_since(tmp_path: Path) -> None:
+    """It may have lain there unread while that broker was stopped, and its client have the queue again."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            forwarded = FLAG_REDIRECT | FLAG_FORWARDED
+            late = body("c1", [Q0, Q1])
+            assert await lock(world, "c1", Q0) == [Q0]
+            assert (
+                await world.ask(RequestCode.LOCK_BATCH_MQ, None, body("c1", [Q1]), flag=forwarded)
+            ).code == ResponseCode.SUCCESS
+            answer = await world.ask(RequestCode.UNLOCK_BATCH_MQ, None, late, flag=forwarded)
+            assert answer.code == ResponseCode.SUCCESS
+            assert await lock(world, "c2", Q0, Q1) == [Q1], "who asks by way of another unlocks so, too"
+            await unlock(world, "c1", Q0)
+            assert await lock(world, "c2", Q0) == [Q0]
+            await world.ask(RequestCode.LOCK_BATCH_MQ, None, body("c2", [Q0]), flag=forwarded)
+            await world.ask(RequestCode.UNLOCK_BATCH_MQ, None, body("c2", [Q0]), flag=forwarded)
+            assert await lock(world, "c1", Q0) == [Q0], "the last way counts"
 
     run(test)
 
