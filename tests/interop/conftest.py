@@ -112,6 +112,21 @@ def py_rocketmq(tmp_path_factory: pytest.TempPathFactory) -> ClientKind:
     )
 
 
+GO_DRIVER = DRIVERS / "go"
+
+
+@pytest.fixture(scope="session")
+def go_client() -> ClientKind | None:
+    """Apache's Go client; None where there is no Go to build its driver with."""
+    if shutil.which("go") is None:
+        return None
+    sources = b"".join((GO_DRIVER / name).read_bytes() for name in ("go.mod", "go.sum", "main.go"))
+    target = cache() / "go" / f"driver-{crc32(sources):08x}"
+    build = ["go", "build", "-C", str(GO_DRIVER), "-buildvcs=false", "-o", str(target / "driver"), "."]
+    driver = str(install(target, build, "the driver of the Go client") / "driver")
+    return ClientKind("rocketmq-client-go", lambda args: [driver, *args.split()], {})
+
+
 POMS = Path(__file__).parent / "java"
 
 

@@ -45,9 +45,9 @@ def gap_s(events: list[dict[str, Any]], event: str, killed_at_ms: float) -> floa
 
 
 def test_clients_go_on_when_the_leader_is_killed_and_restarted(
-    group: LocalCluster, drive: Callable[..., Driver], ali_ons: Any, py_rocketmq: Any
+    group: LocalCluster, drive: Callable[..., Driver], ali_ons: Any, py_rocketmq: Any, go_client: Any
 ) -> None:
-    kinds = [java_client(4), java_client(5), ali_ons, py_rocketmq]
+    kinds = [java_client(4), java_client(5), ali_ons, py_rocketmq, *([go_client] if go_client else [])]
     running: dict[str, tuple[Driver, Driver]] = {}
     for number, kind in enumerate(kinds):
         topic = f"Gap{number}"
