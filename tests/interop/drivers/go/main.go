@@ -280,8 +280,9 @@ func (d *driver) consume() {
 				return consumer.ConsumeRetryLater, nil
 			}
 			if d.mode == "answer" {
-				reply, err := consumer.CreateReplyMessage(message, []byte("re: "+string(message.Body)))
+				reply, err := consumer.CreateReplyMessage(message, nil) // it takes a body for properties
 				if err == nil {
+					reply.Body = []byte("re: " + string(message.Body))
 					err = checked(answers.SendSync(context.Background(), reply))
 				}
 				if err != nil {
