@@ -151,6 +151,7 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     await broker.registrar.unregister()
     if moved:
         await asyncio.sleep(FAREWELL_S)
+    broker.forwarder.farewell()
     await broker.server.close()
     try:
         await broker.store.save_snapshot()

@@ -42,6 +42,7 @@ from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.loadbalance.assignment_processor import AssignmentProcessor
 from dledger.broker.longpolling.pull_processor import PullProcessor
+from dledger.broker.longpolling.stranded_pulls import StrandedPulls
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.offset.reset_processor import ResetProcessor
@@ -97,6 +98,7 @@ PROCESSORS: tuple[type[Processor], ...] = (
     EndTransactionProcessor,
     CheckRelay,
     PullProcessor,
+    StrandedPulls,
     ClientProcessor,
     ClientTelling,
     ConnectionProcessor,
@@ -120,7 +122,9 @@ PROCESSORS: tuple[type[Processor], ...] = (
 )
 """Who answers requests. One that is a `LeaderService` as well begins and ends with each leadership."""
 P = TypeVar("P")
-BETWEEN_BROKERS = frozenset({RequestCode.TELL_CONSUMERS, RequestCode.CHECK_TRANSACTION_STATE})
+BETWEEN_BROKERS = frozenset(
+    {RequestCode.TELL_CONSUMERS, RequestCode.TELL_PULLS, RequestCode.CHECK_TRANSACTION_STATE}
+)
 """Requests of other brokers of the group."""
 NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
@@ -266,6 +270,8 @@ class Broker:
         )
         self.telling: ClientTelling = self._processor(ClientTelling)
         self.pops: PopProcessor = self._processor(PopProcessor)
+        self.stranded: StrandedPulls = self._processor(StrandedPulls)
+        self.pulls.held.on_hold = self.stranded.waits
         own = (one for one in self.processors if isinstance(one, LeaderService))
         self.delays: DelayService = DelayService(context)
         self.timers: TimerService = TimerService(context)
@@ -372,6 +378,7 @@ class Broker:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
         self.telling.leads(self.gate.leader_address)
+        self.stranded.leads(self.gate.leader_address)
         self.opened.set()
 
     def on_serving(self, term: int) -> None:

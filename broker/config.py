@@ -171,6 +171,11 @@ def _addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
+def route_id(node: str) -> int:
+    """brokerId of a node that does not lead: nK -> K + 1 (DLedgerCommitLog.id)."""
+    return int(node[1:]) + 1
+
+
 @dataclass(frozen=True)
 class BrokerConfig:
     """One broker of a group. Defaults are RocketMQ's, but for flushDiskType (rule 3)."""
@@ -567,8 +572,8 @@ class BrokerConfig:
 
     @property
     def follower_id(self) -> int:
-        """brokerId while not leading: nK -> K + 1 (DLedgerCommitLog.id)."""
-        return int(self.self_id[1:]) + 1
+        """brokerId while not leading."""
+        return route_id(self.self_id)
 
     @property
     def peer_tls(self) -> TlsFiles | None:

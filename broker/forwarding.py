@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.broker.leader_gate import LEADER_ADDR, LeaderGate
+from dledger.broker.longpolling.suggestions import SUGGESTED, suggested_here
 from dledger.formats.addresses import split_address
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.remoting.client import RemotingClient
@@ -104,18 +105,33 @@ class Forwarder:
             if item.address != address:
                 self._answered(serial, item, RemotingError(None, f"{item.address} leads no longer"))
 
+    def farewell(self) -> None:
+        """This broker stops: pulls that wait at the leader are answered that nothing has come, and to ask
+        there. There are clients that do not notice when the connection ends that a pull waits on."""
+        for serial, item in list(self._under_way.items()):
+            if item.request.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+                continue
+            offset = item.request.ext().get("queueOffset", "0")
+            # Who was suggested to ask here takes another one for the leader; the others took this one for it.
+            where = 0 if suggested_here(item.connection) else self._gate.leader_route_id
+            ext = {SUGGESTED: str(where), "nextBeginOffset": offset, "minOffset": "0", "maxOffset": offset}
+            self._over(serial, item)
+            item.connection.respond(
+                item.request, ResponseCode.PULL_NOT_FOUND, ext=ext, remark="this broker stops"
+            )
+
     def _answered(self, serial: int, item: _Forwarded, result: Response | RemotingError) -> None:
         if item.done:
             return
-        item.done = True
-        if self._under_way.pop(serial, None) is not None:
-            self._bytes -= item.size
+        self._over(serial, item)
         connection, request = item.connection, item.request
         if isinstance(result, Response):
             if result.code == ResponseCode.SERVICE_NOT_AVAILABLE and LEADER_ADDR in result.ext:
                 self._gate.wait_for_leader(connection, request, item.address)
                 return
             ext = result.ext | {LEADER_ADDR: item.address}
+            if SUGGESTED in ext and (here := suggested_here(connection)):
+                ext[SUGGESTED] = str(here)
             connection.respond(request, result.code, ext=ext, body=result.body, remark=result.remark)
         elif request.oneway:
             return
@@ -124,6 +140,11 @@ class Forwarder:
         else:
             remark = f"outcome unknown: the leader was lost while it worked on it ({result.remark})"
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def _over(self, serial: int, item: _Forwarded) -> None:
+        item.done = True
+        if self._under_way.pop(serial, None) is not None:
+            self._bytes -= item.size
 
 
 class Origins:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.config import BrokerConfig
+from dledger.broker.config import BrokerConfig, route_id
 from dledger.broker.ports import Node
 from dledger.host import Role
 from dledger.node.reads import ReadRefused
@@ -97,6 +97,12 @@ class LeaderGate:
         if leader is None or leader == self._settings.now.self_id:
             return None
         return self._node.peer_meta(leader).get("client_addr")
+
+    @property
+    def leader_route_id(self) -> int:
+        """Under which id a route from before it led lists another node that leads; 0 for none."""
+        leader = self._node.leader_id
+        return 0 if leader is None or leader == self._settings.now.self_id else route_id(leader)
 
     def refuse(self, connection: Connection, request: Request) -> None:
         """Answer 14 with what is known of the leader."""

@@ -8,11 +8,12 @@ without nulls. Field names are those on the wire.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from dledger.formats.message_ids import java_hash
+from dledger.remoting.commands import SerializeType
 from dledger.remoting.errors import BadBody
 from dledger.remoting.fastjson import dumps, dumps_object_map, dumps_relaxed, loads, without_nulls
 
@@ -271,6 +272,35 @@ def decode_told(data: bytes) -> list[ConsumersHere]:
         return msgspec.json.decode(data, type=_Told).groups
     except (msgspec.DecodeError, ValueError) as error:
         raise BadBody(f"consumers: {error}") from None
+
+
+class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A pull that waits at the leader, in a body of 28102. `serialize`, `opaque`: of its request."""
+
+    clientId: str
+    group: str
+    topic: str
+    queueId: int
+    offset: int
+    opaque: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+    serialize: SerializeType
+    host: str
+
+
+class PullsHeld(Body):
+    """Body of 28102: pulls that began to wait at the leader of a term, each instead of the one before of that
+    client and queue."""
+
+    term: int
+    pulls: list[WaitingPull] = []
+
+
+def decode_held(data: bytes) -> PullsHeld:
+    """A body of 28102. BadBody. Our own brokers write it: it is strict JSON."""
+    try:
+        return msgspec.json.decode(data, type=PullsHeld)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadBody(f"pulls: {error}") from None
 
 
 class GroupList(Body):

@@ -179,6 +179,7 @@ class RequestCode(IntEnum):
     AUDIT_ENTRIES = 28007
     AUDIT_UNITS = 28008
     TELL_CONSUMERS = 28101  # between brokers of a group
+    TELL_PULLS = 28102  # the same
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -228,6 +228,7 @@ RULES: Mapping[int, Rule] = MappingProxyType(
         RequestCode.AUDIT_ENTRIES: ADMIN,
         RequestCode.AUDIT_UNITS: ADMIN,
         RequestCode.TELL_CONSUMERS: ADMIN,  # never asked: `Broker._authorize`
+        RequestCode.TELL_PULLS: ADMIN,  # the same
         RequestCode.CHECK_TRANSACTION_STATE: ADMIN,  # the same
     }
 )

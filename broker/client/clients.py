@@ -21,8 +21,8 @@ from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
 """(client, group) pairs; a heartbeat that would make more is refused."""
-MAX_ELSEWHERE = 50_000
-"""The same that only other brokers hear; more are not known."""
+MAX_ELSEWHERE = 100_000
+"""The same that only other brokers hear, for each that does; more are not known."""
 MAX_LOOKS = 10
 """Producers that are looked at for one that can be asked now."""
 
@@ -58,8 +58,9 @@ class ConsumerGroup:
     message_model: str
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
-    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
-    """Members that only other brokers hear, by client id; known while this broker leads (`telling`)."""
+    told: dict[int, dict[str, Elsewhere]] = field(default_factory=dict)
+    """Members that only other brokers hear, by the serial of the connection of each such broker and by client
+    id; known while this broker leads (`telling`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
     """How often the subscriptions changed."""
@@ -69,9 +70,17 @@ class ConsumerGroup:
     said_at: float = -math.inf
 
     @property
+    def elsewhere(self) -> dict[str, Elsewhere]:
+        """Members that only other brokers hear, by client id: each by way of one of them."""
+        found: dict[str, Elsewhere] = {}
+        for told in self.told.values():
+            found = told | found
+        return found
+
+    @property
     def client_ids(self) -> list[str]:
         """Of all members, sorted."""
-        return sorted({*self.members, *self.elsewhere})
+        return sorted({*self.members, *(name for told in self.told.values() for name in told)})
 
     @property
     def connections(self) -> dict[int, Connection]:
@@ -156,7 +165,8 @@ class Clients:
         if moved and not before.closed:
             group.agreement.moved(member.client_id, before.serial, member.connection.serial)
         group.members[member.client_id] = member
-        self._elsewhere -= group.elsewhere.pop(member.client_id, None) is not None
+        for told in group.told.values():
+            self._elsewhere -= told.pop(member.client_id, None) is not None
         self._memberships += not known
         self._remember(member.connection, "consumer", data.groupName, member.client_id)
         if not keep_subscriptions:
@@ -201,19 +211,19 @@ class Clients:
                 here.groupName, here.consumeType, here.messageModel, here.consumeFromWhere
             )
         before = set(group.client_ids)
-        for client_id, one in list(group.elsewhere.items()):
-            if one.connection is connection:
-                del group.elsewhere[client_id]
-                self._elsewhere -= 1
+        self._elsewhere -= len(group.told.pop(connection.serial, {}))
+        heard: dict[str, Elsewhere] = {}
         for client in here.clients:
-            if client.clientId not in group.members and client.clientId not in group.elsewhere:
-                if self._elsewhere >= MAX_ELSEWHERE:
+            if client.clientId not in group.members:
+                if self._elsewhere + len(heard) >= MAX_ELSEWHERE:
                     break
-                group.elsewhere[client.clientId] = Elsewhere(connection, client, now)
-                self._elsewhere += 1
+                heard[client.clientId] = Elsewhere(connection, client, now)
+        if heard:
+            group.told[connection.serial] = heard
+            self._elsewhere += len(heard)
         self._told_by.setdefault(connection.serial, {})[here.groupName] = None
         changed = False
-        if not group.members and group.elsewhere:
+        if not group.members and heard and here.subscriptions:
             changed = group.subscribe(here.subscriptions)
             self.on_subscribed(here.groupName)
         if changed or not group.client_ids or before != set(group.client_ids):
@@ -222,15 +232,15 @@ class Clients:
     def forget_elsewhere(self) -> None:
         """Nobody tells any more whom other brokers hear."""
         for group in list(self.consumers.values()):
-            if group.elsewhere:
-                group.elsewhere.clear()
+            if group.told:
+                group.told.clear()
                 if not group.members:
                     del self.consumers[group.name]
         self._elsewhere = 0
         self._told_by.clear()
 
     def _tell_or_drop(self, group: ConsumerGroup) -> None:
-        if group.members or group.elsewhere:
+        if group.client_ids:
             self.notify(group)
         elif self.consumers.get(group.name) is group:
             del self.consumers[group.name]
@@ -267,13 +277,18 @@ class Clients:
 
     def _not_told(self, name: str, gone: Callable[[Elsewhere], bool]) -> None:
         group = self.consumers.get(name)
-        lost = [] if group is None else [key for key, one in group.elsewhere.items() if gone(one)]
-        if group is None or not lost:
+        if group is None or not group.told:
             return
-        for client_id in lost:
-            del group.elsewhere[client_id]
-        self._elsewhere -= len(lost)
-        self._tell_or_drop(group)
+        before = group.client_ids
+        for serial, told in list(group.told.items()):
+            kept = {client_id: one for client_id, one in told.items() if not gone(one)}
+            self._elsewhere -= len(told) - len(kept)
+            if kept:
+                group.told[serial] = kept
+            else:
+                del group.told[serial]
+        if group.client_ids != before:
+            self._tell_or_drop(group)
 
     def expire(self, before: float) -> int:
         """Forget members without heartbeat since loop time `before`. How many."""
@@ -299,6 +314,13 @@ class Clients:
         """Over which a client speaks; None while it does not."""
         connection = self._connection_of.get(client_id)
         return None if connection is None or connection.closed else connection
+
+    def client_over(self, connection: Connection, group: str) -> str | None:
+        """Client id of the member of a consumer group that speaks over a connection."""
+        for kind, name, client_id in self._by_connection.get(connection.serial, ()):
+            if name == group and kind == "consumer":
+                return client_id
+        return None
 
     def a_producer(self, group: str) -> Connection | None:
         """The connection of a producer of this group that takes what is sent to it, each time another one's;

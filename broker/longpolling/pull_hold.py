@@ -52,13 +52,16 @@ class HeldPulls:
         self._expired = expired
         self._by_queue: dict[tuple[str, int], list[Pull]] = {}
         self.count: int = 0
+        self.on_hold: Callable[[Pull], None] = lambda pull: None
+        """Called with each pull when it begins to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, pull: Pull) -> bool:
         """Keep a pull; its deadline is set at the first time. False at the limit or when time is up."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if pull.deadline == 0.0:
+        first = pull.deadline == 0.0
+        if first:
             pull.deadline = now + min(pull.suspend_s, MAX_SUSPEND_S)
         if self.count >= self._limit() or pull.deadline <= now or pull.connection.closed:
             return False
@@ -66,6 +69,8 @@ class HeldPulls:
         self.count += 1
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        if first:
+            self.on_hold(pull)
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:

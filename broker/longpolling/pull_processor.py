@@ -15,11 +15,13 @@ from collections.abc import Mapping
 
 from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.config import route_id
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import ALL, CLASS_FILTER, TAG, MessageFilter, TagFilter, filter_of
 from dledger.broker.filter.retry_filter import RetryFilter
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
 from dledger.broker.longpolling.subscription_wait import SubscriptionWait
+from dledger.broker.longpolling.suggestions import SUGGESTED, suggested_here
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
@@ -183,7 +185,7 @@ class PullProcessor(LeaderService):
             return 0
         known = self._members().items()
         others = sorted(node for node, address in known if address and node != config.self_id)
-        return int(others[queue_id % len(others)][1:]) + 1 if others else 0
+        return route_id(others[queue_id % len(others)]) if others else 0
 
     def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
         """The group's offsets were reset: the consumer goes on there."""
@@ -192,7 +194,7 @@ class PullProcessor(LeaderService):
         call.respond(
             ResponseCode.PULL_OFFSET_MOVED,
             ext={
-                "suggestWhichBrokerId": "0",
+                SUGGESTED: "0",
                 "nextBeginOffset": str(offset),
                 "minOffset": str(low),
                 "maxOffset": str(high),
@@ -386,12 +388,13 @@ class PullProcessor(LeaderService):
             self._rates.count(pull.topic, pull.group, count)
         if count and self._slow_consumers.on:
             self._slow_consumers.pulled(pull.group, pull.topic, pull.queue_id, result.parts[-1])
+        connection = pull.connection
         self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
-        pull.connection.respond(
+        connection.respond(
             pull.request,
             code,
             ext={
-                "suggestWhichBrokerId": str(suggested),
+                SUGGESTED: str(suggested or suggested_here(connection)),
                 "nextBeginOffset": str(result.next_offset),
                 "minOffset": str(result.min_offset),
                 "maxOffset": str(result.max_offset),

@@ -71,6 +71,30 @@ def test_who_is_told_counts_like_who_is_heard(tmp_path: Path, short_gap: None) -
     run(test)
 
 
+def test_a_consumer_that_two_brokers_hear_stays_when_one_of_them_goes(tmp_path: Path) -> None:
+    """At a planned switch the old leader told of them first; when it stopped nobody was known for 30 s."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        first, second = member(world), FakeConnection(serial=2, peer="10.0.0.2:40001")
+        await tell(world, first, here("a", "b"))
+        await tell(world, second, here("b", "c"))
+        assert await consumers(world) == ["a", "b", "c"]
+        await tell(world, first, ConsumersHere("CG", "", "", ""))
+        assert await consumers(world) == ["b", "c"]
+        assert world.broker.clients.consumers["CG"].subscriptions, "who hears nobody wants nothing"
+        await tell(world, first, here("b"))
+        gone(world, second)
+        assert await consumers(world) == ["b"]
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("b"))
+        gone(world, first)
+        assert await consumers(world) == ["b"], "it speaks for itself now"
+        ended(world, first)
+        assert world.broker.clients._elsewhere == 0
+
+    run(test)
+
+
 def test_a_group_that_only_others_hear_can_pull(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()

@@ -26,6 +26,7 @@ from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS
 from dledger.broker.intake.send_processor import MAX_BATCH_MESSAGES
+from dledger.broker.longpolling import stranded_pulls
 from dledger.broker.pop.ack_processor import MAX_BATCH_ACK_BODY, MAX_BATCH_ACKS
 from dledger.broker.topic.topic_processor import MAX_LIST
 from dledger.formats.message_ids import decode_message_id
@@ -33,9 +34,9 @@ from dledger.formats.state import MAX_LOCK_BATCH, MAX_SOURCES, AclEntry, User, p
 from dledger.formats.timers import RecallHandle
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import CONTROLLER_REQUESTS, NameServer
-from dledger.remoting.bodies import MAX_BARE_TAGS
+from dledger.remoting.bodies import MAX_BARE_TAGS, PullsHeld, WaitingPull
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.commands import Request
+from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.fastjson import MAX_ODD, MAX_UNQUOTED
 from dledger.remoting.frames import encode_request
 from dledger.remoting.limits import MAX_BODY, MAX_REQUEST_HEADER
@@ -242,6 +243,18 @@ def consumers_told() -> list[Asked]:
     return [({}, body) for body in bodies]
 
 
+def pulls_told() -> list[Asked]:
+    """As many as one request takes, with the longest names."""
+    name = "n" * 255
+    pulls = [
+        WaitingPull(f"{at}{name}", name, name, at, 1 << 40, at, SerializeType.JSON, "10.0.0.9")
+        for at in range(stranded_pulls.SLICE)
+    ]
+    body = PullsHeld(1, pulls).encode()
+    assert len(body) <= stranded_pulls.MAX_TELL
+    return [({}, body)]
+
+
 def acls() -> list[Asked]:
     """As many entries as one request takes, or as many addresses."""
     entry = {"actions": ["Pub"], "decision": "Allow"}
@@ -378,6 +391,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
     RequestCode.AUTH_GET_ACL: lambda: [queue(subject="User:u0")],
     RequestCode.AUTH_LIST_ACL: lambda: [queue(), queue(resourceFilter="5")],
     RequestCode.TELL_CONSUMERS: consumers_told,
+    RequestCode.TELL_PULLS: pulls_told,
     RequestCode.AUDIT_DESCRIBE: lambda: [queue(version=1)],
     RequestCode.AUDIT_SEGMENT: lambda: [queue(description="none", start=0, blockEntries=1)],
     RequestCode.AUDIT_SIDE: lambda: [queue(description="none")],
