@@ -25,15 +25,15 @@ READY_S = 60
 DELIVERY_LIMIT_S = 90
 SENDS_LIMIT_S = 1.5
 """The median of all kills; on a machine where a broker takes long to start, what that took and a second."""
-CONSUMPTION_LIMIT_S = {"rocketmq-client 5": 3.5, "ali-ons": 4.5}
-"""The same; both pause after a pull that failed. The others do not notice that the connection of a pull that
-waits is gone: they give it up after 30 s of their own."""
+CONSUMPTION_LIMIT_S = 4.5
+"""The same: all pause for 1 to 3 s after a pull that failed. Those that do not notice that the connection of
+a pull is gone, Java 4, C++ and Go, are answered by the next leader; of three kills within half a minute the
+last may find no broker that they have a connection to."""
 SEND_TIMEOUT_S = {"rocketmq (C++)": 3.0}
 """What this client gives a send that is under way when the leader is killed: where that was so at most kills,
 the median has it, and the shortest gap, or on a busy machine none, is without."""
 BUSY_START_S = 1.0
 """A machine on which a broker takes longer to start is busy."""
-GIVEN_UP_S = 36.0
 QUIET_S = 4.0
 """Between two kills."""
 
@@ -89,7 +89,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_restarted(
             assert min(found) < limit or statistics.median(starts) > BUSY_START_S, (name, found)
             limit += SEND_TIMEOUT_S[name]
         if what == "consumption":
-            limit += CONSUMPTION_LIMIT_S.get(name, GIVEN_UP_S) - SENDS_LIMIT_S
+            limit += CONSUMPTION_LIMIT_S - SENDS_LIMIT_S
         assert statistics.median(found) < limit, (name, what, found)
 
 
