@@ -378,7 +378,8 @@ class Broker:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
         self.telling.leads(self.gate.leader_address)
-        self.stranded.leads(self.gate.leader_address)
+        if leader_id is not None and role is not Role.LEADER:
+            self.stranded.leads(term)
         self.opened.set()
 
     def on_serving(self, term: int) -> None:

@@ -280,8 +280,8 @@ class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
     clientId: str
     group: str
     topic: str
-    queueId: int
-    offset: int
+    queueId: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     opaque: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
     serialize: SerializeType
     host: str
@@ -291,7 +291,7 @@ class PullsHeld(Body):
     """Body of 28102: pulls that began to wait at the leader of a term, each instead of the one before of that
     client and queue."""
 
-    term: int
+    term: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     pulls: list[WaitingPull] = []
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from dledger.broker.client.agreement import Agreement, interests_of
 from dledger.broker.client.notices import Notices
@@ -22,7 +23,7 @@ from dledger.remoting.server import Connection
 MAX_MEMBERSHIPS = 200_000
 """(client, group) pairs; a heartbeat that would make more is refused."""
 MAX_ELSEWHERE = 100_000
-"""The same that only other brokers hear, for each that does; more are not known."""
+"""The same that only other brokers hear, counted for each of these; more are not known."""
 MAX_LOOKS = 10
 """Producers that are looked at for one that can be asked now."""
 
@@ -76,6 +77,10 @@ class ConsumerGroup:
         for told in self.told.values():
             found = told | found
         return found
+
+    def knows(self, client_id: str) -> bool:
+        """Whether this is a member, wherever it is heard."""
+        return client_id in self.members or any(client_id in told for told in self.told.values())
 
     @property
     def client_ids(self) -> list[str]:
@@ -131,6 +136,8 @@ class Clients:
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
+        self._consumer_over: dict[tuple[int, str], str] = {}
+        """The client id that a group's last heartbeat over a connection (serial) had."""
         self._elsewhere = 0
         self._told_by: dict[int, dict[str, None]] = {}
         """Groups that a connection of another broker told of."""
@@ -210,14 +217,15 @@ class Clients:
             group = self.consumers[here.groupName] = ConsumerGroup(
                 here.groupName, here.consumeType, here.messageModel, here.consumeFromWhere
             )
-        before = set(group.client_ids)
-        self._elsewhere -= len(group.told.pop(connection.serial, {}))
+        before = group.told.pop(connection.serial, {})
+        self._elsewhere -= len(before)
         heard: dict[str, Elsewhere] = {}
         for client in here.clients:
             if client.clientId not in group.members:
                 if self._elsewhere + len(heard) >= MAX_ELSEWHERE:
                     break
                 heard[client.clientId] = Elsewhere(connection, client, now)
+        differ = any(not group.knows(client_id) for client_id in before.keys() ^ heard.keys())
         if heard:
             group.told[connection.serial] = heard
             self._elsewhere += len(heard)
@@ -226,7 +234,7 @@ class Clients:
         if not group.members and heard and here.subscriptions:
             changed = group.subscribe(here.subscriptions)
             self.on_subscribed(here.groupName)
-        if changed or not group.client_ids or before != set(group.client_ids):
+        if changed or differ or not (group.members or group.told):
             self._tell_or_drop(group)
 
     def forget_elsewhere(self) -> None:
@@ -240,7 +248,7 @@ class Clients:
         self._told_by.clear()
 
     def _tell_or_drop(self, group: ConsumerGroup) -> None:
-        if group.client_ids:
+        if group.members or any(group.told.values()):
             self.notify(group)
         elif self.consumers.get(group.name) is group:
             del self.consumers[group.name]
@@ -267,28 +275,23 @@ class Clients:
     def connection_closed(self, connection: Connection) -> None:
         """Forget who spoke over it, but for those who came back over another one."""
         for kind, group, client_id in self._by_connection.pop(connection.serial, {}):
+            self._consumer_over.pop((connection.serial, group), None)
             if self._connection_of.get(client_id) is connection:
                 del self._connection_of[client_id]
             member = self._member(kind, group, client_id)
             if member is not None and member.connection is connection:
                 self._remove(kind, group, client_id)
         for name in self._told_by.pop(connection.serial, {}):
-            self._not_told(name, lambda one: one.connection is connection)
+            self._not_told(name, connection.serial)
 
-    def _not_told(self, name: str, gone: Callable[[Elsewhere], bool]) -> None:
+    def _not_told(self, name: str, serial: int) -> None:
+        """Another broker tells no more of a group."""
         group = self.consumers.get(name)
-        if group is None or not group.told:
-            return
-        before = group.client_ids
-        for serial, told in list(group.told.items()):
-            kept = {client_id: one for client_id, one in told.items() if not gone(one)}
-            self._elsewhere -= len(told) - len(kept)
-            if kept:
-                group.told[serial] = kept
-            else:
-                del group.told[serial]
-        if group.client_ids != before:
-            self._tell_or_drop(group)
+        lost = None if group is None else group.told.pop(serial, None)
+        if group is not None and lost is not None:
+            self._elsewhere -= len(lost)
+            if any(not group.knows(client_id) for client_id in lost):
+                self._tell_or_drop(group)
 
     def expire(self, before: float) -> int:
         """Forget members without heartbeat since loop time `before`. How many."""
@@ -306,8 +309,10 @@ class Clients:
         ]
         for kind, name, client_id in stale:
             self._remove(kind, name, client_id)
-        for name in list(self.consumers):
-            self._not_told(name, lambda one: one.last_told < before)
+        for group in list(self.consumers.values()):
+            for serial, told in list(group.told.items()):
+                if any(one.last_told < before for one in islice(told.values(), 1)):  # all at one time
+                    self._not_told(group.name, serial)
         return len(stale)
 
     def connection_of(self, client_id: str) -> Connection | None:
@@ -317,10 +322,9 @@ class Clients:
 
     def client_over(self, connection: Connection, group: str) -> str | None:
         """Client id of the member of a consumer group that speaks over a connection."""
-        for kind, name, client_id in self._by_connection.get(connection.serial, ()):
-            if name == group and kind == "consumer":
-                return client_id
-        return None
+        client_id = self._consumer_over.get((connection.serial, group))
+        member = None if client_id is None else self._member("consumer", group, client_id)
+        return client_id if member is not None and member.connection is connection else None
 
     def a_producer(self, group: str) -> Connection | None:
         """The connection of a producer of this group that takes what is sent to it, each time another one's;
@@ -342,6 +346,8 @@ class Clients:
     def _remember(self, connection: Connection, kind: str, group: str, client_id: str) -> None:
         self._by_connection.setdefault(connection.serial, {})[kind, group, client_id] = None
         self._connection_of[client_id] = connection
+        if kind == "consumer":
+            self._consumer_over[connection.serial, group] = client_id
 
     def _member(self, kind: str, group: str, client_id: str) -> Member | None:
         if kind == "producer":

@@ -60,8 +60,8 @@ class QueueLocks(LeaderService):
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
         """Loop time (s) at which the owner was last heard of; the oldest is the first."""
-        self._direct: set[LockKey] = set()
-        """Those whose owner last asked this leader itself."""
+        self._direct: dict[LockKey, float] = {}
+        """Those whose owner asked this leader itself, and the loop time at which it last did."""
         context.deletions.listeners.append(self._forget)
         self.expired: int = 0
         """Locks taken away since start."""
@@ -100,6 +100,7 @@ class QueueLocks(LeaderService):
                 if not _exists(writer, queue):
                     continue  # not locked; an error would take the other queues with it
                 new.append((queue.topic, queue.queueId))
+                self._direct.pop(key, None)
                 more += row is None
             own[key] = queue
         if len(self._heard) + more > MAX_LOCKS:
@@ -113,23 +114,22 @@ class QueueLocks(LeaderService):
         for key in own:
             self._heard.pop(key, None)
             self._heard[key] = now
-        if call.request.flag & FLAG_FORWARDED:
-            self._direct -= own.keys()
-        else:
-            self._direct |= own.keys()
+            if not call.request.flag & FLAG_FORWARDED:
+                self._direct[key] = now
         self._committed.add(index, call.connection, call.request, lambda: call.respond(body=body))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
     def unlock(self, call: LeaderCall[None]) -> None:
         """Give queues back; those that are not the client's are left alone, and so are those that it locked
-        here itself when another broker forwards this."""
+        here itself, while a lock lives, when another broker forwards this."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows = writer.pending[LOCKS].rows
         keys = ((group, queue.topic, queue.queueId) for queue in queues)
         own = [key for key in keys if key in rows and rows[key].client == client]
         if call.request.flag & FLAG_FORWARDED:
-            own = [key for key in own if key not in self._direct]
+            since = asyncio.get_running_loop().time() - self._settings.now.lock_live_s
+            own = [key for key in own if self._direct.get(key, since) <= since]
         if not own:
             self._gate.confirm(call.connection, call.request, call.respond)
             return
@@ -142,7 +142,7 @@ class QueueLocks(LeaderService):
         """Owners were heard of by the leader before, nobody knows when: each has the whole time again."""
         self._writer = writer
         self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())
-        self._direct = set()
+        self._direct = {}
 
     async def run(self) -> None:
         """See `LeaderService`."""
@@ -155,7 +155,7 @@ class QueueLocks(LeaderService):
         """See `LeaderService`."""
         self._writer = None
         self._heard = {}
-        self._direct = set()
+        self._direct = {}
 
     def _forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
         """A topic or a group is about to be deleted."""
@@ -185,7 +185,7 @@ class QueueLocks(LeaderService):
 
     def _drop(self, key: LockKey) -> None:
         self._heard.pop(key, None)
-        self._direct.discard(key)
+        self._direct.pop(key, None)
 
     def _take(self, writer: CommitLogWriter, group: str, client: str, keys: list[LockKey]) -> int:
         for key in keys:

@@ -194,7 +194,7 @@ class PullProcessor(LeaderService):
         call.respond(
             ResponseCode.PULL_OFFSET_MOVED,
             ext={
-                SUGGESTED: "0",
+                SUGGESTED: str(suggested_here(call.connection)),
                 "nextBeginOffset": str(offset),
                 "minOffset": str(low),
                 "maxOffset": str(high),

@@ -19,8 +19,10 @@ Nothing here is state of the group. What is not told costs a client its time-out
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
@@ -42,6 +44,8 @@ SETTLE_S = 0.01
 """Pulls that begin to wait within this time are told together; one that is answered within it need not be."""
 RETRY_S = 1.0
 """After a member that did not take it."""
+OLDER_S = 60.0
+"""After one that does not know the request, and may be another version by then."""
 TIMEOUT_S = 3.0
 SLICE = 200
 """Pulls of a request, and answers of a turn of the loop."""
@@ -49,12 +53,15 @@ PACE_S = 0.005
 """Between two such turns."""
 LEADER_FIRST_S = 0.3
 """So long the new leader has to answer them; what its clients ask it then it tells."""
-MAX_TELL = 256 * 1024
+MAX_TELL = 384 * 1024
 """Bytes of a request: more than `SLICE` pulls with the longest names have."""
 MAX_UNTOLD = 20_000
 """Pulls that wait to be told to a member; one more is not told to it."""
 MAX_KEPT = 100_000
-"""Pulls of the leader that this broker knows of; one more is not kept."""
+"""Pulls of the leader that this broker knows of; one more takes the place of the oldest."""
+MAX_TERMS_AHEAD = 1000
+"""A term that is so far ahead of this broker's own is none: the two come over different connections, but not
+with so many elections between them."""
 PULL_LIVES_S = 60.0
 """What is older is over: clients wait for 30 s."""
 _Key = tuple[str, str, str, int]
@@ -66,7 +73,7 @@ class _Member:
     """Another broker of the group, as the leader sees it."""
 
     address: str
-    untold: dict[_Key, WaitingPull] = field(default_factory=dict)
+    untold: dict[_Key, tuple[WaitingPull, Connection]] = field(default_factory=dict)
     busy: bool = False
     """It was told something and has not answered, or is left alone for a while."""
     able: bool = True
@@ -91,6 +98,7 @@ class StrandedPulls(LeaderService):
         self._client = context.client
         self._gate = context.gate
         self._members = context.members
+        self._node = context.node
         self._origins = context.origins
         self._settings = context.settings
         self._store = context.store
@@ -102,11 +110,10 @@ class StrandedPulls(LeaderService):
         self._wake = asyncio.Event()
         self._looked_at = 0.0
         """Loop time at which the members of the group were looked at."""
-        self._kept: dict[_Key, _Kept] = {}
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        """The oldest first."""
         self._of_term = 0
         """In which they were told."""
-        self._leader: str | None = None
-        """Where the last one listens that this broker followed."""
         self._stranded: dict[_Key, _Kept] = {}
         """Those of a leader that is lost, until they are answered."""
         self._timer: asyncio.TimerHandle | None = None
@@ -122,24 +129,22 @@ class StrandedPulls(LeaderService):
             request.flag & (FLAG_REDIRECT | FLAG_FORWARDED)
             or request.language not in DEAF
             or (request.language == LanguageCode.JAVA.name and request.version >= NOTICES)
-            or not self._others
         ):
             return
+        self._wake.set()
         client = self._clients.client_over(pull.connection, pull.group)
-        if client is None:
-            return
+        if client is None or not (client.isascii() and client.isprintable()):
+            return  # any other name takes up to six times its length
         key = client, pull.group, pull.topic, pull.queue_id
         one = WaitingPull(*key, pull.offset, request.opaque, request.serialize, _host(pull.connection))
         for other in self._others.values():
             if other.able and (key in other.untold or len(other.untold) < MAX_UNTOLD):
-                other.untold[key] = one
-        self._wake.set()
+                other.untold[key] = one, pull.connection
 
     def begin(self, writer: CommitLogWriter) -> None:
         """What waited at the leader before is answered, and who follows is told from now on."""
         self._term = writer.term
         self._others = {}
-        self._leader = None
         self._strand(0.0)
         self._look_for_others()
 
@@ -160,20 +165,25 @@ class StrandedPulls(LeaderService):
 
     def _look_for_others(self) -> None:
         self._looked_at = asyncio.get_running_loop().time()
-        own = self._settings.now.self_id
-        known = {node: address for node, address in self._members().items() if address and node != own}
-        for node in self._others.keys() - known.keys():
-            del self._others[node]
+        known = self._members()
+        for node in list(self._others):
+            if node not in known:
+                del self._others[node]
         for node, address in known.items():
             other = self._others.get(node)
+            if not address or node == self._settings.now.self_id:
+                continue  # one that is not connected is still a member
             if other is None or other.address != address:
                 self._others[node] = _Member(address)
 
     def _tell(self, other: _Member) -> None:
         if other.busy or not other.untold:
             return
-        keys = list(other.untold)[:SLICE]
-        body = PullsHeld(self._term, [other.untold.pop(key) for key in keys]).encode()
+        taken = [other.untold.pop(key) for key in list(islice(other.untold, SLICE))]
+        waiting = [one for one, connection in taken if not connection.closed]
+        if not waiting:
+            return
+        body = PullsHeld(self._term, waiting).encode()
         other.busy = True
         self._client.invoke_nowait(
             other.address, RequestCode.TELL_PULLS, None, body, TIMEOUT_S, partial(self._told, other)
@@ -184,25 +194,23 @@ class StrandedPulls(LeaderService):
         if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
             self._free(other)
             return
+        wait_s = RETRY_S
         if isinstance(result, Response) and result.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            other.able = False  # an older one
+            other.able, wait_s = False, OLDER_S
             other.untold.clear()
-        asyncio.get_running_loop().call_later(RETRY_S, self._free, other)
+        asyncio.get_running_loop().call_later(wait_s, self._free, other)
 
     def _free(self, other: _Member) -> None:
-        other.busy = False
+        other.busy, other.able = False, True
         if other.untold:
             self._wake.set()
 
     # -- a follower -----------------------------------------------------------------------------------
 
-    def leads(self, address: str | None) -> None:
-        """Who else leads, as far as this broker knows."""
-        if address is None or address == self._leader:
-            return
-        before, self._leader = self._leader, address
-        if before is not None:
-            self._strand(LEADER_FIRST_S)
+    def leads(self, term: int) -> None:
+        """Another broker leads in this term."""
+        if term > self._of_term:
+            self._strand_unless_silent()
 
     @handles(RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL)
     def take(self, call: Call[None]) -> None:
@@ -210,55 +218,70 @@ class StrandedPulls(LeaderService):
         if not self._origins.is_member(call.connection):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of pulls")
         held = decode_held(call.request.body)
-        if self._gate.writer is None and held.term >= self._of_term:
-            self._of_term = held.term
+        ahead = held.term - self._node.term
+        if self._gate.writer is None and held.term >= self._of_term and ahead < MAX_TERMS_AHEAD:
+            if held.term > self._of_term:
+                self._strand_unless_silent()  # what was told before is of a leader before
+                self._of_term = held.term
             self._keep(held.pulls, asyncio.get_running_loop().time())
         call.respond()
 
     def _keep(self, pulls: list[WaitingPull], now: float) -> None:
-        if len(self._kept) + len(pulls) > MAX_KEPT:
-            self._kept = {
-                key: one
-                for key, one in self._kept.items()
-                if not one.connection.closed and now - one.told < PULL_LIVES_S
-            }
-        for pull in pulls[: max(0, MAX_KEPT - len(self._kept))]:
+        kept = self._kept
+        for pull in pulls:
             key = pull.clientId, pull.group, pull.topic, pull.queueId
             self._stranded.pop(key, None)
+            kept.pop(key, None)
+            for _ in range(2):  # more go than come
+                oldest = next(iter(kept.values()), None)
+                if oldest is None or not (
+                    len(kept) >= MAX_KEPT or oldest.connection.closed or now - oldest.told > PULL_LIVES_S
+                ):
+                    break
+                kept.popitem(last=False)
             connection = self._clients.connection_of(pull.clientId)
             if connection is not None and _host(connection) == pull.host:
-                self._kept[key] = _Kept(pull, connection, now)
-            else:
-                self._kept.pop(key, None)
+                kept[key] = _Kept(pull, connection, now)
+
+    def _strand_unless_silent(self) -> None:
+        """Where this broker does not forward, who asks here gets nowhere: only the new leader answers."""
+        if self._settings.now.forward_to_leader:
+            self._strand(LEADER_FIRST_S)
+        else:
+            self._kept.clear()
 
     # -- both -----------------------------------------------------------------------------------------
 
     def _strand(self, wait_s: float) -> None:
         """The leader is lost: its pulls are answered after so long."""
         if self._kept or self._stranded:
-            self._stranded, self._kept = self._stranded | self._kept, {}
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer_some)
+            self._stranded |= self._kept
+            self._kept.clear()
+            self._set_timer(wait_s)
+
+    def _set_timer(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer_some)
 
     def _answer_some(self) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        keys = list(self._stranded)
-        for key in keys[:SLICE]:
-            one = self._stranded.pop(key)
+        now = asyncio.get_running_loop().time()
+        some = [self._stranded.pop(key) for key in list(islice(self._stranded, SLICE))]
+        if self._stranded:
+            self._set_timer(PACE_S)
+        for one in some:
             if now - one.told < PULL_LIVES_S and not one.connection.closed:
                 self._answer(one)
-        if self._stranded:
-            self._timer = loop.call_later(PACE_S, self._answer_some)
-        else:
+        if not self._stranded:
             self._log.info("pulls of the leader before are answered", pulls=self.answered)
 
     def _answer(self, one: _Kept) -> None:
         pull = one.pull
         queue = self._store.queues.get(pull.topic, pull.queueId)
         low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        if pull.offset > high:
+            return  # here is less than there was, or it is no offset
         own_id = self._settings.now.follower_id  # it was one when the client last looked for routes
         suggest_here(one.connection, own_id)
         request = Request(RequestCode.PULL_MESSAGE, opaque=pull.opaque, serialize=pull.serialize)

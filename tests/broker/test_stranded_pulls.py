@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,25 @@ from dledger.remoting.link import OnDone
 from tests.broker.harness import FakeConnection, Pending, World, pull_header, run, skip_s
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_forwarding import follower
+from tests.broker.test_turn_cost import limit_s
 from tests.client.fake_cluster import eventually
 
 ADDRESSES = {"n1": "10.0.0.2:10911", "n2": "10.0.0.3:10911"}
-CLIENT = "10.0.0.9:5555"
+Told = tuple[str, PullsHeld, OnDone]
 
 
-async def leader(tmp_path: Path, **changes: Any) -> tuple[World, list[tuple[str, PullsHeld, OnDone]]]:
-    """One of three that leads, and what it tells the others."""
-    world = World(str(tmp_path), **changes)
-    world.node.meta = {node: {"client_addr": address} for node, address in ADDRESSES.items()}
-    await world.open()
-    told: list[tuple[str, PullsHeld, OnDone]] = []
+async def leader(tmp_path: Path) -> tuple[World, list[Told], dict[str, str]]:
+    """One of three that leads, what it tells the others, and where it believes them to be."""
+    world, told = World(str(tmp_path)), list[Told]()
 
     def invoke(addr: str, code: int, header: object, body: bytes, timeout_s: float, on_done: OnDone) -> None:
         if code == RequestCode.TELL_PULLS:
             told.append((addr, decode_held(body), on_done))
 
     world.broker.client.invoke_nowait = invoke  # type: ignore[method-assign]
-    world.broker.members = lambda: {**ADDRESSES, "n0": world.config.client_addr}  # type: ignore[method-assign]
-    world.broker.stranded._members = world.broker.members
-    world.broker.stranded._look_for_others()
-    return world, told
+    members = {**ADDRESSES, "n0": world.config.client_addr}
+    world.broker.stranded._members = lambda: members
+    return await world.open(), told, members
 
 
 def hold(
@@ -50,7 +48,7 @@ def hold(
 
 def test_the_others_are_told_of_pulls_of_clients_that_do_not_notice(tmp_path: Path) -> None:
     async def test() -> None:
-        world, told = await leader(tmp_path)
+        world, told, _ = await leader(tmp_path)
         await world.send()
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
         async with asyncio.TaskGroup() as tasks:
@@ -87,6 +85,30 @@ def test_the_others_are_told_of_pulls_of_clients_that_do_not_notice(tmp_path: Pa
     run(test)
 
 
+def test_members_that_come_later_are_told_and_those_that_blink_stay(tmp_path: Path) -> None:
+    async def test() -> None:
+        world, told, members = await leader(tmp_path)
+        await world.send()
+        await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(world.broker.stranded.run())
+            del members["n2"]
+            members["n1"] = ""
+            await skip_s(stranded_pulls.RETRY_S + 0.1)
+            hold(world)
+            await eventually(lambda: sorted(world.broker.stranded._others) == ["n1"])
+            assert [addr for addr, _, _ in told] == [ADDRESSES["n1"]], "not connected just now, yet a member"
+            members["n3"] = "10.0.0.4:10911"
+            await skip_s(stranded_pulls.RETRY_S + 0.1)
+            hold(world)
+            await eventually(lambda: "n3" in world.broker.stranded._others)
+            hold(world)
+            await eventually(lambda: told[-1][0] == "10.0.0.4:10911")
+            running.cancel()
+
+    run(test)
+
+
 async def kept(tmp_path: Path, *pulls: WaitingPull, term: int = 2, **changes: Any) -> World:
     """A follower of n1 that knows of these pulls there, and hears the consumer `c1` of `CG`."""
     world, _ = await follower(tmp_path, **changes)
@@ -101,13 +123,19 @@ async def tell(world: World, *pulls: WaitingPull, term: int) -> None:
     assert (await world.call(RequestCode.TELL_PULLS, None, body, connection=link)).code == 0
 
 
-def waiting(opaque: int, client: str = "c1", queue: int = 0, host: str = "10.0.0.9") -> WaitingPull:
-    return WaitingPull(client, "CG", "T", queue, 7, opaque, SerializeType.JSON, host)
+def waiting(
+    opaque: int, client: str = "c1", queue: int = 0, host: str = "10.0.0.9", at: int = 0
+) -> WaitingPull:
+    return WaitingPull(client, "CG", "T", queue, at, opaque, SerializeType.JSON, host)
 
 
 def test_who_leads_next_answers_and_suggests_itself(tmp_path: Path) -> None:
     async def test() -> None:
-        others = waiting(902, client="unheard"), waiting(903, queue=2, host="10.0.0.77")
+        others = (
+            waiting(902, client="unheard"),
+            waiting(903, queue=2, host="10.0.0.77"),
+            waiting(906, queue=3, at=1),  # more than there is
+        )
         world = await kept(tmp_path, waiting(900), waiting(901, queue=1), *others)
         await tell(world, waiting(904), term=1)  # of a leader before that one
         await tell(world, waiting(905, queue=1), term=2)
@@ -116,8 +144,8 @@ def test_who_leads_next_answers_and_suggests_itself(tmp_path: Path) -> None:
         world.node.lead()
         await eventually(lambda: 905 in replies)
         assert replies[900].code == replies[905].code == ResponseCode.PULL_NOT_FOUND
-        assert not {901, 902, 903, 904} & replies.keys(), "the last of each queue, to whom it is sure to be"
-        assert replies[900].ext["nextBeginOffset"] == "7"
+        assert not {901, 902, 903, 904, 906} & replies.keys(), "the last ones, where it is sure whose"
+        assert replies[900].ext["nextBeginOffset"] == "0"
         own = str(world.config.follower_id)
         assert replies[900].ext["suggestWhichBrokerId"] == own
         await world.send()
@@ -145,6 +173,62 @@ def test_another_follower_answers_what_the_new_leader_did_not(tmp_path: Path) ->
     run(test)
 
 
+def test_what_the_next_leader_tells_before_it_is_known_is_not_stranded(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await kept(tmp_path, waiting(900))
+        await tell(world, waiting(950, queue=1), term=4)
+        world.node.follow(None)
+        world.node.follow("n2")
+        assert world.node.term == 4
+        await skip_s(stranded_pulls.LEADER_FIRST_S)
+        await eventually(lambda: 900 in world.connection.replies)
+        await tell(world, waiting(951, queue=1), term=10**9)  # no term at all
+        world.node.follow("n1")
+        await skip_s(stranded_pulls.LEADER_FIRST_S)
+        await eventually(lambda: 950 in world.connection.replies)
+
+    run(test)
+
+
+def test_a_leader_that_leads_again_may_be_another_process(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await kept(tmp_path, waiting(900))
+        world.node.follow("n1")
+        await skip_s(stranded_pulls.LEADER_FIRST_S)
+        await eventually(lambda: 900 in world.connection.replies)
+
+    run(test)
+
+
+def test_where_followers_do_not_forward_only_the_next_leader_answers(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await kept(tmp_path, waiting(900), forward_to_leader=False)
+        world.node.follow("n2")
+        await skip_s(stranded_pulls.LEADER_FIRST_S)
+        await tell(world, waiting(901), term=world.node.term)
+        world.node.lead()
+        await eventually(lambda: 901 in world.connection.replies)
+        assert 900 not in world.connection.replies
+
+    run(test)
+
+
+def test_many_known_pulls_make_no_new_one_dear(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await kept(tmp_path)
+        pulls = [waiting(at, queue=at) for at in range(stranded_pulls.MAX_KEPT)]
+        now = asyncio.get_running_loop().time()
+        world.broker.stranded._keep(pulls, now)
+        began = time.thread_time()
+        for _ in range(20):
+            world.broker.stranded._keep(pulls[: stranded_pulls.SLICE], now)
+        took = (time.thread_time() - began) / 20
+        assert took < limit_s(), "one tell in a turn of the loop"
+        assert len(world.broker.stranded._kept) == stranded_pulls.MAX_KEPT
+
+    run(test)
+
+
 def test_what_is_over_is_not_answered(tmp_path: Path) -> None:
     async def test() -> None:
         world = await kept(tmp_path, waiting(900))
@@ -159,8 +243,9 @@ def test_what_is_over_is_not_answered(tmp_path: Path) -> None:
 
 def test_what_is_refused_or_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stranded_pulls, "MAX_KEPT", 2)
-    with pytest.raises(BadBody):
-        decode_held(b'{"term":1,"pulls":[["c","g","t",0,0,4294967296,0,"h"]]}')
+    for wrong in ('0,0,4294967296,0,"h"', '-1,0,1,0,"h"', '0,-1,1,0,"h"', '0,0,1,2,"h"', "0,0,1,0"):
+        with pytest.raises(BadBody):
+            decode_held(b'{"term":1,"pulls":[["c","g","t",%b]]}' % wrong.encode())
 
     async def test() -> None:
         world = await kept(tmp_path, *(waiting(900 + queue, queue=queue) for queue in range(4)))
@@ -169,8 +254,8 @@ def test_what_is_refused_or_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
         reply = await world.call(RequestCode.TELL_PULLS, None, body, connection=stranger)
         assert reply.code == ResponseCode.NO_PERMISSION
         world.node.lead()
-        await eventually(lambda: 901 in world.connection.replies)
-        assert not {902, 903, 999} & world.connection.replies.keys()
+        await eventually(lambda: {902, 903} <= world.connection.replies.keys())
+        assert not {900, 901, 999} & world.connection.replies.keys(), "the oldest make room"
 
     run(test)
 
