@@ -10,7 +10,7 @@ away until just now, another follower does. The answer suggests to ask where it 
 routes: the address that it takes for the leader's may be dead.
 
 Two things keep an answer from meeting another request of that number. It goes to a connection that was
-there when the pull waited, to the same client id at the same address. And numbers go up: an answer that
+there when it was told, to the same client id at the same address. And numbers go up: an answer that
 comes after that of the leader is one that nobody waits for, which clients ignore.
 
 Nothing here is state of the group. What is not told costs a client its time-out, as it did without this.
