@@ -65,7 +65,7 @@ def test_batches_delays_and_transactions_over_a_leader_kill(
         assert again <= MOST_AGAIN, (mode, again)
         if mode == "transactions":
             assert not [seq for seq in came if seq % 3 == 0], "rolled back is delivered never"
-            asked = set(seqs(producers[mode].events, "checked"))
+            asked = set(seqs(producers[mode].drained(), "checked"))
             assert asked and not [seq for seq in asked if seq % 2 == 0], "what is decided is not asked for"
         if mode == "timed":
             acked_ms = {item["seq"]: item["ms"] for item in producers[mode].named("acked")}
