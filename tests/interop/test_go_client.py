@@ -38,7 +38,7 @@ def test_batches_delays_and_transactions_over_a_leader_kill(
     go_client: ClientKind | None, group: LocalCluster, drive: Callable[..., Driver]
 ) -> None:
     if go_client is None:
-        pytest.skip("go is not installed")
+        pytest.skip("no Go to build the client with")
     modes = ("batch", "timed", "transactions")
     producers: dict[str, Driver] = {}
     consumers: dict[str, Driver] = {}
