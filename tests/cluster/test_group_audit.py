@@ -129,7 +129,12 @@ def test_directories_are_audited_under_writes_and_retention(
         report = audit_stores(session, OsFiles(), stores)
         return report.exit_code, report.as_json()
 
+    def enough() -> bool | None:
+        """What is committed stands on disk up to a second later, on a quick machine half of it."""
+        return audited(0)[1]["compared_up_to"] >= messages // 2 or None
+
     def audit_and_delete() -> None:
+        wait_for(enough, 20, lambda: "the files do not say what is committed")
         for number in range(AUDITS):
             committed = group.committed_index(group.wait_leader())
             with deleting(group, int(committed * share)):
