@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.broker.leader_gate import LEADER_ADDR, LeaderGate
-from dledger.broker.longpolling.suggestions import SUGGESTED, suggested_here
+from dledger.broker.longpolling.suggestions import SUGGESTED, pull_fields, suggested_here
 from dledger.formats.addresses import split_address
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Request, Response
 from dledger.remoting.errors import BadHeader, ConnectFailed, Overloaded, RemotingError, TooLarge
+from dledger.remoting.headers import PullMessageHeader
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 
@@ -111,13 +112,18 @@ class Forwarder:
         for serial, item in list(self._under_way.items()):
             if item.request.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
                 continue
-            offset = item.request.ext().get("queueOffset", "0")
+            try:
+                offset = item.request.header(PullMessageHeader).queueOffset
+            except BadHeader:
+                continue  # which the leader will say
             # Who was suggested to ask here takes another one for the leader; the others took this one for it.
             where = 0 if suggested_here(item.connection) else self._gate.leader_route_id
-            ext = {SUGGESTED: str(where), "nextBeginOffset": offset, "minOffset": "0", "maxOffset": offset}
             self._over(serial, item)
             item.connection.respond(
-                item.request, ResponseCode.PULL_NOT_FOUND, ext=ext, remark="this broker stops"
+                item.request,
+                ResponseCode.PULL_NOT_FOUND,
+                ext=pull_fields(where, offset, 0, offset),
+                remark="this broker stops",
             )
 
     def _answered(self, serial: int, item: _Forwarded, result: Response | RemotingError) -> None:
@@ -174,4 +180,9 @@ class Origins:
 
     def is_member(self, connection: Connection) -> bool:
         """Whether it comes from the address of a broker of the group."""
-        return connection.peer.rpartition(":")[0].removeprefix("::ffff:") in self._member_ips()
+        return peer_ip(connection) in self._member_ips()
+
+
+def peer_ip(connection: Connection) -> str:
+    """The address at the other end, IPv4 as such where the listener takes both."""
+    return connection.peer.rpartition(":")[0].removeprefix("::ffff:")

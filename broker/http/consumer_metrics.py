@@ -64,9 +64,8 @@ def _lags(broker: Broker) -> Iterable[Metric]:
         looked_at += len(rows)
         behind: dict[str, int] = {}
         for (topic, queue_id), offset in rows.items():
-            queue = queues.get(topic, queue_id)
-            bounds = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
-            behind[topic] = behind.get(topic, 0) + max(0, bounds[1] - max(offset, bounds[0]))
+            low, high = queues.range_of(topic, queue_id)
+            behind[topic] = behind.get(topic, 0) + max(0, high - max(offset, low))
         for topic, messages in behind.items():
             lag.add_metric([group, topic], messages)
     yield lag

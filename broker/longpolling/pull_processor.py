@@ -21,7 +21,7 @@ from dledger.broker.filter.message_filter import ALL, CLASS_FILTER, TAG, Message
 from dledger.broker.filter.retry_filter import RetryFilter
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
 from dledger.broker.longpolling.subscription_wait import SubscriptionWait
-from dledger.broker.longpolling.suggestions import SUGGESTED, suggested_here
+from dledger.broker.longpolling.suggestions import pull_fields, suggested_here
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
@@ -189,16 +189,10 @@ class PullProcessor(LeaderService):
 
     def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
         """The group's offsets were reset: the consumer goes on there."""
-        queue = self._store.queues.get(call.header.topic, call.header.queueId)
-        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        low, high = self._store.queues.range_of(call.header.topic, call.header.queueId)
         call.respond(
             ResponseCode.PULL_OFFSET_MOVED,
-            ext={
-                SUGGESTED: str(suggested_here(call.connection)),
-                "nextBeginOffset": str(offset),
-                "minOffset": str(low),
-                "maxOffset": str(high),
-            },
+            ext=pull_fields(suggested_here(call.connection), offset, low, high),
             remark="OFFSET_RESET",
         )
 
@@ -375,8 +369,7 @@ class PullProcessor(LeaderService):
         self._answer(pull, result, code)
 
     def _expired(self, pull: Pull) -> None:
-        queue = self._store.queues.get(pull.topic, pull.queue_id)
-        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        low, high = self._store.queues.range_of(pull.topic, pull.queue_id)
         result = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, low, high)
         self._answer(pull, result, ResponseCode.PULL_NOT_FOUND)
 
@@ -393,12 +386,12 @@ class PullProcessor(LeaderService):
         connection.respond(
             pull.request,
             code,
-            ext={
-                SUGGESTED: str(suggested or suggested_here(connection)),
-                "nextBeginOffset": str(result.next_offset),
-                "minOffset": str(result.min_offset),
-                "maxOffset": str(result.max_offset),
-            },
+            ext=pull_fields(
+                suggested or suggested_here(connection),
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            ),
             body=result.parts,
             remark=result.status.name,
         )

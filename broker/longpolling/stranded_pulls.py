@@ -26,8 +26,9 @@ from itertools import islice
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
+from dledger.broker.forwarding import peer_ip
 from dledger.broker.longpolling.pull_hold import Pull
-from dledger.broker.longpolling.suggestions import SUGGESTED, suggest_here
+from dledger.broker.longpolling.suggestions import pull_fields, suggest_here
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.remoting.bodies import PullsHeld, WaitingPull, decode_held
@@ -136,7 +137,7 @@ class StrandedPulls(LeaderService):
         if client is None or not (client.isascii() and client.isprintable()):
             return  # any other name takes up to six times its length
         key = client, pull.group, pull.topic, pull.queue_id
-        one = WaitingPull(*key, pull.offset, request.opaque, request.serialize, _host(pull.connection))
+        one = WaitingPull(*key, pull.offset, request.opaque, request.serialize, peer_ip(pull.connection))
         for other in self._others.values():
             if other.able and (key in other.untold or len(other.untold) < MAX_UNTOLD):
                 other.untold[key] = one, pull.connection
@@ -182,6 +183,7 @@ class StrandedPulls(LeaderService):
         taken = [other.untold.pop(key) for key in list(islice(other.untold, SLICE))]
         waiting = [one for one, connection in taken if not connection.closed]
         if not waiting:
+            self._free(other)
             return
         body = PullsHeld(self._term, waiting).encode()
         other.busy = True
@@ -240,7 +242,7 @@ class StrandedPulls(LeaderService):
                     break
                 kept.popitem(last=False)
             connection = self._clients.connection_of(pull.clientId)
-            if connection is not None and _host(connection) == pull.host:
+            if connection is not None and peer_ip(connection) == pull.host:
                 kept[key] = _Kept(pull, connection, now)
 
     def _strand_unless_silent(self) -> None:
@@ -278,8 +280,7 @@ class StrandedPulls(LeaderService):
 
     def _answer(self, one: _Kept) -> None:
         pull = one.pull
-        queue = self._store.queues.get(pull.topic, pull.queueId)
-        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        low, high = self._store.queues.range_of(pull.topic, pull.queueId)
         if pull.offset > high:
             return  # here is less than there was, or it is no offset
         own_id = self._settings.now.follower_id  # it was one when the client last looked for routes
@@ -288,16 +289,7 @@ class StrandedPulls(LeaderService):
         one.connection.respond(
             request,
             ResponseCode.PULL_NOT_FOUND,
-            ext={
-                SUGGESTED: str(own_id),
-                "nextBeginOffset": str(pull.offset),
-                "minOffset": str(low),
-                "maxOffset": str(high),
-            },
+            ext=pull_fields(own_id, pull.offset, low, high),
             remark="the leader that had it is lost",
         )
         self.answered += 1
-
-
-def _host(connection: Connection) -> str:
-    return connection.peer.rpartition(":")[0]

@@ -32,3 +32,14 @@ def suggested_here(connection: Connection) -> int:
         return int(broker_id)
     del connection.attributes[_HERE]
     return 0
+
+
+def pull_fields(suggested: int, next_offset: int, low: int, high: int) -> dict[str, str]:
+    """Header of an answer to a pull (PullMessageResponseHeader): which broker to ask next, and for which
+    offset; of the queue's first message, and of the next one that comes."""
+    return {
+        SUGGESTED: str(suggested),
+        "nextBeginOffset": str(next_offset),
+        "minOffset": str(low),
+        "maxOffset": str(high),
+    }

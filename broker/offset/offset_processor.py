@@ -122,9 +122,7 @@ class OffsetProcessor:
         members = self._clients.consumers.get(call.header.consumerGroup)
         if members is None:
             return True
-        asks = call.connection.peer
-        here = any(member.connection.peer == asks for member in members.members.values())
-        return not here and all(one.client.clientAddr != asks for one in members.elsewhere.values())
+        return all(member.connection is not call.connection for member in members.members.values())
 
     def _check_alone(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
         header = call.header

@@ -99,8 +99,7 @@ class ResetProcessor:
 
     async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
         """Where a queue is to go on."""
-        queue = self._store.queues.get(header.topic, queue_id)
-        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        low, high = self._store.queues.range_of(header.topic, queue_id)
         if header.queueId >= 0 and header.offset is not None and header.offset != -1:
             if not low <= header.offset <= high:
                 remark = f"Target offset {header.offset} not in consume queue range [{low}-{high}]"

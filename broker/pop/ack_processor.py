@@ -237,8 +237,7 @@ class AckProcessor:
                 f"queueId[{header.queueId}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queues}]",
             )
-        queue = self._store.queues.get(header.topic, header.queueId)
-        low, high = (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+        low, high = self._store.queues.range_of(header.topic, header.queueId)
         if not low <= header.offset < high + beyond:
             raise RemotingError(
                 ResponseCode.NO_MESSAGE,

@@ -79,7 +79,7 @@ class StatsProcessor:
             pace = Pace(SLICE)
             for number, key in enumerate(self._queue_keys(config, queues_of(config))):
                 await pace.step()
-                bounds = self._bounds(config.name, number)
+                bounds = self._store.queues.range_of(config.name, number)
                 last = await self._stored(config.name, number, bounds[1] - 1)
                 rows.append(
                     b'%b:{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":%d}'
@@ -191,7 +191,7 @@ class StatsProcessor:
             pace = Pace(SLICE)
             for number, key in enumerate(self._queue_keys(config, config.write_queues)):
                 await pace.step()
-                first, end = self._bounds(config.name, number)
+                first, end = self._store.queues.range_of(config.name, number)
                 oldest = await self._stored(config.name, number, first)
                 newest = await self._stored(config.name, number, end - 1)
                 offset = self._store.state.consumer_offset(group, config.name, number) or 0
@@ -248,7 +248,7 @@ class StatsProcessor:
         """Where a group stands in each queue of a topic, and how far behind that is."""
         for number, key in enumerate(self._queue_keys(config, queues)):
             await pace.step()
-            end = self._bounds(config.name, number)[1]
+            end = self._store.queues.range_of(config.name, number)[1]
             offset = self._store.state.consumer_offset(group, config.name, number) or 0
             stored = await self._stored(config.name, number, offset - 1)
             yield (
@@ -256,11 +256,6 @@ class StatsProcessor:
                 % (key, end, offset, max(stored, 0), offset),
                 end - offset,
             )
-
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Offset of its first message, and of the next one."""
-        queue = self._store.queues.get(topic, queue_id)
-        return (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
 
     async def _stored(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of a message in ms, -1 when it is not there."""

@@ -107,6 +107,11 @@ class QueueTable:
         queues = self.by_raw_topic.get(topic.encode())
         return None if queues is None else queues.get(queue_id)
 
+    def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Offset of a queue's first message, and of the next one; zeros while there is no such queue."""
+        queue = self.get(topic, queue_id)
+        return (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
+
     def create(self, raw_topic: bytes, queue_id: int) -> ConsumeQueue:
         """Find or make; UnicodeDecodeError when the topic is no text."""
         queues = self.by_raw_topic.get(raw_topic)
