@@ -218,6 +218,27 @@ def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_broker_that_stops_answers_the_pulls_that_wait_through_it(tmp_path: Path) -> None:
+    """There are clients that do not notice that their connection ended."""
+
+    async def test() -> None:
+        async with running(*configs(tmp_path, 3)) as (nodes, _), plain_client() as client:
+            leader = await steady_leader(nodes)
+            follower = next(node for node in nodes if node is not leader)
+            ask, address = client.invoke, follower.config.client_addr
+            (await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"1")).checked()
+            header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=15_000)
+            held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header, timeout_s=20))
+            await until(lambda: leader.broker is not None and leader.broker.pulls.held.count == 1)
+            follower.stop.set()
+            answer = await held
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert answer.ext["nextBeginOffset"] == "1"
+            assert answer.ext["suggestWhichBrokerId"] == str(leader.config.follower_id)
+
+    asyncio.run(test())
+
+
 class plain_client:
     """A client that does not ask to be redirected, for a `with`."""
 
