@@ -143,7 +143,8 @@ def test_changes_in_a_row_are_told_at_once_and_then_together(tmp_path: Path, sho
             await asyncio.sleep(0)
             assert first.notices, "nobody waits for the first change"
         assert 2 <= await notices(first) < 50, "of 200"
-        assert await notices(connections[-1]) == 1, "and the last one hears of the last"
+        # Twice, when those of just before it are told after it has joined.
+        assert 1 <= await notices(connections[-1]) <= 2, "and the last one hears of the last"
         assert await notices(first) == 0
 
     run(test)

@@ -25,8 +25,8 @@ DELIVERY_LIMIT_S = 150
 is asked a minute later at the latest."""
 DELAY_MS = 5000
 """Delay level 2, which the driver sets."""
-EARLY_MS = 100
-"""Between the clocks' readings of two programs."""
+EARLY_MS = 10
+"""What two readings of the same clock may be rounded by."""
 MOST_AGAIN = 40
 
 
@@ -68,12 +68,12 @@ def test_batches_delays_and_transactions_over_a_leader_kill(
             asked = set(seqs(producers[mode].drained(), "checked"))
             assert asked and not [seq for seq in asked if seq % 2 == 0], "what is decided is not asked for"
         if mode == "timed":
-            acked_ms = {item["seq"]: item["ms"] for item in producers[mode].named("acked")}
-            early = [
-                (item["seq"], item["ms"] - acked_ms[item["seq"]])
+            # From before its first try: how long an answer takes says nothing of the delay.
+            began_ms = {item["seq"]: item["began"] for item in producers[mode].named("acked")}
+            early = {
+                item["seq"]: item["ms"] - began_ms[item["seq"]]
                 for item in consumer.named("received")
-                if item["seq"] in acked_ms and item["ms"] - acked_ms[item["seq"]] < DELAY_MS - EARLY_MS
-            ]
-            # A send that the kill left without an answer is repeated, and its first copy may be earlier.
-            assert len({seq for seq, _ in early}) <= 1, early
+                if item["seq"] in began_ms and item["ms"] < began_ms[item["seq"]] + DELAY_MS - EARLY_MS
+            }
+            assert not early, early
         print(f"\nGo, {mode}: {len(sent)} sent, {len(wanted)} wanted, all received, {again} more than once")

@@ -118,9 +118,13 @@ func checked(result *primitive.SendResult, err error) error {
 
 func (d *driver) produce() {
 	client := d.producer()
+	began := int64(0) // the first try of what is sent, ms
 	for seq := 0; d.count < 0 || seq < d.count; {
 		var result *primitive.SendResult
 		var err error
+		if began == 0 {
+			began = time.Now().UnixMilli()
+		}
 		last := seq
 		if d.mode == "batch" {
 			last = seq + batchSize - 1
@@ -136,8 +140,9 @@ func (d *driver) produce() {
 			d.say(event{"event": "failed", "seq": seq, "text": err.Error()})
 		} else {
 			for ; seq <= last; seq++ {
-				d.say(event{"event": "acked", "seq": seq, "id": result.MsgID})
+				d.say(event{"event": "acked", "seq": seq, "id": result.MsgID, "began": began})
 			}
+			began = 0
 		}
 		time.Sleep(d.interval)
 	}
