@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from dledger.broker.filter.message_filter import MessageFilter
 from dledger.broker.longpolling.pull_hold import MAX_SUSPEND_S, SWEEP_INTERVAL_S
@@ -84,6 +84,10 @@ class HeldPops:
         self._woken: dict[Line, None] = {}
         self._waking: asyncio.Handle | None = None
 
+    def __iter__(self) -> Iterator[Pop]:
+        """All that wait."""
+        return chain.from_iterable(self._lines.values())
+
     def hold(self, pop: Pop) -> bool | None:
         """Keep a pop: True. None when its time is up, False where too many wait."""
         loop = asyncio.get_running_loop()
@@ -137,7 +141,7 @@ class HeldPops:
 
     def take_all(self) -> list[Pop]:
         """Hold nothing any more; what was held."""
-        pops = [pop for line in self._lines.values() for pop in line]
+        pops = list(self)
         for table in (self._lines, self._by_topic, self._of_group, self._woken):
             table.clear()
         self.count = 0

@@ -108,6 +108,14 @@ SUITES: tuple[Suite, ...] = (
         packages=("broker/client", "broker/pop", "broker/offset", "formats/state"),
     ),
     Suite(
+        "unaware-seeds",
+        SIM,
+        300,
+        seeds=12,
+        profiles=("brokers-unaware",),
+        packages=("broker/longpolling",),
+    ),
+    Suite(
         "scenarios",
         SIM,
         1800,

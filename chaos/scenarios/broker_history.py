@@ -109,6 +109,17 @@ class TopicChange:
 
 
 @dataclass
+class Stood:
+    """A pull whose answer came over another connection, as the broker that had it was lost."""
+
+    queue: Queue
+    offset: int
+    """That was asked for."""
+    code: int
+    next_offset: int
+
+
+@dataclass
 class BrokerHistory:
     """All of it, each list in the order of beginnings."""
 
@@ -120,6 +131,7 @@ class BrokerHistory:
     changes: list[TopicChange] = field(default_factory=list)
     deletions: DeletionHistory = field(default_factory=DeletionHistory)
     users: UserHistory = field(default_factory=UserHistory)
+    stood: list[Stood] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
     pops: PopHistory = field(default_factory=PopHistory)
     ordered: OrderedHistory = field(default_factory=OrderedHistory)

@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger.chaos.invariants import InvariantViolated
-from dledger.chaos.scenarios.broker_history import Commit, Position, Receipt, Send, TopicChange, Turn
+from dledger.chaos.scenarios.broker_history import (
+    Commit,
+    Position,
+    Receipt,
+    Send,
+    Stood,
+    TopicChange,
+    Turn,
+)
 from dledger.chaos.scenarios.broker_replay import HALF, SCHEDULE, UNREAD, Stored
 from dledger.chaos.scenarios.deletion_history import BRIEF
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 from dledger.formats.message_ids import decode_message_id
+from dledger.remoting.codes import ResponseCode
 
 DELAYS_MS = (1_000, 5_000, 10_000)
 """Of the first delay levels, those that producers use."""
@@ -193,6 +202,17 @@ def judge_receipts(
         if receipt.group in strict and receipt.offset <= runs.get(run, -1):
             raise InvariantViolated(f"{what} after {runs[run]} in the same life")
         runs[run] = receipt.offset
+
+
+def judge_stood(stood: Sequence[Stood]) -> None:
+    """Pulls that others answered in place of their leader."""
+    for one in stood:
+        # Who does not have the pull knows nothing of it but where it began.
+        if (one.code, one.next_offset) != (ResponseCode.PULL_NOT_FOUND, one.offset):
+            raise InvariantViolated(
+                f"a pull of {one.queue} at {one.offset} was answered over another connection:"
+                f" code {one.code}, go on at {one.next_offset}"
+            )
 
 
 def judge_completeness(

@@ -33,6 +33,7 @@ from dledger.chaos.scenarios.broker_judge import (
     judge_offsets,
     judge_receipts,
     judge_sends,
+    judge_stood,
     judge_times,
     judge_topics,
     judge_turns,
@@ -48,6 +49,7 @@ from dledger.chaos.scenarios.broker_stage import (
     PRODUCERS,
     PULL,
     PUSH,
+    UNAWARE,
     BrokerStage,
 )
 from dledger.chaos.scenarios.deletion_history import generations, is_brief, judge_deletions
@@ -61,16 +63,18 @@ from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
-from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, FAILOVER_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S
 from dledger.chaos.scenarios.timer_judge import judge_timers, waiting
 from dledger.chaos.scenarios.transaction_history import TRANSACTIONS_LIMIT_S
 from dledger.chaos.scenarios.transaction_judge import TransactionJudge
+from dledger.chaos.scenarios.unaware_reader import UNAWARE_GROUP, UnawareReader
 from dledger.chaos.scenarios.user_history import judge_users
 from dledger.formats.consume_queue import UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.entry import EntryHeader
 from dledger.formats.index_file import UNIT, KeyUnit, key_hash, unit_offset
 from dledger.formats.store_files import segment_name
+from dledger.remoting.commands import FLAG_FORWARDED
 
 ROUTES_LIMIT_S = 35.0
 """Within this the NameServer knows the leader and the others. Brokers register every 30 s, and one that has
@@ -87,6 +91,11 @@ KNOWN_LIMIT_S = 35.0
 """Within this consumers know the queues of a topic that got more: they ask for routes every 30 s."""
 PROMPT_S = 1.0
 """From the last acknowledgement until all groups were handed the messages, while nothing is wrong."""
+TOLD_LIMIT_S = 50.0
+"""Within this each pull of a consumer that notices nothing waits at a broker that runs, and all brokers know
+of it and of the consumer: a pull that was lost is given up after 30 s, and heartbeats are sent every 10 s."""
+ANSWERED_S = 0.5
+"""From a new leader until the pulls of the one before are answered: at once, or after 0.3 s by another."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
 """The same when a member of a group has just been killed: the others hear of it (40), and take its queues."""
 STALE_S = 1.0
@@ -141,6 +150,7 @@ class BrokerRun(Run):
                 for number in (ORDERED if stage.profile.orderly else ())
             ),
             *(BriefTopics(stage, BRIEF_CLIENT, history, topics) for _ in range(stage.profile.deletes)),
+            *(UnawareReader(stage, UNAWARE, history, topics) for _ in range(stage.profile.unaware)),
         ]
         for program in self._programs:
             stage.programs[program.name] = program.main
@@ -169,10 +179,25 @@ class BrokerRun(Run):
         self.within(TRANSACTIONS_LIMIT_S, "each transaction ends", self._all_ended)
         self._handed_all(CATCH_UP_LIMIT_S, "all consumers catch up")
         self.within(KNOWN_LIMIT_S, "consumers know all queues", self._queues_are_known)
+        self.within(KNOWN_LIMIT_S, "who pops asks the leader", self._pops_are_direct)
         self._promptly(last, PROMPT_S)
         worker = next(self._workers())
         world.kill(worker)
         self._promptly(last, PROMPT_AFTER_A_MEMBER_S)
+        for program in self._programs:
+            if isinstance(program, UnawareReader):
+                self._lose_the_leader(program)
+
+    def _lose_the_leader(self, reader: UnawareReader) -> None:
+        """Its pulls are answered, over other connections: the consumer waits for no time-out of its own."""
+        world, stage = self.stage.world, self.stage
+        self.within(TOLD_LIMIT_S, "all brokers know of the pulls of an unaware consumer", reader.is_known)
+        lost = self._head().config.self_id
+        world.kill(lost)
+        self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: stage.leader() not in (None, lost))
+        self.within(ANSWERED_S, "pulls of the lost leader are answered", lambda: not reader.stands_still())
+        stage.cluster.count("pulls of a lost leader are answered by its successor")
+        stage.start(lost)
 
     def _queues_are_known(self) -> bool:
         leader = self.stage.leader()
@@ -188,6 +213,15 @@ class BrokerRun(Run):
             for data in route.queueDatas
         ]
         return all(config is None or config.read_queues == data.readQueueNums for config, data in known)
+
+    def _pops_are_direct(self) -> bool:
+        """Whether all pops wait at the leader, and none came there through another broker: its client would
+        ask anew when it hears who leads, and what is given to it before would come after its invisible
+        time."""
+        leader = self.stage.leader()
+        broker = None if leader is None else self.stage.broker(leader)
+        held = [] if broker is None else list(broker.pops.held)
+        return bool(held) and not any(pop.request.flag & FLAG_FORWARDED for pop in held)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:
         """What is sent now is handed out at once, to every group: nobody waits for a time-out of his own."""
@@ -259,6 +293,8 @@ class BrokerRun(Run):
         # Those that work in order have long calls, and wait for locks: they catch up, but not at once.
         in_order = stage.profile.orderly and not stage.measured
         groups = (*GROUPS, ORDERLY_GROUP, ORDERED_GROUP) if in_order else GROUPS
+        if stage.profile.unaware and not stage.measured:
+            groups = (*groups, UNAWARE_GROUP)  # later it may wait for its time-out
         messages = _lasting(stage.ledger.messages)
         judge_completeness(self.broker_history.reached, groups, messages, stage.begun)
         begun = stage.begun
@@ -372,7 +408,8 @@ class BrokerRun(Run):
         following = replay.table(Delays).rows
         judge_delays(messages, following, stage.begun, verdict, clocks_are_right=right)
         came, recalled = judge_timers(messages, history.timers)
-        judge_receipts(history.receipts, messages, (PULL_GROUP,), verdict)
+        judge_receipts(history.receipts, messages, (PULL_GROUP, UNAWARE_GROUP), verdict)
+        judge_stood(history.stood)
         judge_turns(history.turns, verdict)
         self._judge_completeness()
         judge_offsets(

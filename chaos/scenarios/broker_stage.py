@@ -54,6 +54,8 @@ ORDERED = (ORDERLY[-1] + 1, ORDERLY[-1] + 2)
 """There, too: those that pop in order."""
 BRIEF_CLIENT = POP[-1] + 1
 """In runs with topics that are deleted."""
+UNAWARE = POP[-1] + 1
+"""In runs with a consumer that does not notice what became of its connections."""
 CHECKED_SEEDS = 4
 """In runs of every so many seeds brokers look for each send (`duplicateCheckTopics`), also for those that do
 not say that they are repetitions."""
@@ -186,6 +188,8 @@ class BrokerStage(Stage):
             self.clients = ORDERED[-1] + 1
         elif PROFILES[plan.profile].deletes:
             self.clients = BRIEF_CLIENT + 1
+        elif PROFILES[plan.profile].unaware:
+            self.clients = UNAWARE + 1
         super().__init__(plan, trace)
         self.ledger: BrokerReplay = BrokerReplay()
         """What everything that was committed so far makes."""

@@ -67,6 +67,8 @@ class Profile:
     orderly: bool = False
     """Two more consumers share a group that works in order, and change hands again and again; and two another
     that pops in order."""
+    unaware: bool = False
+    """With a consumer that does not notice when a connection is gone, as those of other projects."""
     spread_chance: float = 0.0
     """That a worker's job does not run in one piece; it costs a thread each time."""
 
@@ -184,6 +186,7 @@ ORDERED_ANEW = "a queue was popped in order again after its leader had changed"
 ORDERED_PARTLY = "a batch that was popped in order was acknowledged in part, and came again"
 ORDERED_FREED = "a reset freed a queue that was popped in order"
 IN_A_CALL = "the leader changed in the middle of an orderly call"
+ANSWERED_ELSEWHERE = "a pull of a lost leader was answered over another connection"
 FORWARDED = "a broker forwarded what only the leader can do"
 ON_THE_WAY = "the leader changed while a request was forwarded to it"
 WAITED = "a newer operation waited for an older broker"
@@ -455,5 +458,15 @@ PROFILES: dict[str, Profile] = {
         segment=32 * 1024,
         reserved_s=15.0,
         marks=(NEW_LEADER, RETIRED, INSTALLED, DELETED_MEANWHILE),
+    ),
+    # Leaders go, and clients and brokers find out about it in every order, or not at all.
+    "brokers-unaware": Profile(
+        (
+            KILL, KILL, KILL_ALL, RESTARTS, TERMINATE, TRANSFER, STOP, CUT, ISOLATE, CLIENTS_CUT, SILENCE,
+            RESET, HALF_OPEN, POWER, DELAY, NAMESRV_LEADER, CLIENT_KILL,
+        ),
+        brokers=True,
+        unaware=True,
+        marks=(NEW_LEADER, FORWARDED, ON_THE_WAY, ANSWERED_ELSEWHERE),
     ),
 }  # fmt: skip

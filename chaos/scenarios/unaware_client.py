@@ -1,0 +1,113 @@
+"""Remoting as clients of other projects have it (Java before 5.0, C++, Go).
+
+They do not notice that a connection is gone before they write to it again, and wait for their own time-out.
+An answer they take by its number alone, over whichever connection it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dledger.remoting.codes import LanguageCode
+from dledger.remoting.commands import Request
+from dledger.remoting.frames import Fields, FrameReader, encode_request
+from dledger.runtime.env import Env
+
+CONNECT_S, TIMEOUT_S = 3.0, 3.0
+
+
+class _Link(asyncio.Protocol):
+    """A connection. That it ended is noticed by who writes to it next."""
+
+    def __init__(self, client: UnawareClient) -> None:
+        self._client = client
+        self._reader = FrameReader()
+        self._transport: asyncio.WriteTransport | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether it has not ended, as far as this end knows."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, data: bytes) -> None:
+        """Write."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            room = self._reader.buffer()
+            count = min(len(room), len(data) - at)
+            room[:count] = data[at : at + count]
+            at += count
+            for command in self._reader.received(count):
+                if command.is_response:
+                    self._client.came(command, self)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request without an answer."""
+
+    code: int
+    link: _Link
+    answer: asyncio.Future[tuple[Request, bool]]
+    """And whether it came over another connection than the request left by."""
+    since: float
+    """Loop time."""
+
+    def age(self) -> float:
+        """Seconds since it left."""
+        return self.answer.get_loop().time() - self.since
+
+
+class UnawareClient:
+    """Requests by their numbers."""
+
+    def __init__(self, env: Env) -> None:
+        self._links: dict[str, _Link] = {}
+        self._opaque = env.random.getrandbits(16)
+        self.asked: dict[int, Asked] = {}
+
+    def links(self, addresses: Sequence[str]) -> tuple[object, ...]:
+        """The connections to these brokers; none where one is not there, as far as this client knows."""
+        found = tuple(self._links[address] for address in addresses if address in self._links)
+        return found if len(found) == len(addresses) and all(link.up for link in found) else ()
+
+    def came(self, answer: Request, link: _Link) -> None:
+        """An answer; one that nobody waits for is ignored."""
+        asked = self.asked.get(answer.opaque)
+        if asked is not None and not asked.answer.done():
+            asked.answer.set_result((answer, link is not asked.link))
+
+    async def ask(
+        self, address: str, code: int, header: Fields = None, body: bytes = b"", timeout_s: float = TIMEOUT_S
+    ) -> tuple[Request, bool]:
+        """The answer, and whether it came over another connection. OSError (TimeoutError too)."""
+        link = self._links.get(address)
+        loop = asyncio.get_running_loop()
+        if link is None or not link.up:
+            host, _, port = address.rpartition(":")
+            async with asyncio.timeout(CONNECT_S):
+                _, link = await loop.create_connection(lambda: _Link(self), host, int(port))
+            self._links[address] = link
+        self._opaque += 1
+        opaque = self._opaque
+        asked = self.asked[opaque] = Asked(code, link, loop.create_future(), loop.time())
+        head = encode_request(code, opaque, header, len(body), language=LanguageCode.GO)
+        try:
+            link.send(head + body)
+            async with asyncio.timeout(timeout_s):
+                return await asked.answer
+        finally:
+            del self.asked[opaque]
