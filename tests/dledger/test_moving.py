@@ -592,9 +592,10 @@ def test_a_killed_process_goes_on(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.communicate(timeout=120)
-        begun = (tmp_path / "n0" / "data").exists()
-        if process.returncode == 0 or (begun and not any((one / "importing").exists() for one in stores)):
-            break  # also where it was killed while it read again what it had written
+        named = all((one / f"dledger-{one.name}").exists() for one in stores)
+        left = [path for one in stores for path in (*one.glob("importing"), *one.glob("*/moving-*"))]
+        if process.returncode == 0 or (named and not left):
+            break  # also where it was killed as it read again what it had written, which is whole
         assert process.returncode == -signal.SIGKILL, "it goes on, or says that it is done"
     assert audit(stores).findings == []
     assert kills > 1
