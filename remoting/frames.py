@@ -58,6 +58,10 @@ _JSON_LANGUAGES = {language: language.name.encode() for language in LanguageCode
 _JSON = SerializeType.JSON
 _WIDE_CODES = {code & 0xFFFF: code.value for code in RequestCode if code > 0x7FFF}
 
+_IN_JSON = b',"serializeTypeCurrentRPC":"JSON"'
+"""Java's clients write it and ignore it; Rust's takes no frame without it."""
+JSON_TAIL: bytes = _IN_JSON + b',"version":%d}' % VERSION
+"""How the JSON header of an answer ends."""
 Fields = msgspec.Struct | Mapping[str, str] | None
 """Header fields of an outgoing command: a struct of `remoting.headers`, or text by name."""
 
@@ -74,12 +78,12 @@ def encode_response_json(
 ) -> bytes:
     """A response frame without its body: lengths and JSON header. `body_size` bytes must follow. ValueError
     when the header is too large to say so."""
-    header = b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d%b,"version":%d}' % (
+    header = b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d%b%b' % (
         code,
         b"{}" if not ext else _encode_json(ext),
         opaque,
         b"" if remark is None else b',"remark":' + _encode_json(remark[:MAX_REMARK]),
-        VERSION,
+        JSON_TAIL,
     )
     size = _checked_size(header)
     return HEAD.pack(4 + size + body_size, size) + header
@@ -134,12 +138,13 @@ def encode_request(
     if serialize is SerializeType.ROCKETMQ:
         header = encode_binary_header(code, language, opaque, flag, None, fields_of(fields))
         return HEAD.pack(4 + len(header) + body_size, SerializeType.ROCKETMQ << 24 | len(header)) + header
-    header = b'{"code":%d,"extFields":%b,"flag":%d,"language":"%b","opaque":%d,"version":%d}' % (
+    header = b'{"code":%d,"extFields":%b,"flag":%d,"language":"%b","opaque":%d%b,"version":%d}' % (
         code,
         b"{}" if fields is None else _encode_json(fields),
         flag,
         _JSON_LANGUAGES[language],
         opaque,
+        _IN_JSON,
         version,
     )
     size = len(header)

@@ -49,7 +49,7 @@ from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
 from dledger.log.appender import Run
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import DECODE_ERRORS, FLAG_REDIRECT
-from dledger.remoting.frames import HEAD, HEAD_SIZE
+from dledger.remoting.frames import HEAD, HEAD_SIZE, JSON_TAIL
 from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
 from dledger.remoting.limits import MAX_REQUEST_HEADER, REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
@@ -263,7 +263,7 @@ class PlainSends:
             added_properties(config),
             answers.head,
             answers.host_hex.encode(),
-            answers.tail,
+            JSON_TAIL,
             config.store_host,
             self._resends.stored,
             self._resends.looking,

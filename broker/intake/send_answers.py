@@ -9,9 +9,9 @@ import msgspec
 
 from dledger.broker.config import BrokerConfig
 from dledger.formats.properties import encode_properties
-from dledger.remoting.codes import VERSION, ResponseCode
+from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Request, SerializeType
-from dledger.remoting.frames import HEAD, encode_response
+from dledger.remoting.frames import HEAD, JSON_TAIL, encode_response
 from dledger.runtime.live_settings import LiveSettings
 
 
@@ -33,8 +33,6 @@ class SendAnswers:
         self._settings = settings
         self.host_hex: str = settings.now.store_host.hex().upper()
         """This broker's address as it begins a message id (`formats.message_ids`)."""
-        self.tail: bytes = b',"version":%d}' % VERSION
-        """How the JSON header of an answer ends."""
         self._told(settings.now)
         settings.listen(self._told)
 
@@ -91,7 +89,7 @@ class SendAnswers:
             queue_offset,
             transaction,
             request.opaque,
-            self.tail,
+            JSON_TAIL,
         )
         size = len(header)
         return HEAD.pack(4 + size, size) + header

@@ -29,9 +29,9 @@ CONSUMPTION_LIMIT_S = 4.5
 """The same: all pause for 1 to 3 s after a pull that failed. Those that do not notice that the connection of
 a pull is gone, Java 4, C++ and Go, are answered by the next leader; of three kills within half a minute the
 last may find no broker that they have a connection to."""
-SEND_TIMEOUT_S = {"rocketmq (C++)": 3.0}
-"""What this client gives a send that is under way when the leader is killed: where that was so at most kills,
-the median has it, and the shortest gap, or on a busy machine none, is without."""
+SEND_TIMEOUT_S = {"rocketmq (C++)": 3.0, "rocketmq-client-go": 3.0}
+"""What these clients give a send that is under way when the leader is killed: where that was so at most
+kills, the median has it, and the shortest gap, or on a busy machine none, is without."""
 BUSY_START_S = 1.0
 """A machine on which a broker takes longer to start is busy."""
 QUIET_S = 4.0

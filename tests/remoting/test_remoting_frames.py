@@ -114,6 +114,16 @@ def test_our_binary_response_is_javas_byte_for_byte() -> None:
     assert encode_response(request, 0, ext) == sample
 
 
+def test_our_json_answers_are_javas_byte_for_byte() -> None:
+    """Rust's client takes no frame without all of its fields."""
+    sample = java_bytes("frame.SEND_response.JSON")
+    assert encode_response(Request(310, 7), 0, decode_one(sample).ext()) == sample
+    sample = java_bytes("frame.error17.JSON")
+    remark = decode_one(sample).remark
+    ours = json.loads(encode_response(Request(310, 8), 17, None, remark)[8:])
+    assert ours == json.loads(sample[8:]) | {"extFields": {}}
+
+
 # --- round trips --------------------------------------------------------------------------------------
 
 
