@@ -280,7 +280,10 @@ class IndexService:
         path = f"{self._root}/{self._name()}"
         before = None if full is None else full.header
         slots, units = self._limits.index_slots, self._limits.index_units
-        self._files.append(await run(Lane.DISK, key_files.create, files, path, slots, units, before))
+        created = await run(Lane.DISK, key_files.create, files, path, slots, units, before)
+        # Else power could take the name of an older file and leave that of a newer one: nobody would miss it.
+        await run(Lane.DISK, files.sync_dir, self._root)
+        self._files.append(created)
         if full is not None:
             full.heads = None  # searches read the file from now on
 

@@ -350,6 +350,32 @@ def test_files_that_hold_less_than_when_their_place_was_noted(tmp_path: Path) ->
     run(test)
 
 
+def test_the_name_of_a_file_is_durable_before_the_next_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power takes the newest alone, whose keys are missed: the log is longer than the index."""
+    done: list[str] = []
+    create, sync_dir = key_files.create, OsFiles.sync_dir
+
+    def noted_create(*arguments: Any) -> key_files.KeyFile:
+        done.append("made")
+        return create(*arguments)
+
+    def noted_sync(files: OsFiles, path: str) -> None:
+        if path == str(tmp_path / "index"):
+            done.append("durable")
+        sync_dir(files, path)
+
+    monkeypatch.setattr(key_files, "create", noted_create)
+    monkeypatch.setattr(OsFiles, "sync_dir", noted_sync)
+
+    async def test() -> None:
+        await filled(tmp_path, 14)
+        assert done == 3 * ["made", "durable"]
+
+    run(test)
+
+
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]])
 def test_a_file_that_is_gone_is_built_anew(tmp_path: Path, lost: list[int]) -> None:
     async def test() -> None:
