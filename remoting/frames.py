@@ -58,10 +58,8 @@ _JSON_LANGUAGES = {language: language.name.encode() for language in LanguageCode
 _JSON = SerializeType.JSON
 _WIDE_CODES = {code & 0xFFFF: code.value for code in RequestCode if code > 0x7FFF}
 
-_IN_JSON = b',"serializeTypeCurrentRPC":"JSON"'
-"""Java's clients write it and ignore it; Rust's takes no frame without it."""
-JSON_TAIL: bytes = _IN_JSON + b',"version":%d}' % VERSION
-"""How the JSON header of an answer ends."""
+JSON_TAIL: bytes = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+"""How the JSON header of an answer ends, as Java's do: Rust's client takes none without all of its fields."""
 Fields = msgspec.Struct | Mapping[str, str] | None
 """Header fields of an outgoing command: a struct of `remoting.headers`, or text by name."""
 
@@ -138,13 +136,15 @@ def encode_request(
     if serialize is SerializeType.ROCKETMQ:
         header = encode_binary_header(code, language, opaque, flag, None, fields_of(fields))
         return HEAD.pack(4 + len(header) + body_size, SerializeType.ROCKETMQ << 24 | len(header)) + header
-    header = b'{"code":%d,"extFields":%b,"flag":%d,"language":"%b","opaque":%d%b,"version":%d}' % (
+    header = (
+        b'{"code":%d,"extFields":%b,"flag":%d,"language":"%b","opaque":%d'
+        b',"serializeTypeCurrentRPC":"JSON","version":%d}'
+    ) % (
         code,
         b"{}" if fields is None else _encode_json(fields),
         flag,
         _JSON_LANGUAGES[language],
         opaque,
-        _IN_JSON,
         version,
     )
     size = len(header)

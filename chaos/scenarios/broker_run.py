@@ -63,7 +63,7 @@ from dledger.chaos.scenarios.plan import Plan
 from dledger.chaos.scenarios.pop_judge import PopJudge, copies_of, judge_popped
 from dledger.chaos.scenarios.pop_worker import PopWorker
 from dledger.chaos.scenarios.reset_judge import ResetJudge, judge_followed
-from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, FAILOVER_LIMIT_S, PROGRESS_LIMIT_S, Run
+from dledger.chaos.scenarios.runner import CLIENTS_LIMIT_S, PROGRESS_LIMIT_S, Run
 from dledger.chaos.scenarios.timer_history import TIMERS_LIMIT_S
 from dledger.chaos.scenarios.timer_judge import judge_timers, waiting
 from dledger.chaos.scenarios.transaction_history import TRANSACTIONS_LIMIT_S
@@ -91,13 +91,13 @@ KNOWN_LIMIT_S = 35.0
 """Within this consumers know the queues of a topic that got more: they ask for routes every 30 s."""
 PROMPT_S = 1.0
 """From the last acknowledgement until all groups were handed the messages, while nothing is wrong."""
+PROMPT_AFTER_A_MEMBER_S = 4.0
+"""The same when a member of a group has just been killed: the others hear of it (40), and take its queues."""
 TOLD_LIMIT_S = 50.0
 """Within this each pull of a consumer that notices nothing waits at a broker that runs, and all brokers know
 of it and of the consumer: a pull that was lost is given up after 30 s, and heartbeats are sent every 10 s."""
 ANSWERED_S = 0.5
 """From a new leader until the pulls of the one before are answered: at once, or after 0.3 s by another."""
-PROMPT_AFTER_A_MEMBER_S = 4.0
-"""The same when a member of a group has just been killed: the others hear of it (40), and take its queues."""
 STALE_S = 1.0
 """A leader that was cut off answers from its own past for so long at most (0.8 s:
 docs/explanation/guarantees.md)."""
@@ -186,18 +186,15 @@ class BrokerRun(Run):
         self._promptly(last, PROMPT_AFTER_A_MEMBER_S)
         for program in self._programs:
             if isinstance(program, UnawareReader):
-                self._lose_the_leader(program)
+                self._pulls_are_answered(program)
 
-    def _lose_the_leader(self, reader: UnawareReader) -> None:
-        """Its pulls are answered, over other connections: the consumer waits for no time-out of its own."""
-        world, stage = self.stage.world, self.stage
+    def _pulls_are_answered(self, reader: UnawareReader) -> None:
+        """The leader is lost: they are, over other connections, and the consumer waits for no time-out."""
         self.within(TOLD_LIMIT_S, "all brokers know of the pulls of an unaware consumer", reader.is_known)
-        lost = self._head().config.self_id
-        world.kill(lost)
-        self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: stage.leader() not in (None, lost))
+        lost = self.lose_leader()
         self.within(ANSWERED_S, "pulls of the lost leader are answered", lambda: not reader.stands_still())
-        stage.cluster.count("pulls of a lost leader are answered by its successor")
-        stage.start(lost)
+        self.stage.cluster.count("pulls of a lost leader are answered by its successor")
+        self.stage.start(lost)
 
     def _queues_are_known(self) -> bool:
         leader = self.stage.leader()

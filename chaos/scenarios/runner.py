@@ -137,12 +137,12 @@ class Run:
 
     def change_leaders(self) -> None:
         """In the idle group a voter is made leader by name, is lost, and comes back."""
-        stage, world = self.stage, self.stage.world
+        stage = self.stage
         head = self._head()
         voters = sorted(head.members.voters)
         if len(voters) < 3:
             return  # without one the others are no majority
-        target = world.stream("the last leader").choice(voters)
+        target = stage.world.stream("the last leader").choice(voters)
         leader = head.config.self_id
         moved = None if target == leader else self.injector.hand_over(leader, target)
         if moved is not None:
@@ -151,12 +151,16 @@ class Run:
             if not moved[0] and chosen is not None and not chosen.health.flags:
                 raise InvariantViolated(f"after healing leadership is not handed to {target}")
             self.within(HAND_OVER_LIMIT_S, "somebody leads after it", lambda: stage.leader() is not None)
-        lost = self._head().config.self_id
-        world.kill(lost)
-        self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: stage.leader() not in (None, lost))
-        stage.start(lost)
+        stage.start(self.lose_leader())
         self.within(SETTLE_LIMIT_S, "an idle group settles after a failover", self._settled)
         stage.cluster.count("an idle group survives its leader")
+
+    def lose_leader(self) -> str:
+        """It is killed, and replaced in time. Its name: it is not started again."""
+        lost = self._head().config.self_id
+        self.stage.world.kill(lost)
+        self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: self.stage.leader() not in (None, lost))
+        return lost
 
     def _head(self) -> Node:
         leader = self.stage.leader()

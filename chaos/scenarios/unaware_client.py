@@ -18,7 +18,7 @@ from dledger.runtime.env import Env
 CONNECT_S, TIMEOUT_S = 3.0, 3.0
 
 
-class _Link(asyncio.Protocol):
+class _Link(asyncio.BufferedProtocol):
     """A connection. That it ended is noticed by who writes to it next."""
 
     def __init__(self, client: UnawareClient) -> None:
@@ -43,16 +43,15 @@ class _Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
 
-    def data_received(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            room = self._reader.buffer()
-            count = min(len(room), len(data) - at)
-            room[:count] = data[at : at + count]
-            at += count
-            for command in self._reader.received(count):
-                if command.is_response:
-                    self._client.came(command, self)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for command in self._reader.received(nbytes):
+            if command.is_response:
+                self._client.came(command, self)
+        if self._reader.error is not None:
+            raise self._reader.error
 
 
 @dataclass(slots=True)

@@ -226,8 +226,8 @@ class Driver:
     def _could_not_start(self, event: dict[str, Any]) -> bool:
         """Java's consumers give up where the broker that they ask first does not answer within 3 s: it was
         killed just then, or ten JVMs start on two cores. Who runs one starts it again."""
-        begun = any(item["event"] == "ready" for item in self.events)
-        return event["event"] == "fatal" and not begun and ".remoting.exception.Remoting" in event["text"]
+        fatal = not self.events and event["event"] == "fatal"
+        return fatal and ".remoting.exception.Remoting" in event["text"]
 
     def drained(self) -> list[dict[str, Any]]:
         """All events so far, with those that wait to be read."""

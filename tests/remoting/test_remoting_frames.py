@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from remoting_kit import decode_one, feed, java_bytes, recorded_frames
 
-from dledger.remoting.codes import RequestCode
+from dledger.remoting.codes import LanguageCode, RequestCode
 from dledger.remoting.commands import Request, SerializeType
 from dledger.remoting.errors import BadHeader, FrameError
 from dledger.remoting.frames import (
@@ -122,6 +122,13 @@ def test_our_json_answers_are_javas_byte_for_byte() -> None:
     remark = decode_one(sample).remark
     ours = json.loads(encode_response(Request(310, 8), 17, None, remark)[8:])
     assert ours == json.loads(sample[8:]) | {"extFields": {}}
+
+
+def test_our_json_requests_have_the_fields_of_javas() -> None:
+    sample = java_bytes("frame.SEND_MESSAGE_V2.JSON")
+    size = int.from_bytes(sample[5:8], "big")
+    ours = json.loads(encode_request(310, 7, language=LanguageCode.JAVA)[8:])
+    assert ours == json.loads(sample[8 : 8 + size]) | {"extFields": {}}
 
 
 # --- round trips --------------------------------------------------------------------------------------
