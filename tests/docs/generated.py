@@ -26,6 +26,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 MQADMIN = "mqadmin"
 """Has its own page: 95 commands of RocketMQ's."""
+OF_ROCKETMQ = frozenset(["S4", "N6", "M5", "M11", "M13", "M14", "M15", "A3", "A4", "A8", "A9", "L8"])
+"""Rows of the feature table about something that Apache RocketMQ has and that was once missing here."""
 MANY_CHOICES = 12
 """Choices of an option that are still listed."""
 
@@ -105,6 +107,42 @@ def limits() -> str:
         ]
         parts += [f"## {section['title']}\n", table(("limit", "value", "what happens there", "name"), rows)]
     return "\n".join(parts)
+
+
+# Features
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One row of docs/features.md."""
+
+    name: str
+    """Such as M11."""
+    text: str
+    state: str
+
+    @property
+    def works(self) -> bool:
+        """Whether the row is finished; what follows the word `works` only describes it."""
+        return re.match(r"works\b", self.state) is not None
+
+
+def features() -> dict[str, Feature]:
+    """The feature table, by the names of its rows."""
+    rows = re.findall(
+        r"^\| ([A-Z]\d+) \| (.*?) \| (.*?) \| .*\|$", (DOCS / "features.md").read_text(), re.MULTILINE
+    )
+    return {name: Feature(name, text, state) for name, text, state in rows}
+
+
+def unfinished() -> str:
+    """What RocketMQ has and this project does not have, or has only in part."""
+    rows = [
+        (one.name, one.text.replace("](", "](../"), one.state.replace("](", "](../"))
+        for one in features().values()
+        if one.name in OF_ROCKETMQ and not one.works
+    ]
+    return table(("row", "feature", "state"), rows)
 
 
 # Audit and Spark
@@ -306,6 +344,7 @@ def commands() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "results": results,
     "limits": limits,
+    "unfinished": unfinished,
     "audit-findings": findings,
     "spark-options": spark_options,
     "commands": commands,
