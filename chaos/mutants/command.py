@@ -13,13 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dledger._fast import SWITCH
+from dledger.chaos.mutants.judges import JUDGES, Judged
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
 from dledger.chaos.mutants.suites import FAST, SIM, SUITES, Suite
 
@@ -30,6 +32,8 @@ NOT_COPIED = (
 )  # fmt: skip
 _TAIL_LINES = 40
 _LONGEST = 160
+JUDGE_LIMIT_S = 300.0
+"""How long one seed of `--judges` may take."""
 
 
 @dataclass
@@ -75,9 +79,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     names = [suite.name for suite in SUITES]
     parser.add_argument("--suite", choices=(FAST, SIM, *names), help="only suites of this kind or name")
+    parser.add_argument(
+        "--judges", action="store_true", help="one mutant for each judge of the simulator, with a fixed seed"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--rotate", type=int, metavar="DAY", help="a part that changes with the day")
-    parser.add_argument("--count", type=int, default=6, help="size of that part")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object, in any case")
     parser.add_argument(
@@ -90,7 +95,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The command; its exit code."""
-    mutants = chosen(all_mutants(), args.only, args.rotate, args.count)
+    mutants = chosen(all_mutants(), args.only)
+    if args.judges:
+        names = {judged.mutant for judged in JUDGES}
+        mutants = [mutant for mutant in mutants if mutant.name in names]
     if args.list:
         for mutant in mutants:
             print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
@@ -104,15 +112,23 @@ def run(args: argparse.Namespace) -> int:
     misfits = misfitting(mutants)
     if misfits:
         return _nothing_run(args, 1, "\n".join(misfits))
+    if args.judges:
+        by_name = {mutant.name: mutant for mutant in mutants}
+        return _run_all(args, [partial(try_judge, judged, by_name[judged.mutant]) for judged in JUDGES])
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
         failed = baseline([suite for suite in suites if any(concerns(suite, mutant) for mutant in mutants)])
         if failed:
             return _nothing_run(args, 2, f"the unchanged tree fails {failed}: nothing can be said of mutants")
     mutants = [mutant for mutant in mutants if any(concerns(suite, mutant) for suite in suites)]
+    return _run_all(args, [partial(try_mutant, mutant, suites) for mutant in mutants])
+
+
+def _run_all(args: argparse.Namespace, trials: Sequence[Callable[[], Result]]) -> int:
+    """Run each trial and print what became of it. Returns the exit code of the command."""
     results = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
-        for result in pool.map(lambda mutant: try_mutant(mutant, suites), mutants):
+        for result in pool.map(lambda trial: trial(), trials):
             print(line(result), flush=True)
             results.append(result)
     survivors = [result.name for result in results if not result.caught]
@@ -132,17 +148,14 @@ def _nothing_run(args: argparse.Namespace, code: int, why: str) -> int:
     return code
 
 
-def chosen(mutants: list[Mutant], only: Sequence[str], day: int | None, count: int) -> list[Mutant]:
-    """Those asked for; SystemExit for a name that is none."""
+def chosen(mutants: list[Mutant], only: Sequence[str]) -> list[Mutant]:
+    """The mutants that were asked for; SystemExit for an unknown name."""
     if only:
         known = {mutant.name: mutant for mutant in mutants}
         for name in only:
             if name not in known:
                 raise SystemExit(f"no mutant {name!r}: see --list")
         return [known[name] for name in only]
-    if day is not None and mutants:
-        count = min(count, len(mutants))
-        return [mutants[(day * count + place) % len(mutants)] for place in range(count)]
     return mutants
 
 
@@ -186,6 +199,22 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
                 result.by = outcome.failed
                 break
     return result
+
+
+def try_judge(judged: Judged, mutant: Mutant) -> Result:
+    """Apply the mutant to a copy and play one seed. Only what that judge says counts as caught."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        apply(mutant, tree)
+        began = time.monotonic()
+        try:
+            violation, output = _first_violation(tree, judged.seed, 1, judged.profile, JUDGE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
+    what = str(violation["message"]).splitlines()[0] if violation else output
+    caught = violation is not None and judged.says in what
+    by = f"{judged.judge}: {what}" if caught else f"{judged.judge} did not say {judged.says!r}, but: {what}"
+    return Result(mutant.name, caught, by[:_LONGEST], time.monotonic() - began, 1, [by])
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
@@ -237,24 +266,38 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
     until = time.monotonic() + suite.limit_s
     while start < suite.seeds and time.monotonic() < until:
         size = min(size, suite.seeds - start)
-        arguments = ["-m", "dledger", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
-        arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
-        if suite.profiles:
-            arguments += ["--profile", suite.profiles[turn % len(suite.profiles)]]
-        done = _python(arguments, tree, suite.limit_s)
-        try:
-            said = json.loads(done.stdout.splitlines()[-1])
-            first = min(said["violations"], key=lambda violation: violation["seed"], default=None)
-        except (ValueError, IndexError, KeyError, TypeError):
-            return Outcome(f"{suite.name}: ended with {done.returncode}", start + size, _tail(done.stdout))
+        profile = suite.profiles[turn % len(suite.profiles)] if suite.profiles else None
+        first, output = _first_violation(tree, start, size, profile, suite.limit_s)
+        if first is None and output:
+            return Outcome(f"{suite.name}: ended without a result", start + size, output)
         if first is not None:
             what = str(first["message"]).splitlines()[0]
             text = f"{suite.name}: seed {first['seed']} ({first['profile']}): {what}"
-            return Outcome(text[:_LONGEST], first["seed"] + 1, _tail(done.stdout))
+            return Outcome(text[:_LONGEST], int(str(first["seed"])) + 1, output)
         start += size
         size *= 2
         turn += 1
     return Outcome("", start)
+
+
+def _first_violation(
+    tree: Path, start: int, size: int, profile: str | None, limit_s: float
+) -> tuple[dict[str, object] | None, str]:
+    """Play seeds on a copy of the tree. Returns the violation of the lowest seed and the end of the output.
+
+    Without a violation the output is empty, unless the command ended before it could say how the seeds went.
+    """
+    arguments = ["-m", "dledger", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
+    arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
+    if profile is not None:
+        arguments += ["--profile", profile]
+    done = _python(arguments, tree, limit_s)
+    try:
+        said = json.loads(done.stdout.splitlines()[-1])
+        first = min(said["violations"], key=lambda violation: violation["seed"], default=None)
+    except (ValueError, IndexError, KeyError, TypeError):
+        return None, f"exit code {done.returncode}\n{_tail(done.stdout)}"
+    return first, _tail(done.stdout) if first is not None else ""
 
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:

@@ -97,7 +97,7 @@ SUITES: tuple[Suite, ...] = (
         300,
         seeds=12,
         profiles=("brokers-deletes",),
-        packages=("broker/topic", "broker/store", "broker/schedule", "formats/state"),
+        packages=("broker/auth", "broker/topic", "broker/store", "broker/schedule", "formats/state"),
     ),
     Suite(
         "orderly-seeds",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dledger.chaos.machine import Trace
 from dledger.chaos.machine.trace import first_difference
+from dledger.chaos.scenarios.pinned import pinned_seeds
 from dledger.chaos.scenarios.plan import Plan, decode_plan, draw_plan
 from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.runner import Outcome, run_plan
@@ -50,6 +51,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--seeds", type=_count, default=20, metavar="N", help="how many (default: 20)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--pinned",
+        action="store_true",
+        help="the fixed seeds that are played before each merge",
+    )
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
     parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="processes (default: 1)")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no seed after this time")
@@ -74,6 +80,9 @@ def run(args: argparse.Namespace) -> int:
     options do not go together."""
     if args.trace and (args.json or args.check_determinism or args.resume or args.list):
         print("--trace prints event lines and nothing else: alone, with seeds or --replay", file=sys.stderr)
+        return 2
+    if args.pinned and (args.trace or args.replay or args.resume or args.profile or args.check_determinism):
+        print("--pinned has its own seeds and profiles: give it --jobs, --json or --first", file=sys.stderr)
         return 2
     if args.list:
         return _list(args)
@@ -163,7 +172,8 @@ def _check_determinism(args: argparse.Namespace) -> int:
 def _run_many(args: argparse.Namespace) -> int:
     totals = Totals()
     began = time.monotonic()
-    progress = _Progress(args.seeds)
+    wanted = wanted_seeds(args)
+    progress = _Progress(len(wanted))
     code = code_fingerprint()
     try:
         done = _resumed(args, code)
@@ -172,10 +182,10 @@ def _run_many(args: argparse.Namespace) -> int:
         return 2
     for outcome in done.values():
         totals.add(outcome, resumed=True)
-    seeds = [seed for seed in range(args.start, args.start + args.seeds) if seed not in done]
+    seeds = [(seed, profile) for seed, profile in wanted if seed not in done]
     limit = None if args.minutes is None else began + args.minutes * 60
     results = _Results(args.resume, code)
-    for outcome in _outcomes(seeds, args.profile, args.jobs, limit):
+    for outcome in _outcomes(seeds, args.jobs, limit):
         results.add(outcome)
         totals.add(outcome)
         progress.show(totals, time.monotonic() - began)
@@ -187,18 +197,25 @@ def _run_many(args: argparse.Namespace) -> int:
         _shown(outcome, args, place < SHRINK_AT_MOST) for place, outcome in enumerate(totals.violations)
     ]
     print("\n".join([*totals.lines(wall_s), f"code {code} (a hash of all sources that took part)"]))
-    if totals.seeds < args.seeds and not args.first:
-        print(f"only {totals.seeds} of {args.seeds} seeds: the minutes were over")
+    if totals.seeds < len(wanted) and not args.first:
+        print(f"only {totals.seeds} of {len(wanted)} seeds: the minutes were over")
     if args.json:
         figures = {**totals.as_json(wall_s), "start": args.start, "code": code}
         print(json.dumps({**figures, "violations": violations}))
     return 1 if totals.failed else 0
 
 
-def _outcomes(seeds: list[int], profile: str | None, jobs: int, limit: float | None) -> Iterator[Outcome]:
+def wanted_seeds(args: argparse.Namespace) -> list[tuple[int, str | None]]:
+    """The seeds that a command is about, each with its profile, or None for the one of its number."""
+    if args.pinned:
+        return pinned_seeds()
+    return [(seed, args.profile) for seed in range(args.start, args.start + args.seeds)]
+
+
+def _outcomes(seeds: list[tuple[int, str | None]], jobs: int, limit: float | None) -> Iterator[Outcome]:
     """Outcomes as they come; begins no seed after `limit`."""
     if jobs <= 1:
-        for seed in seeds:
+        for seed, profile in seeds:
             if limit is not None and time.monotonic() > limit:
                 return
             yield run_seed(seed, profile)
@@ -208,7 +225,7 @@ def _outcomes(seeds: list[int], profile: str | None, jobs: int, limit: float | N
         jobs, context, initializer=end_with_parent, max_tasks_per_child=SEEDS_PER_PROCESS
     ) as pool:
         waiting: dict[Future[Outcome], None] = {}
-        for seed in seeds:
+        for seed, profile in seeds:
             if limit is not None and time.monotonic() > limit:
                 break
             waiting[pool.submit(run_seed, seed, profile)] = None

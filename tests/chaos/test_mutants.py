@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from dledger.chaos.mutants import command
+from dledger.chaos.mutants.judges import JUDGES
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
 from dledger.chaos.mutants.suites import FAST, SIM, SUITES
+from dledger.chaos.scenarios.profiles import PROFILES
 
 MUTANTS = all_mutants()
 ROOT = command.ROOT
@@ -102,16 +104,17 @@ def test_a_mutant_that_leaves_no_python_is_refused(tmp_path: Path) -> None:
         check(mutant, tmp_path)
 
 
-def test_parts_rotate_through_all_and_names_are_looked_up() -> None:
-    seen: dict[str, None] = {}
-    for day in range(0, len(MUTANTS), 5):
-        part = command.chosen(MUTANTS, [], day // 5 * 1, 5)
-        assert len(part) == 5
-        seen.update({mutant.name: None for mutant in part})
-    assert len(seen) == len(MUTANTS)
-    assert [mutant.name for mutant in command.chosen(MUTANTS, ["vote-twice"], None, 1)] == ["vote-twice"]
+def test_mutants_are_looked_up_by_name() -> None:
+    assert command.chosen(MUTANTS, []) == MUTANTS
+    assert [mutant.name for mutant in command.chosen(MUTANTS, ["vote-twice"])] == ["vote-twice"]
     with pytest.raises(SystemExit, match="no mutant"):
-        command.chosen(MUTANTS, ["nothing"], None, 1)
+        command.chosen(MUTANTS, ["nothing"])
+
+
+def test_each_judge_has_a_mutant_and_a_profile_that_exist() -> None:
+    assert {judged.mutant for judged in JUDGES} <= {mutant.name for mutant in MUTANTS}
+    assert {judged.profile for judged in JUDGES} <= set(PROFILES)
+    assert len({judged.judge for judged in JUDGES}) == len(JUDGES) >= 12
 
 
 def test_the_command_is_registered_like_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
