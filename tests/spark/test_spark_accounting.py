@@ -55,6 +55,7 @@ class World:
         return account(spark, source, str(acks), **settings)
 
 
+@pytest.mark.smoke
 def test_what_adds_up_is_clean(spark: Any, tmp_path: Path) -> None:
     result = World().run(spark, tmp_path)
     assert (result.produced, result.stored, result.copies, result.told) == (600, 600, 0, 600)
@@ -124,6 +125,7 @@ CASES: list[tuple[Callable[[World], None], dict[str, int], int]] = [
 ]
 
 
+@pytest.mark.smoke
 def test_faults_are_told_together(spark: Any, tmp_path: Path) -> None:
     world = World()
     together = [case for case in CASES if case[0] not in (of_a_topic_without_messages, beyond_the_end)]

@@ -101,6 +101,7 @@ def test_messages_are_filed_by_topic_and_day(spark: Any, log: Log, store: Path, 
     assert set(one.columns) >= {"headers", "tags", "flag", "group", "timestamp", "logTerm"}
 
 
+@pytest.mark.smoke
 def test_a_second_run_adds_only_what_is_new(spark: Any, tmp_path: Path) -> None:
     log = make_log(400)
     store = write_store(log, tmp_path / "n0", committed=300)
@@ -131,6 +132,7 @@ class DyingFiles(OsFiles):
         super().rename(old, new)
 
 
+@pytest.mark.smoke
 def test_killed_anywhere_and_run_again_the_rows_are_the_same(
     spark: Any, log: Log, store: Path, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def both(spark: Any, stores: list[Path]) -> tuple[dict[str, object], dict[str, o
     return distributed.as_json(), audit(stores).as_json()
 
 
+@pytest.mark.smoke
 def test_clean_stores_are_clean(spark: Any, log: Log, tmp_path: Path) -> None:
     ours, local = both(spark, write_group(log, tmp_path))
     assert ours == local
@@ -58,6 +59,7 @@ MIXES = (
 )
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("names", MIXES, ids=lambda names: names[0])
 def test_faults_are_reported_alike(spark: Any, names: tuple[str, ...], log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)

@@ -31,6 +31,7 @@ def spark_audit(*arguments: str, **environ: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.spark
 def test_findings_go_to_output_report_and_exit_code(tmp_path: Path) -> None:
     log = sample_log()

@@ -36,6 +36,7 @@ def log() -> Log:
     return sample_log()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("names", MIXES, ids=lambda names: names[0] if names else "clean")
 def test_local_live_and_spark_agree(spark: Any, names: tuple[str, ...], log: Log, tmp_path: Path) -> None:
     from dledger.spark.audit_job import audit_sources

@@ -59,6 +59,7 @@ def run(spark: Any, target: FakeCluster, store: Path, **settings: Any) -> Any:
     return replay(spark, LogSource(stores=(str(store),), options=options), target.namesrv, **settings)
 
 
+@pytest.mark.smoke
 def test_messages_arrive_in_the_order_of_their_queues(
     spark: Any, target: FakeCluster, log: Log, store: Path
 ) -> None:

@@ -298,6 +298,7 @@ def writer(frame: Any, group: LocalCluster, **options: str) -> Any:
     return frame.write.format("dledger").options(servers=group.namesrv_addr, **options).mode("append")
 
 
+@pytest.mark.smoke
 @pytest.mark.spark
 def test_a_batch_arrives_with_all_columns(spark: Any, group: LocalCluster) -> None:
     group.create_topic("Batch", QUEUES)

@@ -31,6 +31,7 @@ def read(spark: Any, path: str, **options: str) -> Any:
     return spark.read.format("dledger").option("path", path).options(**options).load()
 
 
+@pytest.mark.smoke
 def test_messages_are_those_of_the_queues_and_committed(spark: Any, log: Log, store: Path) -> None:
     committed = len(log.entries) - 11
     frame = read(spark, str(store), includeHeaders="true")
@@ -75,12 +76,14 @@ def test_compressed_bodies_are_plain_in_the_frame(spark: Any, tmp_path: Path) ->
     assert [(row.offset, bytes(row.value)) for row in rows] == list(enumerate(plain))
 
 
+@pytest.mark.smoke
 def test_of_several_replicas_messages_come_once(spark: Any, log: Log, tmp_path: Path) -> None:
     stores = write_group(log, tmp_path)
     one = read(spark, str(stores[0])).count()
     assert read(spark, json.dumps([str(path) for path in stores])).count() == one
 
 
+@pytest.mark.smoke
 def test_rot_fails_the_query_unless_it_is_to_be_skipped(spark: Any, log: Log, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 

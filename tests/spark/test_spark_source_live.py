@@ -53,6 +53,7 @@ def places(rows: list[Any]) -> dict[tuple[str, int, int], bytes]:
     return found
 
 
+@pytest.mark.smoke
 def test_a_batch_reads_everything_once(spark: Any, group: LocalCluster, sent: dict[Any, bytes]) -> None:
     rows = read(spark, group, topic=TOPIC, includeHeaders="true", includeGroup="true").collect()
     assert places(rows) == sent, "compressed bodies, too"
@@ -70,6 +71,7 @@ def test_all_topics_are_those_of_users(spark: Any, group: LocalCluster, sent: di
     assert not [row.topic for row in queues if row.topic in ("TBW102", "SELF_TEST_TOPIC", group.spec.cluster)]
 
 
+@pytest.mark.smoke
 def test_offsets_tags_and_times_are_chosen(spark: Any, group: LocalCluster, sent: dict[Any, bytes]) -> None:
     tagged = read(spark, group, topic=TOPIC, tags="A", pullBatchSize="7").collect()
     assert places(tagged) == {at: body for at, body in sent.items() if int(body.split()[1]) % 2 == 0}

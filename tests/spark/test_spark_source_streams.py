@@ -68,7 +68,7 @@ def batch(spark: Any, path: Path, **options: str) -> list[tuple[str, int, int]]:
     return sorted((row.topic, row.partition, row.offset) for row in rows)
 
 
-@pytest.mark.parametrize("offset_type", ["queue", "log"])
+@pytest.mark.parametrize("offset_type", [pytest.param("queue", marks=pytest.mark.smoke), "log"])
 def test_every_message_comes_once_across_restarts(
     spark: Any, log: Log, tmp_path: Path, offset_type: str
 ) -> None:
