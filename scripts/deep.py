@@ -423,7 +423,8 @@ def kinds_help() -> str:
     help="Run the checks that have not run for longest, until the time is over.\n\n"
     "What an item finds becomes a pinned test of the default suite.\n\n"
     f"\b\nKinds:\n{kinds_help()}\n\n"
-    "\b\nExit codes:\n  0  every item that ran passed\n  1  an item failed\n  2  wrong usage",
+    "\b\nExit codes:\n  0  every item that ran passed\n  1  an item failed, or the run was interrupted\n"
+    "  2  wrong usage",
 )
 @click.option(
     "--minutes", type=click.FloatRange(min=0), default=60, show_default=True, help="Time for this run."
@@ -453,6 +454,8 @@ def main(
     as_json: bool,
 ) -> None:
     """See the help text above."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job would ignore the first
+        signal.signal(number, signal.default_int_handler)
     ran: list[Result] = []
     if not only_list:
         with locked(results):

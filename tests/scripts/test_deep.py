@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from dledger.local.cluster import wait_for
 from tests.scripts.test_orders import load_script
 
 deep = load_script("deep")
@@ -112,6 +116,29 @@ def test_all_processes_of_an_item_end_with_it(run: Run, tmp_path: Path) -> None:
     run([kind("a", ["x"], f"flock {lock} sleep 600 & sleep 0.2")])
     done = run([kind("b", ["y"], f"flock --timeout 30 {lock} true")])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_its_item_and_keeps_what_ran(number: int, tmp_path: Path) -> None:
+    """Also as a background job, which is started with SIGINT ignored."""
+    script = (
+        "import sys; sys.path.insert(0, 'scripts'); import deep; from pathlib import Path\n"
+        f"began = Path({str(tmp_path / 'began')!r})\n"
+        f"slow = f'touch {{began}}; exec flock {tmp_path / 'held'} sleep 600'\n"
+        "command = lambda item, seed: ['bash', '-c', 'true' if item == 'a' else slow]\n"
+        "deep.KINDS = {'k': deep.Kind('k', 'k', lambda: ['a', 'b'], command, 0, 600)}\n"
+        f"deep.main(['--results', {str(tmp_path / 'results.jsonl')!r}])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{script}"],
+        cwd=deep.ROOT,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(lambda: (tmp_path / "began").exists(), 60, lambda: "the second item did not begin")
+    process.send_signal(number)
+    assert process.wait(60) == 1
+    assert [(row["item"], row["outcome"]) for row in noted(tmp_path)] == [("a", "passed")]
+    subprocess.run(["flock", "--timeout", "60", str(tmp_path / "held"), "true"], check=True)
 
 
 def test_a_failure_stays_until_the_same_command_passes(run: Run, tmp_path: Path) -> None:
