@@ -30,6 +30,19 @@ find_python() {
     return 1
 }
 
+# find_python_version X.Y: the path of a Python of this version, on PATH or installed by pyenv
+find_python_version() {
+    local candidate
+    for candidate in $(type -ap "python$1") "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1"[.-]*/bin/python; do
+        # A shim of pyenv's is there for each version, and ends with an error where that version is not chosen.
+        if [ "$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$1" ]; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
 # Content that decides whether an installation is still right.
 stamp_of() {
     "$VENV_PYTHON" - "$ROOT/pyproject.toml" "$1" "$ROOT" <<'PY'

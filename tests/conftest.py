@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import sys
-import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
-# How long an example takes says how busy the machine is, and nothing of what is tested.
-hypothesis.settings.register_profile("busy machine", deadline=None)
-hypothesis.settings.load_profile("busy machine")
+# How long an example takes to draw or to run says how busy the machine is, and nothing of what is tested.
+_PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+# Everywhere the same examples; `scripts/deep` looks for others with `--hypothesis-profile search`.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None, **_PATIENT)
+hypothesis.settings.register_profile(
+    "search", derandomize=False, max_examples=400, print_blob=True, **_PATIENT
+)
+hypothesis.settings.load_profile("fixed")
 
 PARTS = ["audit", "bench", "broker", "chaos", "client", "formats", "namesrv", "remoting", "runtime", "spark"]
 
@@ -36,8 +39,6 @@ sys.meta_path.insert(0, OneCopy)  # type: ignore[arg-type]
 for variable in ("NAMESRV_ADDR", "DLEDGER_DIR", "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_TLS"):
     os.environ.pop(variable, None)
 
-OUT_OF_TIME = "out of time (--within)"
-_began = time.monotonic()
 _module: Path | None = None
 """Of the test that is run."""
 
@@ -46,26 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="tests/scripts: write what the commands print now into them"
     )
-    parser.addoption(
-        "--within",
-        type=float,
-        metavar="SECONDS",
-        help="begin no test later than this; what was not begun is skipped and counted at the end",
-    )
-    parser.addoption(
-        "--turn",
-        metavar="TEXT",
-        help="shuffle the files by this, such as the day: with --within each turn leaves out other ones"
-        " (with xdist: --dist loadfile --no-loadscope-reorder)",
-    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_samples(items)
-    turn = config.getoption("--turn")
-    if turn is not None:
-        items.sort(key=lambda item: zlib.crc32(f"{turn}:{item.path.name}".encode()))
 
 
 def mark_samples(items: list[pytest.Item]) -> None:
@@ -84,12 +70,9 @@ def mark_samples(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
-# First of all: a group or a session that is made for a test that is not begun costs more than most tests.
+# Before any fixture: a session that is made for a test that is skipped costs more than most tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    within = item.config.getoption("--within")
-    if within is not None and time.monotonic() - _began > within:
-        pytest.skip(OUT_OF_TIME)
     if item.get_closest_marker("spark") is not None:
         pytest.importorskip("pyspark")
 
@@ -108,33 +91,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = [report.nodeid for report in terminalreporter.getreports("skipped") if is_late(report)]
-    if skipped:
-        files = sorted({nodeid.partition("::")[0] for nodeid in skipped})
-        terminalreporter.write_line(
-            f"{OUT_OF_TIME}: {len(skipped)} tests of {len(files)} files were not begun: {' '.join(files)}"
-        )
-
-
-def is_late(report: pytest.TestReport) -> bool:
-    return OUT_OF_TIME in str(report.longrepr)
-
-
 @pytest.fixture(scope="session")
 def unused_tcp_ports() -> Callable[[int], list[int]]:
-    """Ports of 127.0.0.1 that nobody listened on a moment ago."""
+    """Ports of 127.0.0.1 on which nobody listens; no other process of the tests gets them."""
+    from tests.ports import free_ports
 
-    def find(count: int) -> list[int]:
-        sockets = [socket.socket() for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
-        return ports
-
-    return find
+    return free_ports
 
 
 @pytest.fixture(scope="session")
