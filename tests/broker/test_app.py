@@ -7,9 +7,10 @@ import json
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -22,24 +23,33 @@ from dledger.broker.shell import shell
 from dledger.errors import NodeFailed
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import decode_records
-from dledger.remoting.client import RemotingClient
+from dledger.remoting.client import Fields, RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
-from dledger.runtime.env import production_env
+from dledger.remoting.limits import ClientLimits
+from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.properties_file import parse_properties
 from tests.broker.harness import pull_header, send_header
+from tests.client.fake_cluster import eventually
+from tests.ports import free_ports
 from tests.steady import steady
 
+LIMIT_S = 60.0
+"""For one answer, connection or hand-over: no pause of the machine uses it up."""
+PATIENT = ClientLimits(connect_timeout_s=LIMIT_S)
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
+
+class PatientClient(RemotingClient):
+    """A client that waits for its connections and answers."""
+
+    def __init__(self, env: Env, **options: Any) -> None:
+        super().__init__(env, limits=PATIENT, **options)
+
+    async def invoke(
+        self, addr: str, code: int, header: Fields = None, body: bytes = b"", timeout_s: float = LIMIT_S
+    ) -> Response:
+        return await super().invoke(addr, code, header, body, timeout_s)
 
 
 def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
@@ -53,7 +63,15 @@ def configs(root: Path, nodes: int, http: bool = False) -> list[BrokerConfig]:
             listen_port=ports[nodes + k],
             vip_channel=False,  # another one of these ports may be two below
             bind_address="127.0.0.1",
-            node=replace(NODE_DEFAULTS, segment_size=16 * 1024 * 1024, pool_segments=1),
+            node=replace(
+                NODE_DEFAULTS,
+                segment_size=16 * 1024 * 1024,
+                pool_segments=1,
+                hello_timeout_s=20.0,
+                dial_timeout_s=20.0,
+                disk_stall_s=600.0,
+            ),
+            transfer_timeout_s=LIMIT_S,
             http_port=ports[2 * nodes + k] if http else 0,
         )
         for k in range(nodes)
@@ -73,6 +91,7 @@ class Running:
 
     async def run(self) -> None:
         def ready(broker: Broker) -> None:
+            broker.client.limits = replace(broker.client.limits, connect_timeout_s=LIMIT_S)
             self.broker = broker
             self.ready.set()
 
@@ -90,8 +109,8 @@ async def running(
 ) -> AsyncIterator[tuple[list[Running], RemotingClient]]:
     """Brokers and a client; all stopped in good order at the end."""
     nodes = [Running(config, source) for config in configs]
-    client = RemotingClient(production_env("client"))
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    client = PatientClient(production_env("client"))
+    async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:
         dialer = group.create_task(client.run())
         for node in nodes:
             group.create_task(node.run())
@@ -138,14 +157,11 @@ def test_clients_are_served_two_ports_below_as_well(
 ) -> None:
     async def test() -> None:
         [config] = configs(tmp_path, 1)
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            below = other.getsockname()[1]
+        below, _, port = free_ports(3)
+        with ExitStack() as stack:
             if taken:
-                other.listen()
-            else:
-                other.close()
-            config = replace(config, listen_port=below + 2, vip_channel=True)
+                stack.enter_context(socket.create_server(("127.0.0.1", below)))
+            config = replace(config, listen_port=port, vip_channel=True)
             async with running(config) as (nodes, client):
                 await leader_of(nodes)
                 assert (await send(client, config, b"by the usual port")).code == ResponseCode.SUCCESS
@@ -206,6 +222,7 @@ def test_three_nodes_elect_replicate_and_hand_over_at_a_stop(
             assert refused.ext["leaderAddr"] == leader.config.client_addr
             leader.stop.set()
             new = await leader_of(followers)
+            await eventually(lambda: moved)
             assert moved == [True], "the leader handed over, nobody waited for a time-out"
             (await send(client, new.config, b"after")).checked()
             assert await bodies(client, new.config, 11) == [*(b"%d" % n for n in range(10)), b"after"]
@@ -237,14 +254,18 @@ def test_who_watches_a_broker_is_told_of_a_member_that_is_away(tmp_path: Path) -
                 async with session.get(f"http://127.0.0.1:{node.config.http_port}/{path}") as answer:
                     return answer.status, await answer.text()
 
-            async def until(node: Running, path: str, status: int, **wanted: object) -> None:
+            async def until(
+                node: Running, path: str, status: int, said: str | None = None, **wanted: object
+            ) -> None:
                 while True:
                     code, text = await asked(node, path)
-                    if code == status and wanted.items() <= (json.loads(text) if wanted else {}).items():
+                    found = json.loads(text) if wanted else {}
+                    if code == status and said in (None, text) and wanted.items() <= found.items():
                         return
                     await asyncio.sleep(0.02)
 
             leader = await leader_of(nodes)
+            end = steady(node.broker.node for node in nodes if node.broker is not None)
             one, other = (node for node in nodes if node is not leader)
             for node in nodes:
                 await until(node, "health", 200, healthy=True, degraded=False, warnings=[])
@@ -254,12 +275,12 @@ def test_who_watches_a_broker_is_told_of_a_member_that_is_away(tmp_path: Path) -
             for node in (leader, other):
                 await until(node, "health", 200, healthy=True, degraded=True, warnings=[away])
             other.stop.set()
-            await until(leader, "readyz", 503)
-            assert await asked(leader, "readyz") == (503, "no leader is known\n")
+            end()
+            await until(leader, "readyz", 503, "no leader is known\n")
             assert await asked(leader, "livez") == (200, "ok\n"), "a restart would not help"
             await until(leader, "health", 503, healthy=False, degraded=False)
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 3 * LIMIT_S))
 
 
 GOOD = "brokerName=b1\ndLegerPeers=n0-127.0.0.1:40911\ndLegerSelfId=n0\n"

@@ -18,7 +18,7 @@ from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from dledger.remoting.server import Connection
-from tests.broker.harness import FakeConnection, World, run
+from tests.broker.harness import FakeConnection, World, run, skip_s
 
 
 def heartbeat(client: str, group: str = "CG", topic: str = "T", tags: str = "*", version: int = 1) -> bytes:
@@ -57,9 +57,16 @@ async def consumers(world: World, group: str = "CG") -> list[str]:
     return ids
 
 
+async def end_gap() -> None:
+    """The running gap ends, and what waited for it is sent."""
+    await skip_s(client_notices.GAP_S)
+    await skip_s(0)
+
+
 async def notices(connection: FakeConnection) -> int:
-    """How many came, with those that wait for others."""
-    await asyncio.sleep(2 * client_notices.GAP_S)
+    """How many came, with those that wait for the end of a gap. No gap is left."""
+    await end_gap()
+    await end_gap()
     count = sum(code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for code, _ in connection.notices)
     connection.notices.clear()
     return count
@@ -112,7 +119,7 @@ def test_a_heartbeat_joins_and_creates_the_group(tmp_path: Path) -> None:
     run(test)
 
 
-def test_members_hear_of_changes_only(tmp_path: Path, short_gap: None) -> None:
+def test_members_hear_of_changes_only(tmp_path: Path, long_gap: None) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         first, second = FakeConnection(serial=1), FakeConnection(serial=2)
@@ -133,7 +140,7 @@ def test_members_hear_of_changes_only(tmp_path: Path, short_gap: None) -> None:
     run(test)
 
 
-def test_changes_in_a_row_are_told_at_once_and_then_together(tmp_path: Path, short_gap: None) -> None:
+def test_changes_in_a_row_are_told_at_once_and_then_together(tmp_path: Path, long_gap: None) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         connections = [FakeConnection(serial=number) for number in range(200)]
@@ -142,9 +149,11 @@ def test_changes_in_a_row_are_told_at_once_and_then_together(tmp_path: Path, sho
             await world.call(RequestCode.HEART_BEAT, None, heartbeat(f"c{number}"), connection=connection)
             await asyncio.sleep(0)
             assert first.notices, "nobody waits for the first change"
-        assert 2 <= await notices(first) < 50, "of 200"
-        # Twice, when those of just before it are told after it has joined.
-        assert 1 <= await notices(connections[-1]) <= 2, "and the last one hears of the last"
+            assert len(first.notices) == 1 + number // 50, "the changes of one gap wait for its end"
+            if number % 50 == 49:
+                await end_gap()
+        assert await notices(first) == 1 + 4, "one for each gap of 50 changes"
+        assert await notices(connections[-1]) == 1, "and the last one hears of the last"
         assert await notices(first) == 0
 
     run(test)

@@ -11,7 +11,6 @@ import pytest
 
 from dledger.formats.message_ids import decode_message_id
 from dledger.formats.record import decode_record
-from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request, Response
 from dledger.remoting.fastjson import loads
@@ -22,7 +21,7 @@ from dledger.remoting.operator_headers import (
 )
 from dledger.runtime.env import production_env
 from tests.broker.harness import World, run, send_header
-from tests.broker.test_app import configs, running, steady_leader
+from tests.broker.test_app import LIMIT_S, PatientClient, configs, running, steady_leader
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
 
@@ -44,10 +43,12 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
         asked.append(request)
         return answers[request.code]
 
+    monkeypatch.setattr("dledger.broker.client.consumer_calls.CALL_TIMEOUT_S", LIMIT_S)
+
     async def test() -> None:
         env = production_env("test")
-        consumer = RemotingClient(env, handlers=dict.fromkeys(answers, take))
-        async with running(*configs(tmp_path, 3)) as (nodes, client), asyncio.timeout(20):
+        consumer = PatientClient(env, handlers=dict.fromkeys(answers, take))
+        async with running(*configs(tmp_path, 3)) as (nodes, client):
             tasks = asyncio.ensure_future(consumer.run())
             leader = await steady_leader(nodes)
             follower = next(node for node in nodes if node is not leader)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from dledger.broker.schedule.delivery_pace import (
     UNDERWAY_BYTES,
     DeliveryPace,
 )
-from tests.broker.harness import run
+from tests.broker.harness import run, skip_s
 
 WRITER = cast(Any, SimpleNamespace(max_batch=4 * 1024 * 1024))
 
@@ -40,7 +39,7 @@ def test_alone_much_may_be_under_way() -> None:
 
 def test_beside_others_one_small_batch_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(delivery_pace, "SHARED_S", 0.02)
+        monkeypatch.setattr(delivery_pace, "SHARED_S", 60.0)
         applied, waiting = 0, ["an answer"]
         pace = DeliveryPace(waiting, lambda: applied)
         assert pace.room(WRITER) == SHARED_BATCH_BYTES
@@ -53,7 +52,7 @@ def test_beside_others_one_small_batch_is_under_way(monkeypatch: pytest.MonkeyPa
         pace.added(3, 100)
         waiting.clear()
         assert pace.full  # others were there just now
-        await asyncio.sleep(0.03)
+        await skip_s(60)
         assert not pace.full and pace.room(WRITER) == BATCH_BYTES
         assert pace.room(cast(Any, SimpleNamespace(max_batch=1000))) == 1000
         pace.clear()

@@ -22,7 +22,7 @@ from dledger.remoting.link import OnDone
 from dledger.remoting.server import Connection
 from dledger.runtime.env import production_env
 from tests.broker.harness import FakeConnection, World, pull_header, run, send_header
-from tests.broker.test_app import configs, running, steady_leader
+from tests.broker.test_app import PatientClient, Running, configs, running, steady_leader
 
 LEADER = "10.0.0.2:10911"
 LATER = "10.0.0.3:10911"
@@ -205,7 +205,8 @@ def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
             ask = client.invoke
             sent = (await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"1")).checked()
             assert (sent.ext["queueOffset"], sent.ext["leaderAddr"]) == ("0", leader.config.client_addr)
-            header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=5000)
+            await applied(leader, 1)
+            header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
             held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header))
             await until(lambda: leader.broker is not None and leader.broker.pulls.held.count == 1)
             await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"2")
@@ -227,8 +228,9 @@ def test_a_broker_that_stops_answers_the_pulls_that_wait_through_it(tmp_path: Pa
             follower = next(node for node in nodes if node is not leader)
             ask, address = client.invoke, follower.config.client_addr
             (await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"1")).checked()
-            header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=15_000)
-            held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header, timeout_s=20))
+            await applied(leader, 1)
+            header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
+            held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header))
             await until(lambda: leader.broker is not None and leader.broker.pulls.held.count == 1)
             follower.stop.set()
             answer = await held
@@ -243,13 +245,20 @@ class plain_client:
     """A client that does not ask to be redirected, for a `with`."""
 
     async def __aenter__(self) -> RemotingClient:
-        self._client = RemotingClient(production_env("test"), redirect=False)
+        self._client = PatientClient(production_env("test"), redirect=False)
         self._running = asyncio.ensure_future(self._client.run())
         return self._client
 
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()
         self._running.cancel()
+
+
+async def applied(leader: Running, count: int) -> None:
+    """Until the leader has applied so many messages of the queue, for which a send's answer does not wait."""
+    broker = leader.broker
+    assert broker is not None
+    await until(lambda: broker.store.state.next_offset("T", 0) == count)
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -195,8 +195,8 @@ def test_a_pop_waits_for_messages_and_only_so_many_do(tmp_path: Path) -> None:
         async with leading(tmp_path, pop_polling_size=2) as world:
             await world.send("T", b"x")
             await take(world)
-            first, second = pop(world, pollTime=5000), pop(world, pollTime=5000)
-            full = await pop(world, pollTime=5000)
+            first, second = pop(world, pollTime=60_000), pop(world, pollTime=60_000)
+            full = await pop(world, pollTime=60_000)
             assert full.code == ResponseCode.POLLING_FULL
             await world.send("T", b"one")
             assert [one.body for one in popped(await first)] == [b"one"]
@@ -206,7 +206,7 @@ def test_a_pop_waits_for_messages_and_only_so_many_do(tmp_path: Path) -> None:
             begun = asyncio.get_running_loop().time()
             assert (await pop(world, pollTime=20)).code == ResponseCode.POLLING_TIMEOUT
             assert asyncio.get_running_loop().time() - begun >= 0.02
-            waits = pop(world, pollTime=5000)
+            waits = pop(world, pollTime=60_000)
             assert not waits.done
             world.node.follow(None)
             assert (await waits).code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -222,7 +222,7 @@ def test_a_filter_lets_a_pop_wait_for_what_it_wants(tmp_path: Path) -> None:
             (one,) = popped(await pop(world, exp="a"))
             assert one.handle.start <= 2000 and one.handle.offset == 2000
             assert (await ack(world, one)).code == 0
-            waits = pop(world, exp="a", pollTime=5000)
+            waits = pop(world, exp="a", pollTime=60_000)
             await world.send("T", b"no", 0, "TAGS\x01b\x02")
             await asyncio.sleep(0.01)
             assert not waits.done
@@ -240,7 +240,7 @@ def test_a_group_has_only_so_much_in_flight(tmp_path: Path) -> None:
             await fill(world, 5)
             some = await take(world)
             assert len(some) == 3
-            waits = pop(world, pollTime=5000)
+            waits = pop(world, pollTime=60_000)
             await asyncio.sleep(0.01)
             assert not waits.done
             await ack(world, some[0])
@@ -257,15 +257,15 @@ def test_the_next_leader_revives_in_time_and_nothing_is_lost(tmp_path: Path) -> 
     async def test() -> None:
         async with leading(tmp_path) as world:
             await fill(world, 4)
-            some = await take(world, invisibleTime=10_000)
+            some = await take(world, invisibleTime=30_000)
             await ack(world, some[2])
-            held = pop(world, pollTime=25_000, flag=0)
+            held = pop(world, pollTime=60_000, flag=0)
             world.node.follow(None)
             world.node.lead()
             assert (await ack(world, some[3])).code == 0
             await asyncio.sleep(SOON / 1000)
             assert not held.done
-            await skip_s(10)
+            await skip_s(30)
             come = [one.body for one in popped(await held)]  # it went on waiting at the next leader
             while len(come) < 2:
                 come += [one.body for one in popped(await pop(world, pollTime=20_000))]
@@ -309,7 +309,7 @@ def test_messages_are_popped_in_order(tmp_path: Path) -> None:
             assert [one.body for one in same] == [b"0", b"1"]
             assert (await ack(world, same[1])).code == 0
             assert not await take(world, order=True)
-            waits = pop(world, order=True, pollTime=5000)
+            waits = pop(world, order=True, pollTime=60_000)
             assert (await ack(world, same[0])).code == 0
             assert [one.body for one in popped(await waits)] == [b"2", b"3"]
             assert world.broker.store.state.consumer_offset("CG", "T", 0) == 2
@@ -381,7 +381,7 @@ def test_in_order_a_reset_gives_the_queue_free(tmp_path: Path) -> None:
             await fill(world, 6)
             old = await take(world, order=True, invisibleTime=60_000)
             assert len(old) == 6
-            waits = pop(world, order=True, pollTime=5000, invisibleTime=60_000)
+            waits = pop(world, order=True, pollTime=60_000, invisibleTime=60_000)
             reset = {
                 "topic": "T",
                 "group": "CG",
@@ -431,7 +431,7 @@ def test_a_client_that_is_gone_takes_nothing(tmp_path: Path) -> None:
             await world.send("T", b"x")
             await take(world)
             gone = FakeConnection(serial=2)
-            pop(world, pollTime=5000, connection=gone)
+            pop(world, pollTime=60_000, connection=gone)
             gone.closed = True
             await world.send("T", b"y")
             await asyncio.sleep(0.01)
@@ -451,7 +451,7 @@ def test_notification_peek_and_polling_info(tmp_path: Path) -> None:
             assert len(await take(world)) == 1
             assert (await world.call(RequestCode.PEEK_MESSAGE, peek)).code == ResponseCode.PULL_NOT_FOUND
             assert (await notification(world, poll_ms=10)).ext["hasMsg"] == "false"
-            waits, also = notification(world, poll_ms=5000), pop(world, pollTime=5000)
+            waits, also = notification(world, poll_ms=60_000), pop(world, pollTime=60_000)
             asked = {"consumerGroup": "CG", "topic": "T", "queueId": "-1"}
             assert (await world.call(RequestCode.POLLING_INFO, asked)).ext == {"pollingNum": "2"}
             await world.send("T", b"y")

@@ -19,7 +19,7 @@ from dledger.remoting.headers import (
     PULL_SUSPEND,
     ViewMessageHeader,
 )
-from tests.broker.harness import FakeConnection, Reply, World, run
+from tests.broker.harness import FakeConnection, Reply, World, run, skip_s
 from tests.broker.test_clients import heartbeat
 from tests.client.fake_cluster import eventually
 
@@ -89,7 +89,11 @@ def test_tags_are_filtered_here(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(tmp_path: Path) -> None:
+def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_wait, "WAIT_S", 60.0)
+
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         for tag in ("A", "B"):
@@ -215,9 +219,11 @@ def test_a_held_pull_sleeps_over_messages_that_do_not_match(tmp_path: Path) -> N
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         await world.send()
-        waiting = world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=150, subscription="B")
+        waiting = world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000, subscription="B")
         await world.send(properties="TAGS\x01A\x02")
+        await asyncio.sleep(0.02)
         assert not waiting.done
+        await skip_s(60)
         reply = await waiting
         assert reply.code == ResponseCode.PULL_NOT_FOUND and reply.ext["nextBeginOffset"] == "2"
 

@@ -24,17 +24,25 @@ from dledger.remoting.commands import SerializeType
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.settings import Property
 from tests.broker.fake_node import FakeLog
-from tests.broker.harness import FakeConnection, Reply, World, run, send_header
+from tests.broker.harness import FakeConnection, Reply, World, run, send_header, skip_s
 from tests.broker.test_send import batch_body
+from tests.client.fake_cluster import eventually
 
 LIMITS = StoreLimits(index_slots=7, index_units=100)
+PATIENCE_S = 60.0
+"""How long a send waits for the index and for a term here: no pause of the machine uses it up."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends that do not say that they are repetitions wait as long as the others."""
+    monkeypatch.setattr(resends, "PATIENCE_OF_OTHERS_S", PATIENCE_S)
 
 
 @contextlib.asynccontextmanager
 async def serving(root: Path, log: FakeLog | None = None, **changes: Any) -> AsyncIterator[World]:
     """A broker that leads, with what it does in the background."""
-    # A machine that is busy with other things may take longer than usual to look.
-    world = World(str(root), log, **({"store": LIMITS, "queue_wait_s": 1.9} | changes))
+    world = World(str(root), log, **({"store": LIMITS, "queue_wait_s": PATIENCE_S} | changes))
     broker = world.broker
     tasks = [asyncio.ensure_future(work) for work in (broker.index.run(), broker.background.run())]
     tasks.append(asyncio.ensure_future(broker.services.run()))
@@ -78,9 +86,7 @@ def test_a_timer_message_waits_once_and_can_be_recalled_by_either_answer(tmp_pat
             if come:
                 world.clock.value += 11_000
                 world.broker.timers._wake.set()
-                async with asyncio.timeout(10):
-                    while not await count(world, "T", 2):  # noqa: ASYNC110
-                        await asyncio.sleep(0.002)
+                await eventually(lambda: world.broker.store.state.next_offset("T", 2) == 1)
             two = await world.send("T", b"hello", 2, again(**due))
             assert place(two) == place(one)
             assert two.ext["recallHandle"] == one.ext["recallHandle"]
@@ -210,7 +216,7 @@ def test_what_was_not_answered_when_leadership_ended_was_not_executed(tmp_path: 
 
 def test_a_hand_over_that_fails_goes_on_with_it(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path, hold_while_opening_s=1.0) as world:
+        async with serving(tmp_path, hold_while_opening_s=PATIENCE_S) as world:
             await world.send("T", b"before")
             world.node.auto = False
             world.send("T", b"other")
@@ -219,7 +225,7 @@ def test_a_hand_over_that_fails_goes_on_with_it(tmp_path: Path) -> None:
             world.broker.gate.pause()
             world.node.auto = True
             world.node.commit()
-            await asyncio.sleep(0.05)
+            await eventually(lambda: world.broker.gate._held)
             assert not waits.done
             writer = world.broker._writer
             assert writer is not None
@@ -339,15 +345,22 @@ def test_an_index_that_is_behind_leaves_it_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def test() -> None:
-        async with serving(tmp_path, queue_wait_s=0.03) as world:
+        async with serving(tmp_path) as world:
             await world.send("T", b"hello", 0, first())
             find = index_service.IndexService.find
+            asked = 0
 
             async def behind(*_: Any) -> list[list[int]]:
+                nonlocal asked
+                asked += 1
                 raise error
 
             monkeypatch.setattr(index_service.IndexService, "find", behind)
-            reply = await world.send("T", b"hello", 0, again())
+            waits = world.send("T", b"hello", 0, again())
+            await eventually(lambda: asked >= 3)
+            assert not waits.done, "it is looked for again until its time is over"
+            await skip_s(PATIENCE_S)
+            reply = await waits
             assert reply.code == ResponseCode.SYSTEM_BUSY and "behind" in (reply.remark or "")
             assert await count(world) == 1 and not world.broker.resends.looking
             monkeypatch.setattr(index_service.IndexService, "find", find)

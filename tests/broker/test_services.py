@@ -9,6 +9,7 @@ import pytest
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.services import LeaderService, LeaderServices
+from tests.client.fake_cluster import eventually
 
 WRITER = cast(CommitLogWriter, object())
 
@@ -49,14 +50,14 @@ def test_they_begin_in_order_and_end_backwards() -> None:
         await asyncio.sleep(0)
         services.begin(WRITER)
         assert notes == ["begin a", "begin b"], "the tasks come a turn later"
-        await asyncio.sleep(0.01)
-        assert notes[2:4] == ["run a", "run b"] and "turn a" in notes
+        await eventually(lambda: "turn a" in notes)
+        assert notes[2:4] == ["run a", "run b"]
         services.hand_over()
         assert notes[-2:] == ["hand over a", "hand over b"]
         services.end("over")
         assert notes[-2:] == ["end b: over", "end a: over"]
         count = len(notes)
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(notes) >= count + 2)
         assert sorted(notes[count:]) == ["cancelled a", "cancelled b"], "not one turn more"
         owner.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -242,7 +242,8 @@ def test_what_is_not_applied_is_waited_for(tmp_path: Path) -> None:
             recalled = asyncio.ensure_future(recall(world, first.ext["recallHandle"]))
             await asyncio.sleep(0.01)
             set_clock(world, at)
-            await asyncio.sleep(0.1)
+            await until(lambda: world.broker.timers._due is not None)
+            await asyncio.sleep(0.02)
             assert world.broker.timers.delivered == 0 and not recalled.done()
             # Its time is claimed: a recall comes too late, a message is due later.
             assert (await recall(world, first.ext["recallHandle"])).code == 604

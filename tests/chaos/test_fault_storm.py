@@ -45,5 +45,5 @@ def test_a_storm_is_the_same_in_another_process() -> None:
     fault_storm.run_seed(3, trace)
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(Path(fault_storm.__file__)), "3"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
     assert first_difference(trace.lines, done.stdout.split("\n")) is None

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 
 from dledger.local.processes import ManagedProcess, ProcessError, boot_mark, start_mark
 
-SLEEPER = "import time; time.sleep(60)"
+SLEEPER = "import time; time.sleep(600)"
+LIMIT_S = 60.0
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -43,10 +45,10 @@ def test_start_stop_and_pid(process: ManagedProcess) -> None:
     assert process.pid is None
     pid = process.start()
     assert process.pid == pid
-    assert process.stop(5) == "stopped"
+    assert process.stop(LIMIT_S) == "stopped"
     assert process.pid is None
     assert process.exit_code() == -signal.SIGTERM
-    assert process.stop(5) == "not running"
+    assert process.stop(LIMIT_S) == "not running"
 
 
 def test_a_running_process_is_not_started_twice(process: ManagedProcess) -> None:
@@ -67,7 +69,7 @@ def test_the_last_words_are_of_this_process_and_not_of_an_earlier_one(tmp_path: 
     for word in ("first", "second"):
         process = managed(tmp_path, f"print('{word}')")
         process.start()
-        assert process.wait_gone(10)
+        assert process.wait_gone(LIMIT_S)
         assert process.tail() == word
 
 
@@ -76,6 +78,7 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process.start()
     while "up" not in process.tail():
         assert process.pid is not None
+        time.sleep(0.01)
     assert process.stop(0.1) == "killed"
 
 
@@ -106,6 +109,6 @@ def test_a_torn_pid_file_belongs_to_nobody(process: ManagedProcess, tmp_path: Pa
 def test_a_zombie_does_not_run(tmp_path: Path) -> None:
     process = managed(tmp_path, "raise SystemExit(7)")
     pid = process.start()
-    assert process.wait_gone(10)
+    assert process.wait_gone(LIMIT_S)
     assert process.exit_code() == 7
     assert start_mark(pid) is None

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run_elsewhere(seed: int, hash_seed: int, *options: str) -> list[str]:
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(Path(ping_group.__file__)), str(seed), *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
     return done.stdout.split("\n")
 
 

@@ -18,6 +18,9 @@ BIG = 16 << 20  # more than the kernels of either world buffer
 class Side(asyncio.Protocol):
     """Records what it is told; consecutive data is one event, as segmentation is chance."""
 
+    told = 0
+    """How often any of them was told something."""
+
     def __init__(self, *, keep_open: bool = False, on_data: Callable[[Side], None] | None = None) -> None:
         self.events: list[Event] = []
         self.keep_open = keep_open
@@ -30,9 +33,11 @@ class Side(asyncio.Protocol):
         self.add("made", transport.is_reading(), transport.is_closing(), transport.can_write_eof())
 
     def add(self, *event: object) -> None:
+        Side.told += 1
         self.events.append(event)
 
     def data_received(self, data: bytes) -> None:
+        Side.told += 1
         self.received += len(data)
         if self.events[-1][0] == "data":
             self.events[-1] = ("data", self.received)
@@ -70,7 +75,14 @@ class BufferedSide(Side, asyncio.BufferedProtocol):
 
 
 async def settle() -> None:
-    await asyncio.sleep(0.02)
+    """Until nothing more comes. Looks at the sockets many times: a pause of the process uses up one sleep."""
+    quiet = 0
+    while quiet < 3:
+        before = Side.told
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
+        quiet = quiet + 1 if Side.told == before else 0
 
 
 async def all_received(side: Side) -> None:

@@ -7,8 +7,10 @@ tells the NameServer unless asked not to), `kill(n)` closes its port and its con
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 
 from dledger.client import AsyncProducer
 from dledger.formats.message_ids import encode_message_id, pack_ipv4_host, tags_code
@@ -495,15 +497,33 @@ class FakeCluster:
 
 @contextmanager
 def send_limit(producer: AsyncProducer, timeout_s: float) -> Iterator[None]:
-    """What is sent meanwhile has so long. A short limit is for what must fail, and for nothing else: a pause
-    of the machine may be longer."""
+    """Messages that are sent inside the block have so long, in seconds, as has each attempt.
+
+    A short limit is for what must fail, and for nothing else: a pause of the machine may be longer."""
     kernel = producer._kernel
-    before = kernel._timeout_s, kernel._attempt_timeout_s
+    before = kernel._timeout_s, kernel._attempt_timeout_s, kernel.options
     kernel._timeout_s = kernel._attempt_timeout_s = timeout_s
+    kernel.options = replace(kernel.options, timeout_s=timeout_s)
     try:
         yield
     finally:
-        kernel._timeout_s, kernel._attempt_timeout_s = before
+        kernel._timeout_s, kernel._attempt_timeout_s, kernel.options = before
+
+
+def waits_for_a_leader(producer: AsyncProducer) -> bool:
+    """Whether messages wait for a leader, and none of them is on its way to a broker.
+
+    If its time is over then, a message is certainly not stored: that is NoBroker, and not OutcomeUnknown."""
+    lane = producer._kernel.lane(producer._core.group(GROUP))
+    return bool(lane.parked) and lane.probe is None and not lane.in_flight
+
+
+def skip_now(seconds: float) -> None:
+    """Move the clock of the running loop ahead, as `skip_s` of tests/broker/harness.py does, but in this very
+    turn of the loop: nothing runs between the condition that the caller saw and the jump."""
+    loop = asyncio.get_running_loop()
+    ahead = loop.time() + seconds - time.monotonic()
+    loop.time = lambda: time.monotonic() + ahead  # type: ignore[method-assign]
 
 
 async def eventually(condition: Callable[[], object], timeout_s: float = 20.0) -> None:

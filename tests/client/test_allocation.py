@@ -122,7 +122,7 @@ def test_a_consumer_divides_with_a_strategy_of_ones_own() -> None:
 
     async def main() -> None:
         listener = Collector()
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             await produce(fake, 40)
             options = replace(QUICK, allocate=odd)
             async with AsyncPushConsumer(

@@ -100,7 +100,7 @@ def test_values_through_a_broker_and_what_is_none_is_a_failure_of_its_message() 
         got.append((price.cents, message.tags))
 
     async def main() -> None:
-        async with FakeCluster(topics={"prices": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"prices": 1}) as fake, asyncio.timeout(60):
             async with AsyncProducer("producers", fake.namesrv) as producer:
                 await producer.send(codec.message("prices", Price(5), tags="a"))
                 await producer.send("prices", b"no price")

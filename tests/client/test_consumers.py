@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import zlib
 from pathlib import Path
 
@@ -31,7 +32,7 @@ QUICK = ConsumerOptions(
     local_retry_first_s=0.01,
     send_back_retry_s=0.01,
     commit_s=0.02,
-    close_timeout_s=1.0,
+    close_timeout_s=20.0,
 )
 
 
@@ -58,7 +59,7 @@ async def produce(fake: FakeCluster, count: int, topic: str = "orders", **fields
 def test_a_push_consumer_gets_every_message_and_commits() -> None:
     async def main() -> None:
         listener = Collector()
-        async with FakeCluster(topics={"orders": 3}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 3}) as fake, asyncio.timeout(60):
             await produce(fake, 20, tags="paid", keys="k")
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, listener, from_where=FromWhere.FIRST, options=QUICK
@@ -79,7 +80,7 @@ def test_a_push_consumer_gets_every_message_and_commits() -> None:
 
 def test_a_group_goes_on_where_it_stopped() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(60):
             for _ in range(2):
                 await produce(fake, 10)
                 listener = Collector()
@@ -98,7 +99,7 @@ def test_a_group_goes_on_where_it_stopped() -> None:
 def test_only_subscribed_tags_are_delivered() -> None:
     async def main() -> None:
         listener = Collector()
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             for tag in ("a", "b", "c"):
                 await produce(fake, 2, tags=tag)
             consumer = AsyncPushConsumer(
@@ -121,7 +122,7 @@ def test_a_function_is_called_in_a_thread() -> None:
                 asyncio.get_running_loop()
             got.append(message.body)
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 5)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -140,7 +141,7 @@ def test_a_failed_message_is_given_back_to_the_broker() -> None:
                 raise ValueError("cannot")
             return ConsumeStatus.RECONSUME_LATER if message.body == b"2" else ConsumeStatus.SUCCESS
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 4)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -159,7 +160,7 @@ def test_the_log_says_where_a_listener_failed(caplog: pytest.LogCaptureFixture) 
         {}["missing"]
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 1)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=QUICK
@@ -177,14 +178,17 @@ def test_the_log_says_where_a_listener_failed(caplog: pytest.LogCaptureFixture) 
 def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() -> None:
     async def main() -> None:
         seen: list[int] = []
+        go = threading.Event()
 
         def handle(message: ReceivedMessage) -> None:
             if message.body == b"0":
                 seen.append(message.reconsume_times)
+                if message.reconsume_times == 2:
+                    go.wait(60)
                 if message.reconsume_times < 3:
                     raise ValueError("not yet")
 
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             fake.takes_back = False
             await produce(fake, 3)
             consumer = AsyncPushConsumer(
@@ -192,8 +196,10 @@ def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() 
             )
             consumer.subscribe("orders")
             async with consumer:
-                await eventually(lambda: len(seen) == 2)
+                await eventually(lambda: len(seen) == 3)
+                await asyncio.sleep(0.05)
                 assert fake.offsets.get(("group", "orders", 0), 0) == 0  # behind the failing message
+                go.set()
                 await eventually(lambda: fake.offsets.get(("group", "orders", 0)) == 3)
             assert seen == [0, 1, 2, 3]
 
@@ -203,7 +209,7 @@ def test_a_failed_message_is_tried_again_here_when_the_broker_takes_none_back() 
 def test_two_consumers_share_the_queues_and_one_inherits_them() -> None:
     async def main() -> None:
         first, second = Collector(), Collector()
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             one = AsyncPushConsumer("group", fake.namesrv, first, from_where=FromWhere.FIRST, options=QUICK)
             two = AsyncPushConsumer("group", fake.namesrv, second, from_where=FromWhere.FIRST, options=QUICK)
             one.subscribe("orders")
@@ -227,7 +233,7 @@ def test_what_brokers_warn_of_is_logged_once(caplog: pytest.LogCaptureFixture) -
     """In an answer to a heartbeat, such as members of a group that subscribe differently."""
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 4}) as fake, asyncio.timeout(60):
             for broker in fake.brokers:
                 broker.warning = "members of consumer group group subscribe differently"
             consumer = AsyncPushConsumer("group", fake.namesrv, Collector(), options=QUICK)
@@ -250,7 +256,7 @@ def test_batch_listeners_get_several_messages() -> None:
             sizes.append(len(messages))
 
         options = ConsumerOptions(batch_size=4, rebalance_retry_s=0.01, commit_s=0.02, concurrency=1)
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 10)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, batch_listener=handle, from_where=FromWhere.FIRST, options=options
@@ -277,7 +283,7 @@ def test_pulling_pauses_while_the_listener_is_slow() -> None:
             rebalance_retry_s=0.01,
             pull=PullOptions(batch_size=5, flow=FlowLimits(max_messages=10)),
         )
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 50)
             consumer = AsyncPushConsumer(
                 "group", fake.namesrv, handle, from_where=FromWhere.FIRST, options=options
@@ -299,7 +305,7 @@ def test_broadcasting_reads_all_queues_and_keeps_offsets_in_a_file(tmp_path: Pat
     async def main() -> None:
         options = ConsumerOptions(offsets_dir=str(tmp_path), rebalance_retry_s=0.01, commit_s=0.02)
         client = ClientOptions(instance_name="one")
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(60):
             for expected in (6, 0):
                 if expected:
                     await produce(fake, expected)
@@ -340,14 +346,14 @@ def test_starting_needs_a_subscription_and_one_listener() -> None:
 
 def test_a_pull_consumer_reads_seeks_and_commits() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(60):
             await produce(fake, 10)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
                 queues = await consumer.queues("orders")
                 await consumer.assign(queues, start=FromWhere.FIRST)
                 got: list[ReceivedMessage] = []
                 while len(got) < 10:
-                    got += await consumer.poll(1.0)
+                    got += await consumer.poll(20.0)
                 assert sorted(int(message.body) for message in got) == list(range(10))
                 await consumer.commit()
                 assert [await consumer.committed(queue) for queue in queues] == [5, 5]
@@ -355,13 +361,13 @@ def test_a_pull_consumer_reads_seeks_and_commits() -> None:
 
                 await consumer.seek(queues[0], 3)
                 assert consumer.position(queues[0]) == 3
-                assert [message.queue_offset for message in await consumer.poll(1.0)] == [3, 4]
+                assert [message.queue_offset for message in await consumer.poll(20.0)] == [3, 4]
                 await consumer.seek_to_time(queues[1], 1_000_004)
-                assert [message.queue_offset for message in await consumer.poll(1.0)] == [4]
+                assert [message.queue_offset for message in await consumer.poll(20.0)] == [4]
                 await consumer.seek_to_end(queues[1])
                 assert await consumer.poll(0.01) == []
                 await consumer.seek_to_begin(queues[1])
-                assert len(await consumer.poll(1.0, max_messages=2)) == 2
+                assert len(await consumer.poll(20.0, max_messages=2)) == 2
                 assert consumer.position(queues[1]) == 2
 
             async with AsyncPullConsumer("reports", fake.namesrv) as again:
@@ -373,7 +379,7 @@ def test_a_pull_consumer_reads_seeks_and_commits() -> None:
 
 def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             for tag in ("a", "b"):
                 await produce(fake, 40, tags=tag)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
@@ -382,7 +388,7 @@ def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
                 await consumer.assign([queue], start=FromWhere.FIRST)
                 got: list[ReceivedMessage] = []
                 while len(got) < 40:
-                    got += await consumer.poll(1.0)
+                    got += await consumer.poll(20.0)
                 assert {message.tags for message in got} == {"b"}
                 assert consumer.position(queue) == 80
 
@@ -391,7 +397,7 @@ def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
 
 def test_an_offset_beyond_the_end_is_corrected() -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             await produce(fake, 2)
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
                 (queue,) = await consumer.queues("orders")
@@ -399,7 +405,7 @@ def test_an_offset_beyond_the_end_is_corrected() -> None:
                 await consumer.seek(queue, 99)
                 await eventually(lambda: consumer.position(queue) == 2)
                 await produce(fake, 1)
-                assert len(await consumer.poll(1.0)) == 1
+                assert len(await consumer.poll(20.0)) == 1
 
     asyncio.run(main())
 
@@ -408,12 +414,12 @@ def test_compressed_bodies_are_unfolded() -> None:
     async def main() -> None:
         text = json.dumps(list(range(3000))).encode()
         assert len(zlib.compress(text)) < len(text)
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             async with AsyncProducer("producers", fake.namesrv) as producer:
                 await producer.send(Message("orders", text))
             async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
                 await consumer.assign(await consumer.queues("orders"), start=FromWhere.FIRST)
-                (message,) = await consumer.poll(1.0)
+                (message,) = await consumer.poll(20.0)
                 assert message.body == text
                 assert message.sys_flag == 0
 
@@ -425,7 +431,7 @@ def test_a_queue_is_handed_over_where_its_consumer_stopped() -> None:
     after the hand-over no longer counts."""
 
     async def main() -> None:
-        options = ConsumerOptions(rebalance_retry_s=0.01, commit_s=60, close_timeout_s=1.0)
+        options = ConsumerOptions(rebalance_retry_s=0.01, commit_s=60, close_timeout_s=20.0)
         gate = asyncio.Event()
         first, second = Collector(), Collector()
 
@@ -434,7 +440,7 @@ def test_a_queue_is_handed_over_where_its_consumer_stopped() -> None:
                 await gate.wait()
             first.messages.append(message)
 
-        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(20):
+        async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(60):
             await produce(fake, 10)
             consumers = [
                 AsyncPushConsumer(

@@ -19,9 +19,16 @@ from dledger.client import (
     SpoolOptions,
 )
 from dledger.remoting.codes import RequestCode
-from tests.client.fake_cluster import FakeCluster, eventually, send_limit
+from dledger.runtime.env import SystemWallClock
+from tests.client.fake_cluster import FakeCluster, eventually, send_limit, skip_now, waits_for_a_leader
 
-QUICK = ProducerOptions(timeout_s=0.2, attempt_timeout_s=0.1)
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are counted by day: the wall clock stands still."""
+    monkeypatch.setattr(SystemWallClock, "now_ms", lambda clock: NOW_MS)
 
 
 def ids(fake: FakeCluster) -> list[tuple[bytes, str]]:
@@ -47,11 +54,13 @@ def test_both_get_the_same_under_the_same_ids_and_the_first_decides() -> None:
                 await dual.send(Message("orders", b"4"))
             new.lead(0)
             old.lead(-1)
-            with send_limit(first, 0.1), pytest.raises(NoBroker):
-                await dual.send(Message("orders", b"5"))
-            ((day, topic),) = dual.counts
-            assert topic == "orders" and len(day) == 10
-            assert dual.counts[day, topic] == DualCount(sent=5, both=4, missed=1)
+            with send_limit(first, 30.0):
+                sending = asyncio.ensure_future(dual.send(Message("orders", b"5")))
+                await eventually(lambda: waits_for_a_leader(first))
+                skip_now(30.0)
+                with pytest.raises(NoBroker):
+                    await sending
+            assert dual.counts == {("2023-11-14", "orders"): DualCount(sent=5, both=4, missed=1)}
             assert [body for body, _ in ids(new)] == [b"0", b"1", b"2", b"3"]
 
     asyncio.run(main())
@@ -63,8 +72,8 @@ def test_a_call_that_is_cancelled_is_counted(silent: str) -> None:
         async with (
             FakeCluster(topics={"orders": 2}) as old,
             FakeCluster(topics={"orders": 2}) as new,
-            AsyncProducer("p", old.namesrv, QUICK) as first,
-            AsyncProducer("p", new.namesrv, QUICK) as second,
+            AsyncProducer("p", old.namesrv, ProducerOptions(close_timeout_s=0.0)) as first,
+            AsyncProducer("p", new.namesrv, ProducerOptions(close_timeout_s=0.0)) as second,
         ):
             dual = AsyncDualProducer(first, second)
             fake = old if silent == "first" else new
@@ -87,14 +96,15 @@ def test_a_second_cluster_that_is_away_gets_its_messages_later(tmp_path: Path) -
             FakeCluster(topics={"ns%orders": 2}) as old,
             FakeCluster(topics={"ns%orders": 2}) as new,
             AsyncProducer("p", old.namesrv, client=client) as first,
-            AsyncSpoolingProducer("p", new.namesrv, QUICK, client, spool=spool) as second,
+            AsyncSpoolingProducer("p", new.namesrv, client=client, spool=spool) as second,
         ):
             dual = AsyncDualProducer(first, second)
             new.lead(-1)
-            for number in range(3):
-                await dual.send(Message("orders", b"%d" % number), "a")
+            with send_limit(second, 0.1):
+                for number in range(3):
+                    await dual.send(Message("orders", b"%d" % number), "a")
             new.lead(0)
-            assert await second.delivered(20)
+            assert await second.delivered(60)
             for fake in (old, new):
                 assert [stored.body for stored in fake.stored("ns%orders")] == [b"0", b"1", b"2"]
             keys = [

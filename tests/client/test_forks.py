@@ -24,18 +24,18 @@ from dledger.client import (
     PushConsumer,
 )
 from dledger.remoting.codes import RequestCode
-from tests.client.consumer_kit import QUICK, consume, fill, until
+from tests.client.consumer_kit import CHILD_PATIENCE, QUICK, consume, fill, until
 from tests.client.fake_cluster import FakeCluster
 from tests.client.test_sync import running
 
 
 def in_child(check: Callable[[], None]) -> None:
-    """Run something in a forked child, for ten seconds at most; what fails there fails here."""
+    """Run something in a forked child, for a minute at most; what fails there fails here."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            signal.alarm(10)
+            signal.alarm(60)
             check()
             code = 0
         except BaseException as error:
@@ -106,7 +106,7 @@ def test_every_blocking_method_says_so_in_a_child_and_a_new_client_works() -> No
             in_child(check)
             assert RequestCode.UNREGISTER_CLIENT not in fake.brokers[0].requests[heard:]
             assert isinstance(producer.send(Message("orders", b"parent again")).queue_offset, int)
-            assert len(reader.poll(2)) > 0
+            assert len(reader.poll(60)) > 0
             assert sorted(set(fake.bodies("orders"))) == [
                 b"0", b"1", b"2", b"3", b"child", b"fresh", b"parent", b"parent again"
             ]  # fmt: skip
@@ -168,7 +168,7 @@ def test_an_async_client_says_so_in_a_child_and_writes_nothing_there() -> None:
                 async def child() -> None:
                     for number, call in enumerate(calls):
                         with pytest.raises(ClientClosed, match="fork"):
-                            async with asyncio.timeout(20):
+                            async with asyncio.timeout(60):
                                 await call()
                             raise AssertionError(f"call {number} went on")
                     for client in (producer, reader, consumer):
@@ -187,7 +187,9 @@ def test_an_async_client_says_so_in_a_child_and_writes_nothing_there() -> None:
 CHILD = """
 import os, sys
 from dledger.client import Message, Producer
-with Producer("producers", sys.argv[1]) as producer:
+# If the child waited here for messages of its parent, it would wait longer than the test does.
+options = ProducerOptions(timeout_s=60.0, attempt_timeout_s=20.0, close_timeout_s=1000.0)
+with Producer("producers", sys.argv[1], options, PATIENT) as producer:
     producer.send(Message("orders", b"parent"))
     child = os.fork()
     if child:
@@ -201,7 +203,10 @@ with Producer("producers", sys.argv[1]) as producer:
 def test_a_child_that_leaves_the_interpreter_ends_at_once() -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         ended = subprocess.run(
-            [sys.executable, "-c", CHILD, fake.namesrv], capture_output=True, text=True, timeout=20
+            [sys.executable, "-c", CHILD_PATIENCE + CHILD, fake.namesrv],
+            capture_output=True,
+            text=True,
+            timeout=100,
         )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "child ended with 0\n", "")
         assert fake.bodies("orders") == [b"parent", b"parent again"]

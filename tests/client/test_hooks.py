@@ -184,7 +184,7 @@ def test_filters_leave_out_what_they_do_not_return() -> None:
         with PullConsumer("group", fake.namesrv, PullOptions(filters=(failing, even))) as consumer:
             (queue,) = consumer.queues("orders")
             consumer.assign([queue], FromWhere.FIRST)
-            assert [message.body for message in consumer.poll()] == [b"0", b"2", b"4", b"6", b"8"]
+            assert [message.body for message in consumer.poll(60.0)] == [b"0", b"2", b"4", b"6", b"8"]
         got: list[bytes] = []
         options = replace(QUICK, pull=PullOptions(filters=(even,)))
         consume(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
+import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,9 +23,10 @@ from dledger.client import (
     PushConsumer,
     ReceivedMessage,
 )
+from dledger.client.listening import Dispatcher, Workers, place
 from dledger.remoting.codes import RequestCode
-from tests.client.consumer_kit import FACES, QUICK, committed, consume, fill
-from tests.client.fake_cluster import FakeCluster, eventually
+from tests.client.consumer_kit import CHILD_PATIENCE, FACES, QUICK, committed, consume, fill
+from tests.client.fake_cluster import FakeCluster, eventually, skip_now
 from tests.client.test_sync import running
 
 Face = type[PushConsumer] | type[AsyncPushConsumer]
@@ -278,7 +280,7 @@ def test_a_listener_that_ends_the_program_ends_the_consumer_which_says_so(
             ) as consumer,
             pytest.raises(ClientError, match=type(error).__name__),
         ):
-            consumer.wait(5)
+            consumer.wait(60)
         assert seen == [b"0", b"1", b"2", b"3"]
         assert committed(fake) == 3  # the message comes again
 
@@ -292,7 +294,7 @@ def test_a_listener_that_ends_the_program_ends_the_consumer_which_says_so(
                 options=options,
             ) as consumer:
                 with pytest.raises(ClientError, match=type(error).__name__):
-                    await consumer.wait(5)
+                    await consumer.wait(60)
 
         asyncio.run(main())
         assert committed(fake, "others") == 3
@@ -318,28 +320,38 @@ def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCap
 
 @faces
 @pytest.mark.parametrize("later", [False, True])
-def test_a_stop_comes_between_two_messages(later: bool, face: Face) -> None:
-    """Not behind a chunk of 32, and what was handled is committed."""
+def test_a_stop_comes_between_two_messages(later: bool, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not behind a chunk of 32, and what was handled is committed.
+
+    A call ends only with a token. There are eight, and many more from the moment of the stop.
+    """
+    begun: list[bytes] = []
     handled: list[bytes] = []
+    tokens = threading.Semaphore(8)
+    stop_soon = Workers.stop_soon
+
+    def stop_and_hand_out_tokens(self: Workers) -> None:
+        stop_soon(self)
+        tokens.release(300)
+
+    monkeypatch.setattr(Workers, "stop_soon", stop_and_hand_out_tokens)
 
     def plain(message: ReceivedMessage) -> None:
-        time.sleep(0.02)
+        begun.append(message.body)
+        assert tokens.acquire(timeout=60)
         handled.append(message.body)
 
     async def coroutine(message: ReceivedMessage) -> None:
-        await asyncio.sleep(0.02)
+        begun.append(message.body)
+        while not tokens.acquire(blocking=False):  # noqa: ASYNC110  # handed out in another thread
+            await asyncio.sleep(0.002)
         handled.append(message.body)
 
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 300)
-        before = [0]
-
-        def enough() -> bool:
-            before[0] = len(handled)
-            return len(handled) >= 8
-
-        consume(face, fake, coroutine if later else plain, enough)
-        assert len(handled) - before[0] <= 2 * QUICK.concurrency
+        all_workers_call = 8 + QUICK.concurrency
+        consume(face, fake, coroutine if later else plain, lambda: len(begun) == all_workers_call)
+        assert len(begun) == len(handled) == all_workers_call, "calls that ran ended, and none began"
         done = sorted(map(int, handled))
         assert committed(fake) <= len(handled)
         first_missing = next(number for number in range(301) if number not in done)
@@ -347,26 +359,38 @@ def test_a_stop_comes_between_two_messages(later: bool, face: Face) -> None:
 
 
 CHILD = """
-import sys, time
+import signal, sys, time
 from dledger.client import ConsumerOptions, FromWhere, PushConsumer
 def handle(message):
-    time.sleep(0.05)
+    if int(message.body) == 4:
+        while not callable(signal.getsignal(signal.SIGTERM)):  # set by wait()
+            time.sleep(0.002)
+        print("waits", flush=True)
+        while not consumer._inner._dispatcher._calls.stopped:
+            time.sleep(0.002)
     print("handled", flush=True)
-with PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST,
+with PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST, client=PATIENT,
                   options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01)) as consumer:
     consumer.wait()
 """
 
 
 CHILD_ON_A_LOOP = """
-import asyncio, sys
+import asyncio, signal, sys
 from dledger.client import AsyncPushConsumer, ConsumerOptions
 async def handle(message):
-    await asyncio.sleep(0.05)
+    if int(message.body) == 4:
+        while not callable(signal.getsignal(signal.SIGTERM)):  # set by wait()
+            await asyncio.sleep(0.002)
+        print("waits", flush=True)
+        while not consumer._dispatcher._calls.stopped:
+            await asyncio.sleep(0.002)
     print("handled", flush=True)
 async def main():
+    global consumer
     consumer = AsyncPushConsumer("group", sys.argv[1], handle, topic="orders", from_where="first",
-                                 options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01))
+                                 options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01),
+                                 client=PATIENT)
     if sys.argv[2] == "block":
         async with consumer:
             await consumer.wait()
@@ -383,28 +407,42 @@ asyncio.run(main())
 @pytest.mark.parametrize("child_s", ["threads", "block", "start and close"])
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_ends_a_waiting_program_between_two_messages(name: str, code: int, child_s: str) -> None:
-    import signal
-    import subprocess
-
+    """The fifth call lasts until the program was asked to end: it ends by itself, and no other begins."""
     number = getattr(signal, name)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 300)
+        program = CHILD_PATIENCE + (CHILD if child_s == "threads" else CHILD_ON_A_LOOP)
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD if child_s == "threads" else CHILD_ON_A_LOOP, fake.namesrv, child_s],
+            [sys.executable, "-c", program, fake.namesrv, child_s],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # Ctrl-C leaves a traceback
             text=True,
         )
         assert child.stdout is not None
-        for _ in range(4):
-            assert child.stdout.readline() == "handled\n"
-        began = time.monotonic()
+        assert [child.stdout.readline() for _ in range(5)] == ["handled\n"] * 4 + ["waits\n"]
+        hangs = threading.Timer(60, child.kill)
+        hangs.start()
         child.send_signal(number)
         handled = 4 + child.stdout.read().count("handled")
-        assert child.wait(20) in (code, -number)
-        assert time.monotonic() - began < 5
-        assert committed(fake) == handled < 200
+        assert child.wait(60) in (code, -number)
+        hangs.cancel()
+        assert committed(fake) == handled == 5
         assert not fake.brokers[0].clients.get("group")  # it said farewell
+
+
+async def takes_too_long(consumer: AsyncPushConsumer, calls: list[int], number: int) -> None:
+    """Wait until the call with a message is the only one, and move the clock behind its time-out.
+
+    The consumer looks at calls now and then: first it has to see this one.
+    """
+    dispatcher = consumer._dispatcher
+    assert isinstance(dispatcher, Dispatcher)
+    limit_s = consumer.options.consume_timeout_s
+    await eventually(lambda: number in calls and len(dispatcher._runs) == 1 and not dispatcher._backlog)
+    (run,) = dispatcher._runs
+    skip_now(limit_s / 8)
+    await eventually(lambda: run.at == place(run.results))
+    skip_now(limit_s)
 
 
 @faces
@@ -417,11 +455,14 @@ def test_a_call_that_takes_too_long_holds_up_nothing_but_itself(face: Face) -> N
     def handle(message: ReceivedMessage) -> ConsumeStatus:
         calls.append(int(message.body))
         if message.body == b"3":
-            end.wait(30)  # longer than `consume` waits
+            end.wait(100)  # longer than `consume` waits
             return ConsumeStatus.RECONSUME_LATER
         return ConsumeStatus.RECONSUME_LATER if message.body == b"1" else ConsumeStatus.SUCCESS
 
-    options = replace(QUICK, concurrency=2, consume_timeout_s=1.0)
+    async def meanwhile(consumer: AsyncPushConsumer) -> None:
+        await takes_too_long(consumer, calls, 3)
+
+    options = replace(QUICK, concurrency=2, consume_timeout_s=60.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 20)
 
@@ -430,7 +471,8 @@ def test_a_call_that_takes_too_long_holds_up_nothing_but_itself(face: Face) -> N
                 end.set()
             return end.is_set()
 
-        consume(face, fake, handle, all_but_that, options=options)  # while the call still lasts
+        # While the call still lasts.
+        consume(face, fake, handle, all_but_that, options=options, meanwhile=meanwhile)
         assert sorted(calls) == list(range(20))
         backs = {back.offset // 1000: back.delayLevel for back in fake.given_back}
         assert backs == {1: 0, 3: 3} and len(fake.given_back) == 2
@@ -441,7 +483,7 @@ def test_a_call_that_ends_in_time_is_no_such(face: Face) -> None:
     async def handle(message: ReceivedMessage) -> None:
         await asyncio.sleep(0.02)
 
-    options = replace(QUICK, concurrency=1, consume_timeout_s=5.0)
+    options = replace(QUICK, concurrency=1, consume_timeout_s=60.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 12)
         consume(face, fake, handle, lambda: committed(fake) == 12, options=options)
@@ -452,18 +494,26 @@ def test_a_call_that_ends_in_time_is_no_such(face: Face) -> None:
 def test_what_took_too_long_and_is_not_taken_back_is_not_lost(late: ConsumeStatus | None) -> None:
     """The broker does not take it: the result counts after all, or the message comes again here."""
     calls: list[int] = []
+    refused = asyncio.Event()
 
     async def handle(message: ReceivedMessage) -> ConsumeStatus | None:
         calls.append(int(message.body))
         if message.body == b"1" and calls.count(1) == 1:
-            await eventually(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in fake.brokers[0].requests)
-            await asyncio.sleep(0.05)
+            await refused.wait()
             return late
         return None
 
-    options = replace(QUICK, concurrency=2, consume_timeout_s=1.0)
+    async def meanwhile(consumer: AsyncPushConsumer) -> None:
+        await takes_too_long(consumer, calls, 1)
+        await eventually(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in fake.brokers[0].requests)
+        (run,) = consumer._dispatcher._runs  # type: ignore[attr-defined]
+        await eventually(lambda: not run.given_back)  # the consumer has heard of it
+        refused.set()
+
+    options = replace(QUICK, concurrency=2, consume_timeout_s=60.0)
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fake.takes_back = False
         fill(fake, 4)
-        consume(AsyncPushConsumer, fake, handle, lambda: committed(fake) == 4, options=options)
+        done = lambda: committed(fake) == 4  # noqa: E731
+        consume(AsyncPushConsumer, fake, handle, done, options=options, meanwhile=meanwhile)
         assert sorted(calls) == ([0, 1, 2, 3] if late is None else [0, 1, 1, 2, 3])

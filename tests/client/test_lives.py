@@ -27,7 +27,7 @@ from dledger.client import (
     ReceivedMessage,
 )
 from tests.client.consumer_kit import QUICK, committed, fill, until
-from tests.client.fake_cluster import FakeCluster
+from tests.client.fake_cluster import FakeCluster, eventually
 from tests.client.test_sync import running
 
 FIRST = FromWhere.FIRST
@@ -36,20 +36,31 @@ PAIRS = [(Producer, AsyncProducer), (PushConsumer, AsyncPushConsumer), (PullCons
 
 @pytest.mark.parametrize("later", [False, True])
 def test_close_in_a_listener_returns_at_once_and_nothing_more_is_handed_out(later: bool) -> None:
+    """The fifth call closes. Calls that begin beside it end when it has said so."""
     handled: list[bytes] = []
-    took: list[float] = []
+    was_over: list[bool] = []
+    one_by_one = threading.Lock()
+    closed = threading.Event()
     consumer: PushConsumer
 
+    def is_fifth(message: ReceivedMessage) -> bool:
+        with one_by_one:
+            handled.append(message.body)
+            if len(handled) != 5:
+                return False
+        consumer.close()
+        was_over.append(consumer._ended.wait(0))
+        closed.set()
+        return True
+
     def plain(message: ReceivedMessage) -> None:
-        handled.append(message.body)
-        if len(handled) == 5:
-            began = time.monotonic()
-            consumer.close()
-            took.append(time.monotonic() - began)
+        if not is_fifth(message) and len(handled) > 4:
+            closed.wait(60)
 
     async def coroutine(message: ReceivedMessage) -> None:
-        plain(message)
-        await asyncio.sleep(0.001)
+        if not is_fifth(message) and len(handled) > 4:
+            while not closed.is_set():  # noqa: ASYNC110  # set in another task
+                await asyncio.sleep(0.002)
 
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 100)
@@ -61,8 +72,8 @@ def test_close_in_a_listener_returns_at_once_and_nothing_more_is_handed_out(late
             from_where=FIRST,
             options=QUICK,
         ).start()
-        assert consumer.wait(5)
-        assert took[0] < 1
+        assert consumer.wait(60)
+        assert was_over == [False], "it returned before the end"
         assert 5 <= len(handled) <= 5 + QUICK.concurrency
         assert committed(fake) >= 5 - QUICK.concurrency
         assert not fake.brokers[0].clients.get("group")  # it said farewell
@@ -73,23 +84,25 @@ def test_close_in_a_listener_returns_at_once_and_nothing_more_is_handed_out(late
 def test_close_in_a_listener_of_an_async_consumer_returns_at_once(by_block: bool) -> None:
     async def main() -> None:
         handled: list[bytes] = []
+        was_over: list[bool] = []
 
         async def listener(message: ReceivedMessage) -> None:
             handled.append(message.body)
             if len(handled) >= 5:
-                async with asyncio.timeout(1):
-                    await consumer.close()
+                await consumer.close()
+                was_over.append(consumer._over.is_set())
 
         consumer = AsyncPushConsumer(
             "group", fake.namesrv, listener, topic="orders", from_where=FIRST, options=QUICK
         )
         if by_block:
             async with consumer:
-                assert await consumer.wait(5)
+                assert await consumer.wait(60)
         else:
             await consumer.start()
-            assert await consumer.wait(5)
+            assert await consumer.wait(60)
             await consumer.close()
+        assert was_over and not any(was_over), "it returned before the end"
         assert 5 <= len(handled) <= 5 + QUICK.concurrency
         assert committed(fake) >= 1
 
@@ -190,7 +203,7 @@ def test_a_call_that_waits_when_another_thread_closes_is_told_so() -> None:
 
         def poll() -> None:
             try:
-                reader.poll(30)
+                reader.poll(300)
             except Exception as error:
                 ended.append(error)
 
@@ -198,7 +211,7 @@ def test_a_call_that_waits_when_another_thread_closes_is_told_so() -> None:
         polling.start()
         time.sleep(0.05)
         reader.close()
-        polling.join(5)
+        polling.join(60)
         assert [type(error) for error in ended] == [ClientClosed]
         with pytest.raises(ClientClosed):
             reader.poll(30)
@@ -236,7 +249,7 @@ def test_a_start_from_inside_is_refused_also_while_another_one_waits() -> None:
 
         def listen(message: ReceivedMessage) -> None:
             begun.set()
-            may_end.wait(20)
+            may_end.wait(60)
             try:
                 consumer.start()
             except ClientError as error:
@@ -246,7 +259,7 @@ def test_a_start_from_inside_is_refused_also_while_another_one_waits() -> None:
             "group", fake.namesrv, listen, topic="orders", from_where=FIRST, options=QUICK
         )
         consumer.start()
-        assert begun.wait(20)
+        assert begun.wait(60)
         inner = consumer._inner
         closing = Thread(target=consumer.close)
         closing.start()
@@ -255,37 +268,40 @@ def test_a_start_from_inside_is_refused_also_while_another_one_waits() -> None:
         again.start()
         time.sleep(0.05)  # it waits, too
         may_end.set()
-        closing.join(20)
-        again.join(20)
+        closing.join(60)
+        again.join(60)
         assert told and "about to end" in told[0]
         assert consumer._inner is not None and consumer._inner is not inner
         consumer.close()
 
 
-def test_the_application_s_loop_goes_on_while_a_client_closes() -> None:
-    """Also where a listener still runs, in a thread, after all patience."""
+def test_the_application_s_loop_goes_on_while_a_client_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a listener still runs, in a thread, after all patience: the loop lets it end."""
+    monkeypatch.setattr("dledger.runtime.workers.CLOSE_LIMIT_S", 600.0)
     may_end = threading.Event()
     begun = threading.Event()
+    joining = threading.Event()
+    ended: list[bool] = []
 
     def listen(message: ReceivedMessage) -> None:
         begun.set()
-        may_end.wait(20)
+        ended.append(may_end.wait(60))
 
     async def main() -> None:
         options = replace(QUICK, close_timeout_s=0.05)
         consumer = AsyncPushConsumer(
             "group", fake.namesrv, listen, topic="orders", from_where=FIRST, options=options
         )
+        workers = consumer._env.workers
+        close = workers.close
+        monkeypatch.setattr(workers, "close", lambda: (joining.set(), close()))
         async with consumer:
-            await asyncio.to_thread(begun.wait, 20)
+            await eventually(begun.is_set)
             closing = asyncio.ensure_future(consumer.close())
-            asyncio.get_running_loop().call_later(
-                0.2, may_end.set
-            )  # by the loop: it would wait 5 s for itself
-            began = time.monotonic()
-            await asyncio.to_thread(may_end.wait, 20)
-            assert time.monotonic() - began < 4
+            await eventually(joining.is_set)  # somebody waits for the threads
+            may_end.set()
             await closing
+            await eventually(lambda: ended == [True])
 
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 1)

@@ -65,13 +65,13 @@ def test_clients_of_a_namespace_share_topics_that_others_do_not_see() -> None:
 
             async with AsyncPullConsumer("readers", fake.namesrv, client=INSTANCE) as consumer:
                 await consumer.assign(await consumer.queues("orders"), "first")
-                found = await consumer.poll()
+                found = await consumer.poll(60.0)
                 assert {got.topic for got in found} == {"orders"}
             lite = AsyncLitePullConsumer(
                 "lite", fake.namesrv, topic="orders", from_where="first", client=INSTANCE
             )
             async with lite:
-                assert (await lite.poll(5.0))[0].topic == "orders"
+                assert (await lite.poll(60.0))[0].topic == "orders"
                 assert await lite.fetch_queues("orders") == queues
             await asyncio.to_thread(push, fake)
 

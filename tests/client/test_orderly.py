@@ -26,8 +26,9 @@ from dledger.client import (
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
+from tests.broker.harness import skip_s
 from tests.client.consumer_kit import committed, fill, until
-from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually, skip_now
 from tests.client.test_consumers import produce
 from tests.client.test_sync import running
 
@@ -36,7 +37,7 @@ QUICK = ConsumerOptions(
     rebalance_retry_s=0.01,
     suspend_s=0.02,
     commit_s=0.02,
-    close_timeout_s=2.0,
+    close_timeout_s=20.0,
     lock_renew_s=0.05,
     lock_valid_s=30,
 )
@@ -61,7 +62,7 @@ def play(test: Callable[[FakeCluster], Any], queues: int = 2) -> None:
     """Against a cluster with this many queues."""
 
     async def main() -> None:
-        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(60):
+        async with FakeCluster(topics={"orders": queues}) as fake, asyncio.timeout(300):
             await test(fake)
 
     asyncio.run(main())
@@ -71,6 +72,7 @@ def test_each_queue_comes_in_order_and_one_at_a_time_and_queues_beside_each_othe
     seen: dict[int, list[int]] = {}
     now: dict[int, int] = {}
     most = 0
+    both = asyncio.Event()
 
     async def handle(message: ReceivedMessage) -> ConsumeOrderlyStatus | None:
         nonlocal most
@@ -78,6 +80,9 @@ def test_each_queue_comes_in_order_and_one_at_a_time_and_queues_beside_each_othe
         assert now.setdefault(queue, 0) == 0, "two calls for one queue"
         now[queue] += 1
         most = max(most, sum(now.values()))
+        if most == 2:
+            both.set()
+        await both.wait()  # the first call of one queue does not end before that of the other begins
         await asyncio.sleep(0.001)
         now[queue] -= 1
         seen.setdefault(queue, []).append(message.queue_offset)
@@ -297,34 +302,48 @@ def test_a_lock_that_is_lost_before_its_queue_is_begun_begins_nothing() -> None:
     play(test, queues=1)
 
 
-def test_a_lock_that_cannot_be_renewed_ends_before_the_brokers_does() -> None:
-    seen: list[tuple[float, int]] = []
-    options = replace(QUICK, lock_valid_s=0.3)
+@pytest.mark.parametrize("timeout_s", [20.0, 100.0], ids=["renewals fail", "a renewal hangs"])
+def test_a_lock_that_cannot_be_renewed_ends_before_the_brokers_does(timeout_s: float) -> None:
+    """The loop's clock is moved: to shortly before the end of the lock, and behind it."""
+    seen: list[int] = []
+    ended: list[int] = []
+    turns = asyncio.Semaphore(0)
+    options = replace(QUICK, lock_valid_s=60)
 
     async def handle(message: ReceivedMessage) -> None:
-        seen.append((asyncio.get_running_loop().time(), message.queue_offset))
-        await asyncio.sleep(0.01)
+        seen.append(message.queue_offset)
+        await turns.acquire()
+        ended.append(message.queue_offset)
 
     async def test(fake: FakeCluster) -> None:
-        await produce(fake, 200)
-        client = ClientOptions(failover_timeout_s=0.2, request_timeout_s=0.1)
-        async with consumer(fake, handle, options, client=client):
-            await eventually(lambda: len(seen) > 5)
-            cut_s = asyncio.get_running_loop().time()
+        await produce(fake, 20)
+        client = ClientOptions(failover_timeout_s=timeout_s, request_timeout_s=timeout_s)
+        async with consumer(fake, handle, options, client=client) as one:
+            turns.release()
+            await eventually(lambda: seen == [0, 1])
             fake.script = lambda broker, connection, request: request.code == RequestCode.LOCK_BATCH_MQ
-            await asyncio.sleep(0.5)
-            count = len(seen)
+            await skip_s(40)
+            turns.release()
+            await eventually(lambda: seen == [0, 1, 2])
+            skip_now(25)
+            turns.release()
+            await eventually(lambda: ended == [0, 1, 2])
+            await eventually(lambda: not any(queue.topic == "orders" for queue in one.queues))
             await asyncio.sleep(0.1)
-            assert len(seen) == count and seen[-1][0] < cut_s + 0.31
+            assert seen == [0, 1, 2], "no call began behind the end of the lock"
             fake.script = None
-            await eventually(lambda: len(seen) > count + 5)
-            assert seen[count][1] <= seen[count - 1][1] + 1, "none is left out"
+            for _ in range(20):
+                turns.release()
+            skip_now(timeout_s)  # what hangs has failed
+            await eventually(lambda: len(seen) > 6)
+            assert seen[3] <= seen[2] + 1, "none is left out"
 
     play(test, queues=1)
 
 
 def test_queues_change_hands_behind_the_call_that_runs() -> None:
     events: list[tuple[str, int, int]] = []
+    go = asyncio.Event()
 
     async def test(fake: FakeCluster) -> None:
         await produce(fake, 40)
@@ -332,13 +351,18 @@ def test_queues_change_hands_behind_the_call_that_runs() -> None:
         def listener(name: str) -> Any:
             async def handle(message: ReceivedMessage) -> None:
                 events.append((name, message.queue.queue_id, message.queue_offset))
-                await asyncio.sleep(0.005)
+                if message.queue_offset == 3:
+                    await go.wait()
 
             return handle
 
-        async with consumer(fake, listener("a")):
-            await eventually(lambda: len(events) > 6)
+        async with consumer(fake, listener("a")) as first:
+            await eventually(lambda: {("a", 0, 3), ("a", 1, 3)} <= set(events))
             async with consumer(fake, listener("b")) as second:
+                await eventually(lambda: first._share.leaving)  # one is asked for, and its call still runs
+                await asyncio.sleep(0.1)
+                assert all(name == "a" for name, _, _ in events)
+                go.set()
                 await eventually(lambda: any(name == "b" for name, _, _ in events))
                 assert len([queue for queue in second.queues if queue.topic == "orders"]) == 1
                 await eventually(lambda: len(events) >= 40)

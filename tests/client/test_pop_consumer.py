@@ -27,11 +27,11 @@ from dledger.client import (
 )
 from dledger.formats.pop_handles import retry_topic_v1
 from dledger.formats.properties import POP_CK
-from tests.broker.harness import World, run
+from tests.broker.harness import World, run, skip_s
 from tests.broker.test_delays import leading
-from tests.client.fake_cluster import FakeCluster
+from tests.client.fake_cluster import FakeCluster, eventually
 
-QUICK = PopOptions(invisible_s=30.0, poll_s=0.5, timeout_s=2.0, error_pause_s=0.01, retry_s=(0.01,))
+QUICK = PopOptions(invisible_s=600.0, poll_s=0.5, timeout_s=60.0, error_pause_s=0.01, retry_s=(0.01,))
 
 
 class Route(FakeCluster):
@@ -66,19 +66,23 @@ def consumer(namesrv: str, options: PopOptions = QUICK) -> AsyncPopConsumer:
 
 def test_what_is_popped_is_acknowledged_kept_or_comes_again(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path) as (world, namesrv), consumer(namesrv) as one:
+        async with serving(tmp_path) as (world, namesrv), consumer(namesrv) as one, asyncio.timeout(60):
             for number in range(4):
                 await world.send("T", b"%d" % number, number % 2, "TAGS\x01a\x02")
-            found = [*await one.pop(), *await one.pop(0.01)]
+            found: list[ReceivedMessage] = []
+            while len(found) < 4:
+                found += await one.pop()
             assert sorted(message.body for message in found) == [b"0", b"1", b"2", b"3"]
             assert all(message.topic == "T" and message.reconsume_times == 0 for message in found)
-            kept = await one.change_invisible(found[0], 20.0)
+            kept = await one.change_invisible(found[0], 300.0)
             assert kept.properties[POP_CK] != found[0].properties[POP_CK]
             with pytest.raises(BrokerRefused, match="not valid any more"):
                 await one.change_invisible(found[0], 1.0)
             await one.ack_all([kept, *found[2:]])
             await one.change_invisible(found[1], 0.0)
-            (again,) = [message for _ in range(3) for message in await one.pop()][:1]
+            while not (come := await one.pop()):
+                pass
+            (again,) = come
             assert again.body == found[1].body and again.reconsume_times == 1 and again.topic == "T"
             await one.ack(again)
             assert await one.pop(0.05) == []
@@ -106,7 +110,7 @@ def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again
                     return ConsumeStatus.RECONSUME_LATER
                 return None
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await one.listen(listen)
             assert sorted(seen) == sorted([(b"%d" % n, 0) for n in range(6)] + [(b"2", 1), (b"4", 1)])
             assert world.broker.pop_ledger.messages == 0
@@ -118,16 +122,16 @@ def test_calls_at_the_same_time_share_what_comes_and_end_when_it_is_closed(tmp_p
     async def test() -> None:
         async with serving(tmp_path) as (world, namesrv):
             await world.send("T", b"first")
-            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=10.0)) as one:
-                assert [message.body for message in await one.pop(5.0)] == [b"first"]
-                calls = [asyncio.ensure_future(one.pop(5.0)) for _ in range(2)]
+            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=60.0)) as one:
+                assert [message.body for message in await one.pop(60.0)] == [b"first"]
+                calls = [asyncio.ensure_future(one.pop(60.0)) for _ in range(2)]
                 await asyncio.sleep(0.05)
                 await world.send("T", b"a")
-                ended, waiting = await asyncio.wait(calls, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+                ended, waiting = await asyncio.wait(calls, timeout=60.0, return_when=asyncio.FIRST_COMPLETED)
                 assert [message.body for call in ended for message in await call] == [b"a"]
                 await world.send("T", b"b")
                 assert [message.body for call in waiting for message in await call] == [b"b"]
-                last = asyncio.ensure_future(one.pop(5.0))
+                last = asyncio.ensure_future(one.pop(60.0))
                 await asyncio.sleep(0.05)
             with pytest.raises(ClientClosed):
                 await last
@@ -136,7 +140,7 @@ def test_calls_at_the_same_time_share_what_comes_and_end_when_it_is_closed(tmp_p
 
 
 def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_path: Path) -> None:
-    """A message that was handled is acknowledged; another consumer has the rest at once, not after 30 s."""
+    """A message that was handled is acknowledged; another consumer has the rest at once, not after 600 s."""
 
     async def test() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
@@ -159,7 +163,7 @@ def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_pa
             await listening
             assert len(handled) == 1
             found: list[bytes] = []
-            async with consumer(namesrv) as other, asyncio.timeout(20):
+            async with consumer(namesrv) as other, asyncio.timeout(60):
                 while len(found) < 2:
                     for message in await other.pop():
                         found.append(message.body)
@@ -180,15 +184,22 @@ def test_what_is_popped_while_it_closes_is_given_back(tmp_path: Path) -> None:
 
         async with serving(tmp_path) as (world, namesrv):
             await world.send("T", b"first")
-            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=10.0)) as one:
+            async with consumer(namesrv, dataclasses.replace(QUICK, poll_s=60.0)) as one:
                 listening = asyncio.ensure_future(one.listen(listen))
                 await begun.wait()
-                await asyncio.sleep(0.05)  # the next pop waits at the broker
+                await eventually(lambda: "broker-a" in one._asked)  # the next pop is asked for
+                asked = one._asked["broker-a"]
                 one.stop_soon()
-                await world.send("T", b"second")
-                asyncio.get_running_loop().call_later(0.1, may_end.set)
+
+                async def send_and_end() -> None:
+                    await world.send("T", b"second")
+                    await eventually(asked.answer.done)
+                    may_end.set()
+
+                ending = asyncio.ensure_future(send_and_end())
+            await ending
             await listening
-            async with consumer(namesrv) as other, asyncio.timeout(20):
+            async with consumer(namesrv) as other, asyncio.timeout(60):
                 while not (found := await other.pop()):
                     pass
                 assert [message.body for message in found] == [b"second"]
@@ -227,7 +238,7 @@ def test_ctrl_c_ends_listening_between_two_messages(tmp_path: Path) -> None:
         async with serving(tmp_path) as (world, namesrv):
             await world.send("T", b"x")
             addresses.put(namesrv)
-            await asyncio.to_thread(done.wait, 20)
+            await asyncio.to_thread(done.wait, 120)
             left.append(world.broker.pop_ledger.messages)
 
     def listen(message: ReceivedMessage) -> None:
@@ -240,7 +251,7 @@ def test_ctrl_c_ends_listening_between_two_messages(tmp_path: Path) -> None:
     server.start()
     try:
         with PopConsumer(
-            "CG", addresses.get(timeout=20), topic="T", from_where="first", options=QUICK
+            "CG", addresses.get(timeout=60), topic="T", from_where="first", options=QUICK
         ) as one:
             with pytest.raises(KeyboardInterrupt):
                 one.listen(listen)
@@ -256,22 +267,26 @@ def test_what_nobody_waited_for_is_told_no_more_when_its_time_is_over(tmp_path: 
     async def test() -> None:
         async with serving(tmp_path) as (world, namesrv):
             await world.send("T", b"first")
-            options = dataclasses.replace(QUICK, poll_s=5.0, invisible_s=0.2)
+            options = dataclasses.replace(QUICK, poll_s=3000.0)
             async with consumer(namesrv, options) as one:
-                await one.ack((await one.pop(5.0))[0])
+                await one.ack((await one.pop(60.0))[0])
                 assert await one.pop(0.01) == []  # the broker holds it
                 await world.send("T", b"held")
-                await asyncio.sleep(0.5)  # it was given to us, and is not ours any more
-                (message,) = await one.pop(5.0)
+                await eventually(one._asked["broker-a"].answer.done)  # it was given to us,
+                await skip_s(601.0)  # and is not ours any more
+                (message,) = await one.pop(60.0)
                 assert message.body == b"held" and message.reconsume_times == 1
                 await one.ack(message)
                 assert await one.pop(0.01) == []
                 asked = one._asked["broker-a"]
                 asked.answer.set_result([])  # nothing came, and nobody waited: the next one asks again
-                waiting = asyncio.ensure_future(one.pop(5.0))
+                await world.send("T", b"for the pop that the broker holds still")
+                await eventually(lambda: asked.ended_s)
+                waiting = asyncio.ensure_future(one.pop(60.0))
                 await asyncio.sleep(0.05)
                 await world.send("T", b"asked again")
                 (message,) = await waiting
+                assert message.body == b"asked again"
                 await one.ack(message)
                 asked = one._ask_for_messages("none of this name")
                 one._asked["none of this name"] = asked
@@ -289,7 +304,7 @@ def test_the_face_for_threads_and_what_cannot_be_meant(tmp_path: Path) -> None:
             def use() -> None:
                 with PopConsumer("CG", namesrv, topic="T", from_where="first", options=QUICK) as one:
                     (message,) = one.pop()
-                    one.ack(one.change_invisible(message, 5.0))
+                    one.ack(one.change_invisible(message, 300.0))
                     assert one.pop(0.01) == []
 
             await asyncio.to_thread(use)

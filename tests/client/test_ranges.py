@@ -38,7 +38,7 @@ def fake() -> Iterator[FakeCluster]:
 @contextmanager
 def puller(fake: FakeCluster, *, skip: bool, batch_size: int = 3) -> Iterator[RangePuller]:
     """One that knows the topic's brokers."""
-    options = RangeOptions("reports", batch_size=batch_size, timeout_s=2.0, skip_removed=skip)
+    options = RangeOptions("reports", batch_size=batch_size, timeout_s=60.0, skip_removed=skip)
     with RangePuller(fake.namesrv, options) as made:
         assert made.queues(TOPIC) == [FIRST, SECOND]
         yield made

@@ -30,6 +30,7 @@ from dledger.remoting.operator_headers import (
     RunningInfoHeader,
 )
 from dledger.remoting.server import Connection
+from tests.client.consumer_kit import committed
 from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster, eventually
 from tests.client.test_consumers import QUICK, produce
 from tests.client.test_lite_pull import play
@@ -46,7 +47,7 @@ def connection_of(fake: FakeCluster) -> tuple[str, Connection]:
 
 async def ask(fake: FakeCluster, code: RequestCode, header: msgspec.Struct, body: bytes = b"") -> Response:
     answer: asyncio.Future[Response | RemotingError] = asyncio.get_running_loop().create_future()
-    connection_of(fake)[1].ask(code, header, body, 5.0, answer.set_result)
+    connection_of(fake)[1].ask(code, header, body, 60.0, answer.set_result)
     found = await answer
     assert isinstance(found, Response), found
     return found
@@ -127,7 +128,7 @@ def test_a_consumer_that_a_pull_sends_elsewhere_forgets_what_it_has(kind: str) -
             queue = MessageQueue("orders", GROUP, 0)
             await eventually(lambda: bool(told) and one.position(queue) == 3)  # and it has heard of it
             while not found or found[-1] != COUNT - 1:
-                found += [int(message.body) for message in await one.poll(1.0)]
+                found += [int(message.body) for message in await one.poll(20.0)]
             assert found == list(range(3, COUNT)), "the ten that it had are forgotten"
 
     play(test, queues=1)
@@ -170,7 +171,7 @@ def test_what_a_push_consumer_tells(monkeypatch: pytest.MonkeyPatch) -> None:
         await produce(fake, COUNT)
         heard = Heard()
         async with pusher(fake, heard):
-            await eventually(lambda: len(heard) == COUNT)
+            await eventually(lambda: committed(fake) == COUNT)  # each call has ended
             client_id, _ = connection_of(fake)
             header = RunningInfoHeader("group", client_id, jstackEnable=True)
             answer = await ask(fake, RequestCode.GET_CONSUMER_RUNNING_INFO, header)

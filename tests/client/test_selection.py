@@ -20,7 +20,7 @@ from dledger.client.groups import BrokerGroup
 from dledger.client.latency import LatencyFaultTolerance
 from dledger.client.pending import Lane, SendHeader, Target
 from dledger.client.selection import TopicTargets
-from tests.client.fake_cluster import GROUP, FakeCluster
+from tests.client.fake_cluster import GROUP, FakeCluster, send_limit
 
 MESSAGE = Message("orders", b"x")
 STEPS = ProducerOptions().latency_steps_s
@@ -138,9 +138,8 @@ def test_messages_go_around_slow_groups_and_to_the_least_bad_when_all_are() -> N
 
 def test_the_producer_measures_what_it_sends() -> None:
     async def main() -> None:
-        options = ProducerOptions(
-            send_latency_fault=True, attempt_timeout_s=0.1, timeout_s=1.0, retry_times=0
-        )
+        # No latency counts, only a failed attempt, as 10 s: pauses of the machine are not measured.
+        options = ProducerOptions(send_latency_fault=True, latency_steps_s=((10.0, 600.0),), retry_times=0)
         async with (
             FakeCluster(topics={"orders": 4}) as fake,
             AsyncProducer("producers", fake.namesrv, options) as producer,
@@ -149,7 +148,7 @@ def test_the_producer_measures_what_it_sends() -> None:
             table = producer._kernel.faults
             assert table is not None and table.available(GROUP)
             fake.brokers[fake.leader].silent = True
-            with pytest.raises(Exception, match="no acknowledgement"):
+            with send_limit(producer, 0.1), pytest.raises(Exception, match="no acknowledgement"):
                 await producer.send(MESSAGE)
             assert not table.available(GROUP)
             fake.brokers[fake.leader].silent = False

@@ -35,7 +35,7 @@ def running(cluster: FakeCluster) -> Iterator[FakeCluster]:
         yield cluster
     finally:
         thread.run(cluster.__aexit__())
-        thread.close()
+        thread.close(60.0)
 
 
 def test_produce_and_consume_in_a_few_lines() -> None:
@@ -61,7 +61,7 @@ def test_produce_and_consume_in_a_few_lines() -> None:
         with PushConsumer(
             "group", fake.namesrv, handle, topic="orders", from_where=FromWhere.FIRST, options=options
         ) as consumer:
-            assert enough.wait(5)
+            assert enough.wait(60)
             assert not consumer.wait(0.01)
             assert len(consumer.queues) == 2
         assert consumer.wait(0)
@@ -73,7 +73,7 @@ def test_produce_and_consume_in_a_few_lines() -> None:
             reader.assign(queues, start=FromWhere.FIRST)
             read: list[ReceivedMessage] = []
             while len(read) < 4:
-                read += reader.poll(1.0)
+                read += reader.poll(20.0)
             reader.commit()
             assert sum(reader.committed(queue) or 0 for queue in queues) == 4
             reader.seek_to_begin(queues[0])
@@ -98,7 +98,7 @@ def test_callbacks_get_results_and_errors() -> None:
         producer.send_async(Message("missing", b"x"), note)
         with pytest.raises(InvalidMessage):
             producer.send_async(Message("orders", b""), note)
-        assert done.wait(5)
+        assert done.wait(60)
         assert [type(result) for result in results].count(TopicNotFound) == 1
         assert fake.bodies("orders") == [b"%d" % number for number in range(20)]
 

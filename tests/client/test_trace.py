@@ -20,12 +20,28 @@ from dledger.client import (
     SendStatus,
 )
 from dledger.client.core import ClientCore
+from dledger.client.producer import trace_producer
 from dledger.client.trace import BATCH_CHARACTERS, MAX_WAITING, TraceDispatcher
 from dledger.client.trace_records import TRACE_TOPIC, Pub, SubAfter, SubBefore, TraceRecord, decode, encode
 from tests.client.consumer_kit import QUICK, until
 from tests.client.fake_cluster import FakeCluster
 
 TRACED = ClientOptions(trace=True)
+
+
+@pytest.fixture(autouse=True)
+def patient_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace gets five seconds, then it is dropped: here a minute."""
+
+    def patient(core: ClientCore) -> AsyncProducer:
+        made = trace_producer(core)
+        made.options = replace(made.options, timeout_s=60.0)
+        return made
+
+    monkeypatch.setattr("dledger.client.producer.trace_producer", patient)
+    monkeypatch.setattr("dledger.client.trace.CLOSE_S", 60.0)
+
+
 PUB = Pub(1, "r", "g", "t", "id", "tag", "k1 k2", "h:1", 5, 7, 0, "off", True)
 
 
@@ -123,7 +139,7 @@ def test_sending_does_not_wait_for_a_trace_topic_that_is_not_there() -> None:
             fake.ext = {"MSG_REGION": "r"}
             async with (
                 AsyncProducer("producers", fake.namesrv, client=TRACED) as producer,
-                asyncio.timeout(20),
+                asyncio.timeout(60),
             ):
                 await asyncio.gather(*(producer.send(Message("orders", b"body")) for _ in range(50)))
             assert len(fake.stored("orders")) == 50

@@ -104,7 +104,7 @@ def test_a_call_that_is_cancelled_while_its_listener_works_leaves_the_end_to_the
     class Listener(TransactionListener):
         def execute_local_transaction(self, message: Message, arg: Any) -> State:
             working.set()
-            ended.wait(20)
+            ended.wait(60)
             return State.COMMIT_MESSAGE
 
         def check_local_transaction(self, message: ReceivedMessage) -> State:
@@ -129,7 +129,7 @@ def test_listeners_work_side_by_side_and_may_send_large_messages() -> None:
 
     class Listener(TransactionListener):
         def execute_local_transaction(self, message: Message, arg: Any) -> State:
-            all_here.wait(9)
+            all_here.wait(60)
             large = producer.send(Message("orders", random.Random(1).randbytes(COMPRESS_IN_WORKER_OVER + 1)))
             return State.COMMIT_MESSAGE if large.message_id else State.UNKNOWN
 
@@ -140,7 +140,7 @@ def test_listeners_work_side_by_side_and_may_send_large_messages() -> None:
         ThreadPoolExecutor(6) as threads,
     ):
         calls = [threads.submit(producer.send_in_transaction, Message("orders", b"x")) for _ in range(6)]
-        assert {call.result(20).state for call in calls} == {State.COMMIT_MESSAGE}
+        assert {call.result(100).state for call in calls} == {State.COMMIT_MESSAGE}
 
 
 def test_an_exception_rolls_back_and_goes_on() -> None:

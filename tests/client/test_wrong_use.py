@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import math
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -37,8 +38,9 @@ from dledger.client.strangers import PEER_HELLO
 from dledger.client.subscription import subscribe
 from dledger.peers.listener import PeerPort
 from dledger.peers.wire import HELLO, encode_frame
+from dledger.remoting.client import RemotingClient
 from dledger.runtime.env import production_env
-from tests.client.consumer_kit import QUICK, consume, fill
+from tests.client.consumer_kit import QUICK, consume, fill, until
 from tests.client.fake_cluster import FakeCluster
 from tests.client.test_sync import running
 
@@ -266,8 +268,7 @@ def test_where_to_begin_may_be_given_by_name(name: Any) -> None:
             from_where=name,
             options=QUICK,
         ):
-            while len(got) < 3:
-                pass
+            until(lambda: len(got) == 3)
         with PullConsumer("reports", fake.namesrv) as reader:
             reader.assign(reader.queues("orders"), start=name)
             assert reader.position(reader.queues("orders")[0]) == 0
@@ -346,10 +347,9 @@ def test_the_greeting_is_that_of_the_log_s_clients() -> None:
 
 
 async def refusal(address: str) -> str:
-    quick = ClientOptions(namesrv_timeout_s=0.2)
-    async with AsyncProducer("producers", address, client=quick) as producer:
+    async with AsyncProducer("producers", address) as producer:
         with pytest.raises(NoNameServer) as refused:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 await producer.send(Message("orders", b"x"))
     return str(refused.value)
 
@@ -364,9 +364,14 @@ def test_the_port_of_a_broker_is_named_as_such() -> None:
             assert isinstance(producer.send("orders", b"x"), SendResult)
 
 
-def test_a_web_port_is_named_as_such() -> None:
-    import threading
+def test_a_web_port_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This server says nothing to our requests, and waits for the end of their line."""
+    invoke = RemotingClient.invoke
 
+    async def soon_over(self: RemotingClient, *question: Any, timeout_s: float) -> Any:
+        return await invoke(self, *question, timeout_s=0.1)
+
+    monkeypatch.setattr(RemotingClient, "invoke", soon_over)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -37,7 +37,7 @@ def _environment(directory: Path) -> Path:
 
 _NO_PIP = 'run_pip() { echo "Successfully pretended"; }; '
 _SLOW_PIP = 'run_pip() { touch "$TMPDIR/began"; while [ ! -e "$TMPDIR/go" ]; do sleep 0.02; done; }; '
-_LIMIT_S = 30.0
+_LIMIT_S = 100.0
 
 
 def _appears(path: Path, process: subprocess.Popen[str]) -> None:

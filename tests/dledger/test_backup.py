@@ -20,7 +20,7 @@ from dledger.commands.dump import dump
 from dledger.commands.log import _parser
 from dledger.commands.recover import force_single
 from dledger.config import NodeConfig
-from dledger.files.offline import read_hard_state, read_identity, walk
+from dledger.files.offline import read_checkpoint, read_hard_state, read_identity, walk
 from dledger.formats.entry import Kind
 from dledger.formats.store_files import segment_name
 from dledger.host import Role
@@ -37,7 +37,11 @@ class SmallGroup(Group):
 
     def config(self, name: str) -> NodeConfig:
         return replace(
-            super().config(name), segment_size=SMALL, max_entry_bytes=128 * 1024, index_units_per_file=512
+            super().config(name),
+            segment_size=SMALL,
+            max_entry_bytes=128 * 1024,
+            index_units_per_file=512,
+            checkpoint_interval_s=0.2,
         )
 
 
@@ -57,6 +61,12 @@ async def running(directory: Path, ports: list[int]) -> SmallGroup:
 async def stop_all(group: Group) -> None:
     for name in list(group.tasks):
         await group.stop(name)
+
+
+async def checkpoint_of(group: Group, name: str, index: int) -> None:
+    """Until the store of a node says that this entry is committed: from then on a backup holds it."""
+    directory = group.config(name).node_dir
+    await group.until(lambda: read_checkpoint(ENV.files, directory).committed_index >= index)
 
 
 def bodies(start: int, count: int) -> list[bytes]:
@@ -82,7 +92,7 @@ def test_a_backup_under_live_writes_is_whole_and_holds_what_was_committed(
             await group.until(lambda: len(written) > 1500)
             for number, name in enumerate(group.peers):
                 committed = group.nodes[name].commit_index
-                await asyncio.sleep(1.1)  # the checkpoint, and with it the command, knows it by now
+                await checkpoint_of(group, name, committed)
                 to = str(tmp_path / f"backup{number}")
                 result = await backup(ENV, str(tmp_path / name), to)
                 assert result.last_index >= committed and result.committed_hint >= committed
@@ -107,7 +117,7 @@ def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports
         for body in bodies(0, 2000):
             last = leader.appender.add_system(body, Kind.RAW)
         await group.until(lambda: all(node.applied_index >= last for node in group.nodes.values()))
-        await asyncio.sleep(1.2)  # a checkpoint
+        await checkpoint_of(group, "n1", last)
         await backup(ENV, str(tmp_path / "n1"), str(tmp_path / "copy"))
         await stop_all(group)
 
@@ -127,10 +137,10 @@ def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_rec
         first = bodies(0, 500)
         await group.append(first)
         await group.agree(500)
-        await asyncio.sleep(0.2)
         leader = (await group.elected()).config.self_id
         name = next(name for name in group.peers if name != leader)
         node_dir = Path(group.config(name).node_dir)
+        await checkpoint_of(group, name, 500)
         result = await backup(ENV, str(tmp_path / name), str(tmp_path / "copy"))
         before, after = read_identity(ENV.files, str(node_dir)), read_identity(ENV.files, result.directory)
         assert after == replace(before, incarnation=after.incarnation) and after != before
@@ -142,9 +152,8 @@ def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_rec
         shutil.rmtree(node_dir)
         shutil.move(result.directory, node_dir)
         group.start(name)
-        await group.until(lambda: group.nodes[name].log.last_index >= 500)
-        assert group.nodes[name].role is Role.LEARNER
-        await group.until(lambda: group.nodes[name].role is Role.FOLLOWER)
+        await group.until(lambda: Role.FOLLOWER in group.hosts[name].roles)
+        assert group.hosts[name].roles[0] is Role.LEARNER
         assert await group.agree(1000) == first + second
         await stop_all(group)
 
@@ -157,7 +166,7 @@ def test_a_backup_becomes_a_cluster_of_its_own_by_force(tmp_path: Path, ports: l
         first = bodies(0, 500)
         await group.append(first)
         await group.agree(500)
-        await asyncio.sleep(0.2)
+        await checkpoint_of(group, "n0", 500)
         await backup(ENV, str(tmp_path / "n0"), str(tmp_path / "elsewhere"), "n2")
         await stop_all(group)
         assert (tmp_path / "elsewhere" / "dledger-n2").is_dir()
@@ -179,7 +188,7 @@ def test_the_command_says_what_it_did_and_overwrites_nothing(
     async def scenario() -> None:
         group = await running(tmp_path, ports)
         await group.append(bodies(0, 10))
-        await asyncio.sleep(0.2)
+        await checkpoint_of(group, "n0", 9)
         words = ["backup", "--store", str(tmp_path / "n0"), "--to", str(tmp_path / "copy"), "--json"]
         args = _parser().parse_args(words)
         assert await command(ENV, args) == 0

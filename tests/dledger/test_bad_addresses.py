@@ -15,6 +15,8 @@ from dledger.peers.links import PeerConnection
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.settings import ConfigError
+from tests.broker.harness import skip_s
+from tests.client.fake_cluster import eventually
 
 TYPOS = ["n3..example.com:20914", ".n3:1", "x" * 64 + ":1", "n3:99999", "n3", "n3\0:1", "http://n3:1"]
 
@@ -57,8 +59,11 @@ def test_where_to_listen_is_checked() -> None:
 
 def test_a_client_tries_the_other_addresses() -> None:
     async def ask() -> None:
-        async with DLedgerClient(production_env(), {"n0": "n0..example.com:1"}, 0.2) as client:
-            await client.append(b"x")
+        async with DLedgerClient(production_env(), {"n0": "n0..example.com:1"}, 60.0) as client:
+            asked = asyncio.ensure_future(client.append(b"x"))
+            await eventually(lambda: client._place > 1)  # it was tried, in vain
+            await skip_s(60)
+            await asked
 
     with pytest.raises(RequestFailed, match=r"n0\.\.example\.com.*nor a host name"):
         asyncio.run(ask())
@@ -69,7 +74,7 @@ def test_a_client_says_what_cannot_be_asked(unused_tcp_ports: Callable[[int], li
         loop = asyncio.get_running_loop()
         (port,) = unused_tcp_ports(1)
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
-        async with server, DLedgerClient(production_env(), {"n0": f"127.0.0.1:{port}"}, 1.0) as client:
+        async with server, DLedgerClient(production_env(), {"n0": f"127.0.0.1:{port}"}, 60.0) as client:
             for request in (client.promote_member("x" * 70_000), client.promote_member("\udc80")):
                 with pytest.raises(RequestFailed, match=r"cannot be asked") as error:
                     await request

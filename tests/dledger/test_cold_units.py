@@ -69,7 +69,7 @@ class ForgettingFiles(OsFiles):
 
             def pread(length: int, offset: int) -> bytes:
                 self.fetches += 1
-                assert self.gate.wait(5)
+                assert self.gate.wait(60)
                 beyond = self.broken_from is not None and offset + length > self.broken_from
                 if self.broken or beyond:
                     raise OSError(5, "Input/output error", file.path)

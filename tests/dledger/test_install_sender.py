@@ -81,19 +81,20 @@ def test_what_was_read_for_a_peer_is_given_back_when_the_leadership_ends_or_the_
         progress = SimpleNamespace(offer=OFFER, state=PushState.INSTALL)
         leader: Any = SimpleNamespace(term=3, self_id="n0", progress={"n1": progress})
         install._replicator = SimpleNamespace(leader=leader)  # type: ignore[assignment]
-        reading = asyncio.Event()
+        loading, reading = asyncio.Event(), asyncio.Event()
 
         async def load(manifest: object) -> dict[str, bytes]:
+            loading.set()
             await reading.wait()
             return {}
 
         install._catalog = SimpleNamespace(manifests=[SimpleNamespace(digest="d")], load=load)  # type: ignore[assignment]
         task = asyncio.get_running_loop().create_task(install.run())
         install.send_install(leader, SendInstall("n1", OFFER, 0))
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(loading.wait(), 20)
         if ends == "after a piece":
             reading.set()
-            await asyncio.wait_for(was_sent.wait(), 5.0)
+            await asyncio.wait_for(was_sent.wait(), 20)
             assert install._loaded is not None
         if what == "leadership":
             install._replicator.leader = None

@@ -95,7 +95,7 @@ def test_a_cut_while_the_scrub_rests_ends_its_pass(tmp_path: Path, monkeypatch: 
     async def work(log: LogStore) -> None:
         await append(log, 60, size=1000)
         await indexed(log)
-        scrubber = Scrubber(log, bytes_per_s=5_000, pause_s=1)
+        scrubber = Scrubber(log, bytes_per_s=1, pause_s=1)  # it rests until it is retuned
         scrubbing = asyncio.create_task(scrubber._pass())
         await resting(scrubber)
         last = scrubber.checked_index
@@ -108,7 +108,7 @@ def test_a_cut_while_the_scrub_rests_ends_its_pass(tmp_path: Path, monkeypatch: 
         pos, size = log.locate(last)
         assert pos < stale < pos + size and log.locate(last + 1)[0] == SEGMENT
         whole, _ = await log.read_range(last, last)
-        scrubber._bytes_per_s = 1 << 30
+        scrubber.retune(1 << 30, 1)
         await scrubbing
         await log.mend_blank(last, stale, log.cuts)  # found in vain, even without a cut
         assert await log.read_later(pos, size) == whole[:size]
@@ -121,13 +121,14 @@ def test_a_whole_log_is_not_called_rotten_after_a_cut(tmp_path: Path) -> None:
     async def work(log: LogStore) -> None:
         await append(log, 400)
         await indexed(log)
-        scrubber = Scrubber(log, bytes_per_s=3_000_000, pause_s=1)
+        scrubber = Scrubber(log, bytes_per_s=1, pause_s=1)  # it rests until it is retuned
         scrubbing = asyncio.create_task(scrubber._pass())
         await resting(scrubber)
         first = scrubber.checked_index - 20
         await log.truncate(first)
         await append(log, 420 - first, term=2, size=2999)
         await indexed(log)
+        scrubber.retune(1 << 30, 1)
         await scrubbing
         assert not log.faulty and not log.suspects
 
@@ -190,7 +191,7 @@ class GatedFiles(OsFiles):
         if self.armed and "/data/" in path and threading.current_thread() is not threading.main_thread():
             self.armed = False
             self.entered.set()
-            self.gate.wait(5)
+            self.gate.wait(60)
         return super().open(path, create=create)
 
 
@@ -205,8 +206,9 @@ def test_a_segment_that_goes_while_the_scrub_opens_it_is_no_error(tmp_path: Path
         files.armed = True
         scrubber = Scrubber(log, bytes_per_s=1 << 30, pause_s=0.01)
         scrubbing = asyncio.create_task(scrubber._pass())
-        while not files.entered.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):
+            while not files.entered.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         if change == "retention":
             assert await log.drop_before(base)
         else:

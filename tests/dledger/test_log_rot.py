@@ -141,7 +141,7 @@ def last_told(directory: Path) -> int:
 @settings(
     max_examples=15,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(damages=DAMAGE, power_lost=st.booleans(), lose_segment=st.booleans())
 @example(

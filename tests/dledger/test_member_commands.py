@@ -13,11 +13,13 @@ from test_node import group_of_three
 from dledger.commands import member as member_commands
 from dledger.commands.delete import delete_before
 from dledger.commands.log import _parser
+from dledger.members import requests
 from dledger.messages import Code
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.settings import ConfigError
+from tests.steady import steady
 
 
 @pytest.fixture
@@ -26,16 +28,23 @@ def free(unused_tcp_ports: object) -> list[int]:
 
 
 def test_a_group_is_told_what_to_do(
-    tmp_path: Path, free: list[int], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    free: list[int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    patient_dials: None,
 ) -> None:
+    monkeypatch.setattr(requests, "HAND_OVER_S", 60.0)
+
     async def scenario() -> None:
         async with group_of_three(tmp_path, free[:3]) as group:
             await group.append([b"a%d" % number for number in range(100)])
             await group.agree(100)
+            steady(group.nodes.values())
             peers = ";".join(f"{node}-{address}" for node, address in group.peers.items())
 
             async def run(*words: str) -> str:
-                args = _parser().parse_args([*words, "--peers", peers])
+                args = _parser().parse_args([*words, "--peers", peers, "--timeout", "60"])
                 assert await member_commands.run(production_env("operator"), args) == 0
                 return capsys.readouterr().out
 
@@ -44,8 +53,9 @@ def test_a_group_is_told_what_to_do(
             grown = {**group.peers, "n3": address}
             directory = str(tmp_path / "n3")
             group.start("n3", replace(group.config("n0"), self_id="n3", store_dir=directory, peers=grown))
-            said = await run("member", "add", "n3", address, "--wait", "10", "--json")
+            said = await run("member", "add", "n3", address, "--wait", "60", "--json")
             assert json.loads(said)["done"]
+            steady([group.nodes["n3"]])
             state = json.loads(await run("member", "list", "--json"))
             assert [row["role"] for row in state["members"]] == ["voter"] * 4
             assert await group.agree(100)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from test_peers import HELLO_OF_N1, Recorder, Wire
+from test_peers import HELLO_OF_N1, LIMIT_S, Recorder, Wire
 
 from dledger.config import NodeConfig
 from dledger.election.identity import Hello
@@ -60,7 +60,14 @@ async def looking(ports: list[int]) -> AsyncIterator[tuple[Peers, Events]]:
     """n0 looks for n1, which is recorded at the second of these ports."""
     own, recorded, elsewhere = (f"127.0.0.1:{port}" for port in ports)
     config = NodeConfig(
-        "g", "n0", {"n0": own, "n1": elsewhere}, "unused", bind_host="127.0.0.1", redial_max_s=0.1
+        "g",
+        "n0",
+        {"n0": own, "n1": elsewhere},
+        "unused",
+        bind_host="127.0.0.1",
+        redial_max_s=0.1,
+        hello_timeout_s=LIMIT_S,
+        dial_timeout_s=LIMIT_S,
     )
     events = Events(elsewhere)
     failures: list[BaseException] = []

@@ -17,9 +17,15 @@ from dledger.host import Chunk, LogReader, Role
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
+from tests.broker.harness import skip_s
 from tests.steady import steady
 
 SEGMENT = 16 * 1024 * 1024
+READ_S = 60.0
+"""How long a read of a client waits for its read point."""
+CLIENT_S = 600.0
+"""Longer than any test runs."""
+pytestmark = pytest.mark.usefixtures("patient_dials")
 
 
 class ListHost:
@@ -29,6 +35,7 @@ class ListHost:
         self.bodies: list[bytes] = []
         self.committed = -1
         self.terms_served: list[int] = []
+        self.roles: list[Role] = []
 
     async def open(self, log: LogReader) -> int:
         return -1
@@ -52,7 +59,8 @@ class ListHost:
             offset += header.size
         assert offset == len(chunk.data)
 
-    def on_role(self, role: Role, term: int, leader_id: str | None) -> None: ...
+    def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
+        self.roles.append(role)
 
     def on_serving(self, term: int) -> None:
         self.terms_served.append(term)
@@ -83,6 +91,11 @@ class Group:
             segment_size=SEGMENT,
             index_units_per_file=4096,
             pool_segments=0,
+            # What a pause of the process does not use up.
+            hello_timeout_s=20.0,
+            dial_timeout_s=20.0,
+            disk_stall_s=600.0,
+            read_timeout_s=READ_S,
         )
 
     def start(self, name: str, config: NodeConfig | None = None) -> None:
@@ -209,9 +222,8 @@ def test_a_wiped_node_comes_back_as_a_learner_and_is_recorded(tmp_path: Path, po
             await group.stop(name)
             (tmp_path / name).rename(tmp_path / "gone")
             group.start(name)
-            await group.until(lambda: hasattr(group.nodes[name], "_loop"))
-            assert group.nodes[name].role is Role.LEARNER
-            await group.until(lambda: group.nodes[name].role is Role.FOLLOWER)
+            await group.until(lambda: Role.FOLLOWER in group.hosts[name].roles)
+            assert group.hosts[name].roles[0] is Role.LEARNER
             assert await group.agree(300) == bodies
             await group.until(lambda: leader.commit_index == leader.log.last_index)
             # the new incarnation is a full member: it counts without reconnecting, and the group outlives
@@ -232,9 +244,11 @@ def test_leadership_moves_on_request_without_an_election_timeout(tmp_path: Path,
         async with group_of_three(tmp_path, ports) as group:
             await group.append([b"x"])
             leader = await group.elected()
+            steady(group.nodes.values())
             term = leader.term
             target = next(name for name in group.peers if name != leader.config.self_id)
-            assert await leader.leadership.transfer(target)
+            await group.until(lambda: leader.peers.connected(target))
+            assert await leader.leadership.transfer(target, 20.0)
             await group.until(lambda: group.nodes[target].serving)
             assert group.nodes[target].term == term + 1
             await group.append([b"y"])
@@ -283,7 +297,8 @@ def test_the_client_protocol_appends_reads_and_tells(tmp_path: Path, ports: list
     async def scenario() -> None:
         async with group_of_three(tmp_path, ports) as group:
             await group.elected()
-            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
+            steady(group.nodes.values())
+            async with DLedgerClient(production_env("client"), group.peers, CLIENT_S) as client:
                 index = await client.append(b"hello")
                 entry = await client.get(index)
                 assert (entry.body, entry.kind) == (b"hello", Kind.RAW)
@@ -305,7 +320,7 @@ def test_garbage_on_the_peer_port_closes_only_that_connection(tmp_path: Path, po
                 reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
                 writer.write(garbage)
                 writer.write_eof()
-                await asyncio.wait_for(reader.read(), 3)
+                await asyncio.wait_for(reader.read(), 60)
                 writer.close()
             await group.append([b"still here"])
             assert await group.agree(1) == [b"still here"]
@@ -317,16 +332,20 @@ def test_every_node_gives_a_read_point_to_clients(tmp_path: Path, ports: list[in
     async def scenario() -> None:
         async with group_of_three(tmp_path, ports) as group:
             await group.elected()
-            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
+            steady(group.nodes.values())
+            async with DLedgerClient(production_env("client"), group.peers, CLIENT_S) as client:
                 index = await client.append(b"hello")
                 assert await client.read_index() >= index
                 for name, address in group.peers.items():
                     assert index <= await client.read_index(address) <= group.nodes[name].applied_index
             for name in list(group.peers)[1:]:
                 await group.stop(name)
-            async with DLedgerClient(production_env("client"), group.peers, 20.0) as client:
+            async with DLedgerClient(production_env("client"), group.peers, CLIENT_S) as client:
                 assert (await client.get(index)).body == b"hello", "what is committed never changes"
+                asked = asyncio.create_task(client.read_index(group.peers["n0"]))
+                await group.until(lambda: group.nodes["n0"].reads._waiting == 1)
+                await skip_s(READ_S)
                 with pytest.raises(RequestFailed, match="no read point in time"):
-                    await client.read_index(group.peers["n0"])
+                    await asked
 
     asyncio.run(scenario())

@@ -319,7 +319,9 @@ def test_a_client_of_the_broker_is_told_and_the_broker_goes_on() -> None:
             raise OSError(errno.EMFILE, "planted")
 
         background.start(connection, None, read())  # type: ignore[arg-type]
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while not connection.codes or background.count:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         assert connection.codes == [ResponseCode.SYSTEM_BUSY] and not running.done() and not background.count
         running.cancel()
 

@@ -40,11 +40,14 @@ from dledger.peers.wire import (
     encode_message,
 )
 from dledger.runtime.env import production_env
+from tests.broker.harness import skip_s
 
 HELLO_OF_N0 = Hello("g", "n0", "i0", "c", 1, 2, 16 << 20, True, {"n0": "i0", "n1": "i1"})
 HELLO_OF_N1 = replace(HELLO_OF_N0, node="n1", incarnation="i1")
 SLOW_ABOVE = 4 * 1024 * 1024
 """Unsent bytes above which a link counts as slow."""
+LIMIT_S = 60.0
+"""For a dial, a hello and an answer: no pause of the machine uses it up."""
 
 
 class Recorder:
@@ -99,9 +102,9 @@ class Wire:
     def hello(self, hello: Hello) -> None:
         self.send(encode_frame(HELLO, encode_hello(hello)))
 
-    async def frame(self, timeout_s: float = 3.0) -> Frame:
+    async def frame(self) -> Frame:
         """The next frame; EOFError when the node closed instead."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(LIMIT_S):
             prefix = await self._reader.readexactly(PREFIX.size)
             rest = await self._reader.readexactly(PREFIX.unpack(prefix)[0] - 2)
         return decode_frame(memoryview(prefix + rest))
@@ -160,7 +163,8 @@ class Bench:
 
 
 @asynccontextmanager
-async def connections(ports: list[int], **settings: object) -> AsyncIterator[Bench]:
+async def connections(ports: list[int], **changes: object) -> AsyncIterator[Bench]:
+    settings = {"hello_timeout_s": LIMIT_S, "dial_timeout_s": LIMIT_S, **changes}
     config = NodeConfig(
         "g",
         "n0",
@@ -397,7 +401,7 @@ def test_a_recorded_connection_played_again_is_refused(ports: list[int]) -> None
 
 def test_nothing_is_believed_before_the_nonce_came_back(ports: list[int]) -> None:
     async def scenario() -> None:
-        async with connections(ports, hello_timeout_s=0.2) as bench:
+        async with connections(ports) as bench:
             early = await bench.dial()
             early.send(encode_frame(HELLO, encode_hello(HELLO_OF_N1)) + encode_frame(3, [9, "n1"]))
             assert (await early.frame()).number == HELLO
@@ -406,6 +410,7 @@ def test_nothing_is_believed_before_the_nonce_came_back(ports: list[int]) -> Non
             late = await bench.dial()
             late.hello(HELLO_OF_N1)
             assert (await late.frame()).number == HELLO
+            await skip_s(LIMIT_S)
             assert "nonce" in await late.refusal()
             assert bench.peers.refused() == {"garbage": 1, "silent": 1}
             assert bench.events.messages == [] and bench.events.hellos == []
@@ -488,7 +493,7 @@ def test_hellos_without_their_nonce_are_strangers_too(ports: list[int]) -> None:
     """Anybody can repeat a hello that he saw: few may wait for their nonce, and without much memory."""
 
     async def scenario() -> None:
-        async with connections(ports, hello_timeout_s=10.0) as bench:
+        async with connections(ports) as bench:
             wires = []
             for _ in range(MAX_STRANGERS + 20):
                 wires.append(await bench.dial())
@@ -531,6 +536,7 @@ def test_a_refusal_is_seen_through_a_name_with_several_addresses(
 
     async def scenario() -> None:
         asked: list[str] = []
+        reached = asyncio.Event()
 
         async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
             asked.append(host)
@@ -538,15 +544,22 @@ def test_a_refusal_is_seen_through_a_name_with_several_addresses(
 
         async def create_connection(factory: object, host: str, port: int) -> object:
             if host == "silent":
-                await asyncio.sleep(10)
+                reached.set()
+                await asyncio.sleep(10 * LIMIT_S)
             return await type(loop).create_connection(loop, factory, host, port)  # type: ignore[arg-type]
 
         loop = asyncio.get_running_loop()
         loop.getaddrinfo = getaddrinfo  # type: ignore[method-assign, assignment]
         loop.create_connection = create_connection  # type: ignore[method-assign, assignment]
-        dialler = Dialler(f"some-host:{ports[1]}", None, 0.2)
+        dialler = Dialler(f"some-host:{ports[1]}", None, LIMIT_S)
+        dialling = asyncio.ensure_future(
+            dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
+        )
+        if "silent" in addresses:
+            await reached.wait()
+            await skip_s(LIMIT_S)
         with pytest.raises(expected) as caught:
-            await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
+            await dialling
         assert isinstance(caught.value, ConnectionRefusedError) is (expected is ConnectionRefusedError)
         assert asked == ["some-host"]
 
@@ -563,7 +576,7 @@ def test_a_redial_waits_for_no_name_server(ports: list[int]) -> None:
 
         asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign, assignment]
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", ports[1])
-        dialler = Dialler(f"some-host:{ports[1]}", None, 1)
+        dialler = Dialler(f"some-host:{ports[1]}", None, LIMIT_S)
         for _ in range(2):
             connection = await dialler.connect(lambda: PeerConnection(lambda *_: None, lambda _: None, 1000))
             connection.close()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_node import Group
+from test_node import CLIENT_S, Group
 
 from dledger.commands.log import _parser
 from dledger.commands.recover import RecoverRefused, command, force_single
@@ -27,6 +27,9 @@ from dledger.log.hard_state import HardStateFile
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
+from tests.steady import steady
+
+pytestmark = pytest.mark.usefixtures("patient_dials")
 
 BODIES = [b"m%d" % number for number in range(300)]
 
@@ -321,11 +324,13 @@ def test_others_join_the_new_cluster_with_empty_stores(tmp_path: Path, ports: li
         for name in group.peers:
             group.start(name)
         await group.append([b"alone"])
-        async with DLedgerClient(production_env("client"), {"n0": group.peers["n0"]}) as client:
+        end = steady(group.nodes.values())
+        async with DLedgerClient(production_env("client"), {"n0": group.peers["n0"]}, CLIENT_S) as client:
             for name in ("n1", "n2"):
                 await client.add_member(name, group.peers[name])
-                await group.until(lambda name=name: settled(group, name), 10.0)
+                await group.until(lambda name=name: settled(group, name))
         assert await group.agree(301) == [*BODIES, b"alone"]
+        end()
         await group.stop("n0")
         await group.append([b"without the one that was saved"])
         await stop_all(group)
@@ -402,22 +407,25 @@ def test_a_full_disk_leaves_no_part_of_a_segment(
     asyncio.run(scenario())
 
 
+SMALL = 64 * 1024
+
+
 class SmallGroup(Group):
     """With short segments."""
 
     def config(self, name: str) -> NodeConfig:
-        return replace(super().config(name), segment_size=64 * 1024, max_entry_bytes=16 * 1024)
+        return replace(super().config(name), segment_size=SMALL, max_entry_bytes=16 * 1024)
 
     def snapshots(self, name: str) -> dict[int, str]:
         """Digests by pos."""
         return {one.pos: one.digest for one in self.nodes[name].snapshots.catalog.manifests}
 
     async def roll(self, name: str) -> None:
-        """Fill segments until the node has made one more snapshot."""
-        newest = max(self.snapshots(name), default=0)
-        while max(self.snapshots(name), default=0) == newest:
-            await self.append([bytes(10_000)] * 3)
-            await asyncio.sleep(0.05)
+        """Fill a segment, and wait for the node's snapshot at its end."""
+        end = ((await self.elected()).log.end_pos // SMALL + 1) * SMALL
+        while (await self.elected()).log.end_pos <= end:
+            await self.append([bytes(10_000)])
+        await self.until(lambda: end in self.snapshots(name))
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -448,7 +456,8 @@ def test_snapshots_of_the_new_members_are_those_of_the_one_that_went_on(
             await group.roll("n0")
         shutil.rmtree(tmp_path / "n1")
         group.start("n1")
-        async with DLedgerClient(production_env("op"), {"n0": group.peers["n0"]}) as client:
+        steady(group.nodes.values())
+        async with DLedgerClient(production_env("op"), {"n0": group.peers["n0"]}, CLIENT_S) as client:
             await client.add_member("n1", group.peers["n1"])
         await group.until(lambda: settled(group, "n1"))
         await group.roll("n1")
@@ -481,7 +490,7 @@ def test_snapshots_stay_where_the_next_start_gives_up_what_is_before_them(
         report = await force_single(production_env("x"), str(tmp_path / "n0"), yes=True)
         assert report.founders == ()
         group.start("n0")
-        await group.until(lambda: group.nodes["n0"].serving, 10)
+        await group.until(lambda: group.nodes["n0"].serving)
         await stop_all(group)
 
     asyncio.run(scenario())

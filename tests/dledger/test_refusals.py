@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from test_peers import HELLO_OF_N0, HELLO_OF_N1, Bench, connections
+from test_peers import HELLO_OF_N0, HELLO_OF_N1, LIMIT_S, Bench, connections
 
 from dledger.election.identity import Hello, encode_hello
 from dledger.peers.refusals import MAX_SAID, Refusals
 from dledger.peers.wire import HELLO, PROOF, encode_frame
 from dledger.runtime.env import production_env
+from tests.broker.harness import skip_s
 
 
 @pytest.fixture
@@ -45,6 +46,11 @@ async def refuse(bench: Bench, cause: str) -> None:
     before = bench.peers.refused().get(cause, 0)
     wire = await bench.dial()
     wire.send(REFUSED[cause])
+    if cause == "silent":
+        port = bench.peers._port
+        assert port is not None
+        await bench.until(lambda: bool(port._strangers))
+        await skip_s(LIMIT_S)
     await bench.until(lambda: bench.peers.refused().get(cause, 0) == before + 1)
     wire.close()
 
@@ -59,7 +65,7 @@ def test_an_accepted_refusal_is_news_after_a_good_connection(
         return len(told_of(cause, caplog))
 
     async def scenario() -> None:
-        async with connections(ports, hello_timeout_s=0.1 if cause == "silent" else 2.0) as bench:
+        async with connections(ports) as bench:
             for life in (1, 2, 3):
                 for _ in range(3):
                     await refuse(bench, cause)

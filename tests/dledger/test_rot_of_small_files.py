@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_node import Group, ListHost
+from test_node import CLIENT_S, Group, ListHost
 
 from dledger.config import NodeConfig
 from dledger.election.configuration import Configuration, encode_configuration
@@ -109,7 +109,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, unused_tcp_ports: Callable[[
         for name in group.peers:
             group.start(name, config(name))
         await group.append([b"x" * 1000] * 100)
-        async with DLedgerClient(production_env("operator"), group.peers) as client:
+        async with DLedgerClient(production_env("operator"), group.peers, CLIENT_S) as client:
             await client.prefer(["n1"])
         await group.append([b"y" * 1000] * 200)
         node = group.nodes["n1"]
@@ -253,7 +253,7 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
         for name in founders:
             group.start(name)
         await group.append([b"x" * 100] * 50)
-        async with DLedgerClient(production_env("operator"), group.peers) as client:
+        async with DLedgerClient(production_env("operator"), group.peers, CLIENT_S) as client:
             await client.prefer(["n1"])
         await group.append([b"y" * 100] * 50)
         await group.agree(100)
@@ -276,7 +276,7 @@ def test_a_group_whose_stores_all_lost_members_and_have_rot_heals_by_itself(
             node = group.nodes[name]
             await group.until(lambda node=node: not node.members.unsure and not node.log.faulty)
             assert node.members.current == wanted and node.members.indexes == [config]
-            assert node.status()["reasons"] == []
+            await group.until(lambda node=node: node.status()["reasons"] == [])
             members = Path(group.config(name).node_dir) / "members"
             await group.until(members.exists)
         follower = next(node for node in group.nodes.values() if not node.serving)

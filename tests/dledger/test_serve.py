@@ -58,12 +58,12 @@ class Serving:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
 
     def ask(self, command: str, *arguments: str) -> dict[str, object]:
-        done = self.run(command, "--json", "--timeout", "10", "--peers", self.peers, *arguments)
+        done = self.run(command, "--json", "--timeout", "30", "--peers", self.peers, *arguments)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)
         assert isinstance(answer, dict)
@@ -77,7 +77,7 @@ class Serving:
     def stop(self, node: str) -> int:
         process = self.processes.pop(node)
         process.send_signal(signal.SIGTERM)
-        return process.wait(10)
+        return process.wait(60)
 
     def state(self, node: str, group: str) -> dict[str, object]:
         return decode_json((self.directory / node / group / "count").read_bytes())
@@ -89,10 +89,10 @@ def serving(tmp_path: Path, unused_tcp_ports: Callable[[int], list[int]]) -> Ite
     yield serving
     for process in serving.processes.values():
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
-def until(look: Callable[[], object], limit_s: float = 15) -> None:
+def until(look: Callable[[], object], limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not look():
         assert time.monotonic() < deadline
@@ -197,7 +197,7 @@ def test_serve_over_tls_from_a_configuration_file(serving: Serving) -> None:
 )
 def test_wrong_settings_are_said(arguments: tuple[str, ...], text: str, serving: Serving) -> None:
     serving.start("n0", *arguments)
-    assert serving.processes["n0"].wait(10) == 2
+    assert serving.processes["n0"].wait(60) == 2
     assert text in (serving.directory / "n0.log").read_text()
 
 
@@ -213,10 +213,10 @@ def test_a_port_or_a_store_in_use_is_said_and_may_be_tried_again(
     first = serving.processes["n0"]
     again = f"n0-{list(serving.addresses.values())[port]}"
     serving.start("n0", "--group", "g", "--store", str(serving.directory / store), "--peers", again)
-    assert serving.processes["n0"].wait(10) == 1
+    assert serving.processes["n0"].wait(60) == 1
     assert text in (serving.directory / "n0.log").read_text()
     first.kill()
-    first.wait(10)
+    first.wait(60)
 
 
 def test_bytes_that_are_no_text_are_appended_as_they_are(serving: Serving) -> None:
@@ -228,7 +228,7 @@ def test_bytes_that_are_no_text_are_appended_as_they_are(serving: Serving) -> No
         + [b"\xff\xfe \xc3\xa4"],
         env=serving.environment,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -31,7 +31,7 @@ def page_of(directory: Path) -> str:
         config = replace(config, digest_ship_path=str(directory))
         broker = Broker(production_env("n0"), config, Node)
         running = asyncio.create_task(broker.node.run())  # type: ignore[attr-defined]
-        await asyncio.wait_for(broker.opened.wait(), 10)
+        await asyncio.wait_for(broker.opened.wait(), 60)
         registry = CollectorRegistry()
         registry.register(BrokerCollector(broker))
         page = generate_latest(registry).decode()

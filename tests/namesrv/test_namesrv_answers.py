@@ -134,7 +134,7 @@ def test_brokers_are_told_order_configurations_unless_switched_off(told: bool) -
         world = World(NamesrvConfig(return_orders=told))
         done: list[object] = []
         world.nameserver.kv.change("ORDER_TOPIC_CONFIG", "T", "b:4", done.append)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             task = asyncio.create_task(world.nameserver.kv.run())
             while not done:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

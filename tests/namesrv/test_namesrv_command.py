@@ -32,7 +32,7 @@ def write(path: Path, text: str) -> str:
 def test_print_shows_the_effective_properties(tmp_path: Path) -> None:
     conf = write(tmp_path / "namesrv.conf", "listenPort=12345\nserverWorkerThreads=8\n")
     process = start("-c", conf, "-p")
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     assert "listenPort=12345\n" in out
     assert f"kvConfigPath={tmp_path}/kvConfig.json\n" in out
@@ -41,7 +41,7 @@ def test_print_shows_the_effective_properties(tmp_path: Path) -> None:
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     conf = write(tmp_path / "namesrv.conf", "listenPort=12345\n")
     process = start("-c", conf, "-m", "--listenPort", "12346")
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     assert process.returncode == 0
     assert "listenPort=12346\n" in out and "scanNotActiveBrokerInterval" not in out
 
@@ -49,21 +49,21 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 def test_a_bad_file_names_line_and_key(tmp_path: Path) -> None:
     conf = write(tmp_path / "namesrv.conf", "# x\nlistenPrt=1\n")
     process = start("-c", conf)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert err == f"error: {conf}, line 2: unknown key 'listenPrt' (did you mean 'listenPort'?)\n"
 
 
 def test_a_bad_address_to_listen_on_is_named(tmp_path: Path) -> None:
     process = start("-c", write(tmp_path / "namesrv.conf", "bindAddress=a..b\n"))
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert "bindAddress: 'a..b' is neither an IP address nor a host name" in err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     process = start("-c", str(tmp_path / "none.conf"))
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert err == f"error: {tmp_path}/none.conf: no such file\n"
 
@@ -79,11 +79,11 @@ def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_
     second = start(
         "-c", write(tmp_path / "second.conf", f"listenPort={port}\nbindAddress=127.0.0.1\nlogDir={logs}\n")
     )
-    _, err = second.communicate(timeout=20)
+    _, err = second.communicate(timeout=100)
     assert second.returncode == 1
     assert err.startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=100)
     assert (process.returncode, out, err) == (0, "", "")
     assert "boot success" in (logs / "namesrv.log").read_text()
 

@@ -20,7 +20,7 @@ from dledger.runtime.settings import ConfigError
 pytest.importorskip("pysyncobj")
 
 PUT, GET, DELETE, LIST = 100, 101, 102, 219
-LIMIT_S = 30
+LIMIT_S = 100
 NAMES = ("a", "b", "c")
 
 

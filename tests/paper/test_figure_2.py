@@ -232,7 +232,11 @@ def test_all_servers_apply_what_is_committed_in_order_and_nothing_else(
         applier = Applier(context(log=log, host=host), events)
         task = asyncio.create_task(applier.run())
         applier.commit_to(committed)
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while applier.applied_index < last:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        for _ in range(10):  # and not one more
+            await asyncio.sleep(0)
         assert applier.applied_index == last
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

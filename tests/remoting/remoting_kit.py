@@ -18,6 +18,8 @@ from dledger.remoting.server import Handler, RemotingServer, ServerLimits
 from dledger.runtime.env import Env, production_env
 
 DATA = Path(__file__).parent / "data"
+LIMIT_S = 300.0
+"""Loop time of one test. Some move the loop's clock ahead; a pause of the machine counts as well."""
 
 
 def recorded_frames() -> list[dict[str, Any]]:
@@ -66,7 +68,7 @@ def run(main: Any) -> Any:
     async def guarded() -> Any:
         unhandled: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             result = await main
         assert not unhandled, unhandled
         return result

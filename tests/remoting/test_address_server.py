@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,13 +32,21 @@ from dledger.runtime.settings import Property
 from tests.broker.harness import make_env, run
 
 
+@pytest.fixture(autouse=True)
+def patient_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address server of a test answers when the test lets it."""
+    monkeypatch.setattr(fetch_addresses, "__defaults__", (20.0,))
+    monkeypatch.setattr(address_server, "TIMEOUT_S", 20.0)
+
+
 class Served:
     """What the address server says now, and what it was asked."""
 
     def __init__(self) -> None:
         self.status = 200
         self.text = "127.0.0.1:9876;127.0.0.2:9876\n"
-        self.pause_s = 0.0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
         self.asked: list[str] = []
         self.url = ""
 
@@ -48,7 +57,7 @@ async def serving() -> AsyncIterator[Served]:
 
     async def answer(request: web.Request) -> web.Response:
         served.asked.append(request.path_qs)
-        await asyncio.sleep(served.pause_s)
+        await served.go_on.wait()
         return web.Response(status=served.status, text=served.text)
 
     app = web.Application()
@@ -123,17 +132,29 @@ def test_an_answer_is_bounded_in_size_and_time() -> None:
             served.text, served.status = "a:1", 404
             with pytest.raises(NoAddresses, match="status 404"):
                 await fetch_addresses(url)
-            served.pause_s = 0.2
+            served.go_on.clear()
             with pytest.raises(NoAddresses, match=r"no answer within 0\.02 s"):
                 await fetch_addresses(url, 0.02)
+            served.go_on.set()
         with pytest.raises(NoAddresses, match=r"Cannot connect|refused"):
             await fetch_addresses(url)
 
     run(test)
 
 
-def test_names_are_looked_up() -> None:
+def test_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the resolver of the system: in place of it there is one that knows a name, and is always there."""
+
     async def test() -> None:
+        loop = asyncio.get_running_loop()
+        system = loop.getaddrinfo
+
+        async def resolve(host: str, port: int) -> list[Any]:
+            if host == "nowhere.invalid":
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return await system("127.0.0.1" if host == "localhost" else host, port)
+
+        monkeypatch.setattr(loop, "getaddrinfo", resolve)
         assert "127.0.0.1:9876" in await looked_up(("localhost:9876",))
         assert await looked_up(("127.0.0.1:1", "[::1]:2")) == ("127.0.0.1:1", "[::1]:2")
         with pytest.raises(NoAddresses, match=r"nowhere\.invalid"):

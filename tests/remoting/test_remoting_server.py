@@ -291,17 +291,16 @@ def test_a_peer_that_does_not_read_is_not_read_from() -> None:
         handlers = Handlers()
         async with pair(handlers.table, limits=ServerLimits(outbound_high_water=10_000)) as p:
             reader, writer = await raw(p.address)
+            await until(lambda: len(p.server.connections) == 1)
+            (connection,) = p.server.connections
             frame = encode_request(ECHO, 1, {}, 100_000) + bytes(100_000)
-            sent = 0
-            for _ in range(400):
+            sent = 400
+            for _ in range(sent):
                 writer.write(frame)
-                sent += 1
-                try:
-                    async with asyncio.timeout(0.2):
-                        await writer.drain()
-                except TimeoutError:
-                    break
-            assert sent < 400  # the server stopped reading
+            await until(lambda: connection.slow)
+            await asyncio.sleep(0.1)
+            transport: Any = connection._transport
+            assert not transport.is_reading()  # the server stopped reading
             assert len(handlers.seen) < sent
             for _ in range(sent):  # and goes on when the peer reads
                 assert len((await read_frame(reader)).body) == 100_000

@@ -36,18 +36,22 @@ def test_coroutines_run_in_the_named_thread() -> None:
 
 def test_a_timeout_cancels_what_was_waited_for() -> None:
     thread = LoopThread("worker loop")
-    cancelled = Waiter()
+    begun, cancelled = Waiter(), Waiter()
 
     async def wait() -> None:
+        begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
 
-    with pytest.raises(TimeoutError):
-        thread.run(wait(), timeout_s=0.02)
-    assert cancelled.wait(1)
+    for timeout_s in (0.02, 0.2, 2.0, 20.0):
+        with pytest.raises(TimeoutError):
+            thread.run(wait(), timeout_s=timeout_s)
+        if begun.wait(0):  # else the thread had not come to it yet
+            break
+    assert cancelled.wait(60)
     thread.close()
 
 
@@ -68,7 +72,7 @@ def test_waiting_on_the_loop_s_own_thread_is_refused() -> None:
         thread.run(inside())
     called = Waiter()
     thread.call_soon(called.set)
-    assert called.wait(1)
+    assert called.wait(60)
     thread.close()
 
 
@@ -84,8 +88,8 @@ def test_what_ends_a_program_elsewhere_ends_no_loop_thread(caplog: pytest.LogCap
 
     thread.call_soon(leave)
     with pytest.raises(KeyboardInterrupt):
-        thread.run(interrupted(), timeout_s=5)
-    assert thread.run(name_of_thread(), timeout_s=5) == "worker loop"
+        thread.run(interrupted(), timeout_s=60)
+    assert thread.run(name_of_thread(), timeout_s=60) == "worker loop"
     assert caplog.text.count("raised on a loop thread") == 2
     thread.close()
 
@@ -134,7 +138,7 @@ def test_a_job_s_waiter_hears_of_whatever_it_raises(error: Exception) -> None:
 
     async def main() -> None:
         with pytest.raises((RuntimeError, type(error))) as raised:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await workers.run(Lane.DISK, job)
         assert error in (raised.value, raised.value.__cause__)
 

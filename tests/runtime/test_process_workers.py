@@ -90,12 +90,12 @@ def test_workers_end_with_their_parent(sign: signal.Signals, tmp_path: os.PathLi
     assert len(children) == 2
     if sign == signal.SIGINT:
         os.killpg(program.pid, sign)
-        output, errors = program.communicate(timeout=30)
+        output, errors = program.communicate(timeout=100)
         assert (output.strip(), errors) == ("interrupted", "")
     else:
         program.kill()
         program.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while any(_runs(pid) for pid in children):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -28,11 +28,14 @@ def test_workers_are_closed_where_no_further_thread_can_begin(monkeypatch: pytes
     assert threading.active_count() <= before
 
 
-def test_a_loop_goes_on_while_they_close() -> None:
+def test_a_loop_goes_on_while_they_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is let end by the loop, for which it waits a minute; they would wait longer for the job."""
+    monkeypatch.setattr("dledger.runtime.workers.CLOSE_LIMIT_S", 600.0)
+
     async def main() -> None:
         workers = ThreadWorkers()
         may_end = threading.Event()
-        job = workers.run(Lane.DISK, may_end.wait, 20)
+        job = workers.run(Lane.DISK, may_end.wait, 60)
         asyncio.get_running_loop().call_later(0.05, may_end.set)
         await close_meanwhile(workers)
         assert await job

@@ -21,9 +21,17 @@ from dledger.spark.live import GroupSource
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, Fault, by_names
 from tests.audit.store_builder import Log, sample_log, segment_path, write_group
+from tests.client.consumer_kit import until
+from tests.client.patience import be_patient
 from tests.spark.live_kit import LiveGroup, live_group
 
 QUICK = AuditOptions(attempts=1, busy_pause_s=0.01)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers are in this process, and so is their auditor."""
+    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -167,12 +175,22 @@ def test_many_rows_come_in_pages(log: Log, tmp_path: Path, monkeypatch: pytest.M
 def test_an_answer_waits_no_longer_than_agreed(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow scan is asked about again and again; no request waits for its end."""
+    """A slow scan is asked about again and again; no request waits for its end.
+
+    The scan reads nothing before it was asked about four times."""
     monkeypatch.setattr("dledger.broker.audit.audit_jobs.HOLD_S", 0.05)
     stores = write_group(log, tmp_path)[:1]
-    with live_group(stores, bytes_per_s=600_000) as group:
+    with live_group(stores) as group:
+        asked = group.brokers[0].asked
+        pace = group.brokers[0].jobs.pace
+        spend = pace.spend
+
+        def spend_later(count: int) -> None:
+            until(lambda: asked.get(RequestCode.AUDIT_PAGE, 0) > 3, 60.0)
+            spend(count)
+
+        monkeypatch.setattr(pace, "spend", spend_later)
         report = run(source(group))
-        assert group.brokers[0].asked[RequestCode.AUDIT_PAGE] > 3
     assert comparable(report)["entries"] == len(log.entries)
 
 
