@@ -417,6 +417,8 @@ def test_a_close_that_is_cut_short_leaves_no_message_without_an_answer(tries: in
             for _ in range(5):
                 producer.send_nowait(Message("orders", b"x"), outcomes.append, ordering_key="k")
                 producer.send_nowait(Message("orders", b"x"), outcomes.append)
+            sends = fake.brokers[0].requests
+            await eventually(lambda: sends.count(RequestCode.SEND_MESSAGE_V2) == 6)
             closing = asyncio.ensure_future(producer.close())
             for _ in range(tries):
                 await asyncio.sleep(0.02)

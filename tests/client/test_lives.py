@@ -71,7 +71,8 @@ def test_close_in_a_listener_returns_at_once_and_nothing_more_is_handed_out(late
             topic="orders",
             from_where=FIRST,
             options=QUICK,
-        ).start()
+        )
+        consumer.start()  # only now: a listener may be called before this returns
         assert consumer.wait(60)
         assert was_over == [False], "it returned before the end"
         assert 5 <= len(handled) <= 5 + QUICK.concurrency

@@ -99,7 +99,7 @@ def test_a_wrong_argument_is_told_and_holds_up_nothing_behind_it(
 
     async def main() -> None:
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(60),
             FakeCluster(topics={"orders": 2}) as fake,
             AsyncProducer("producers", fake.namesrv, ProducerOptions(close_timeout_s=1.0)) as producer,
         ):
