@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
 NOT_OPEN = "not started, or closed: use it inside its `with` block, or between start() and close()"
 OPENED_BEFORE_FORK = (
     "this client was opened before os.fork(), and lives in the parent process: open another one in the child"
+)
+OTHER_LOOP = (
+    "this client was opened in another event loop, and can only be used there: call it in that loop "
+    "(asyncio.run_coroutine_threadsafe), or take a client for threads (Producer and its `asend`, "
+    "PushConsumer, PullConsumer), which any loop and any thread may call"
 )
 
 _Waiting = asyncio.Future[Response | RemotingError | None]
@@ -136,6 +142,8 @@ class ClientCore:
         """The broker at which each `long_poll` waits, and its grace."""
         self._tasks: asyncio.TaskGroup | None = None
         self._owned: dict[asyncio.Task[None], None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop in which it was opened."""
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
         self._wake = asyncio.Event()
         self._beat = asyncio.Event()
@@ -149,6 +157,7 @@ class ClientCore:
     # --- life -----------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> ClientCore:
+        self._loop = asyncio.get_running_loop()
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self.spawn(self.remoting.run(), "connections")
@@ -198,11 +207,21 @@ class ClientCore:
         return FORKS.count != self._forks
 
     def check_open(self) -> None:
-        """ClientClosed unless started, not closed, and in the process that opened it."""
+        """ClientClosed unless started, not closed, and in the process that opened it; ClientError in another
+        event loop than the one in which it was opened."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if self._tasks is None or self._closed:
             raise ClientClosed(NOT_OPEN)
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """ClientError in another event loop than the one in which this client was opened, ClientClosed in a
+        fork of the process."""
+        if self._forks != FORKS.count:
+            raise ClientClosed(OPENED_BEFORE_FORK)
+        if self._loop is not None and _get_running_loop() not in (self._loop, None):
+            raise ClientError(OTHER_LOOP)
 
     @property
     def namesrv(self) -> tuple[str, ...]:

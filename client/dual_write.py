@@ -55,6 +55,7 @@ class AsyncDualProducer:
 
     async def send(self, message: Message, ordering_key: str | None = None) -> SendResult:
         """Send to the first cluster, then to the second; the first one's result, or what it raises."""
+        self._first._core.check_open()
         named = named_as(message, self._first._ids.next())
         count = self._count(message.topic)
         try:

@@ -108,6 +108,10 @@ class AsyncClient:
         """
         if self._core.forked or self._state is _State.NEW:
             return
+        # The end of the loop in which it was opened has ended it.
+        if self._over.is_set() if self._hosting is None else self._hosting.cancelled():
+            return
+        self._core.check_loop()
         self.stop_soon(drain)
         if self._inside:
             return
@@ -123,6 +127,9 @@ class AsyncClient:
 
     async def over(self) -> None:
         """Wait until it has ended."""
+        if self._over.is_set():
+            return
+        self._core.check_loop()
         await self._over.wait()
 
     async def _host(self, opened: asyncio.Future[None]) -> None:

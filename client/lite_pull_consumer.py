@@ -20,7 +20,7 @@ from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere, check_offset, first_offset, start_of
 from dledger.client.open_consumers import OPEN_CONSUMERS
-from dledger.client.options import ClientOptions, ConsumerOptions, namesrv_addresses
+from dledger.client.options import ClientOptions, ConsumerOptions, check_wait, namesrv_addresses
 from dledger.client.rebalancing import AssignedQueue
 from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
@@ -197,6 +197,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
         """
         self._core.check_open()
+        check_wait(timeout_s, max_messages)
         if self.options.auto_commit:
             self._settle()
         try:
@@ -235,6 +236,7 @@ class AsyncLitePullConsumer(GroupConsumer):
     async def commit(self) -> None:
         """What `poll` gave is consumed, and the group goes on behind it after a restart. ClientError when a
         broker did not take it."""
+        self._core.check_loop()
         self._settle()
         await self._share.commit_now()
 
@@ -277,6 +279,7 @@ class AsyncLitePullConsumer(GroupConsumer):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset in a queue, None without one."""
+        self._core.check_loop()
         return await self._share.committed(queue)
 
     # --------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Message:
     ) -> None:
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
-        if tags is not None and type(tags) is not str:
+        if tags is not None:
             check_tags(tags)
         self.tags = tags
         self.keys = keys if keys is None or type(keys) is str else joined_keys(keys)
@@ -232,23 +232,49 @@ def _as_bytes(body: object) -> bytes:
 
 
 def check_tags(tags: object) -> None:
-    """InvalidMessage unless it is one tag."""
-    if not isinstance(tags, str):
+    """InvalidMessage unless it is one tag that a subscription can name.
+
+    Subscriptions separate tags by `||` and strip blanks from each, and `*` means all.
+    """
+    if isinstance(tags, str):
+        if tags.isalnum() or (tags != "*" and "||" not in tags and tags == tags.strip()):
+            return
         raise InvalidMessage(
-            f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text (tags='paid'); "
-            "further words to find it by are keys="
+            f"tags={tags!r}: no subscription can name this tag: give one without ||, other than '*', and "
+            "without blanks at its ends"
         )
+    raise InvalidMessage(
+        f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text (tags='paid'); "
+        "further words to find it by are keys="
+    )
 
 
 def joined_keys(keys: object) -> str:
-    """The keys as they travel; InvalidMessage unless they are texts."""
+    """The keys as they travel: one text, or several that are separated by blanks.
+
+    InvalidMessage unless they are texts. A key of a list must have no blanks and not be empty: it would
+    travel as several keys, and a query for it would find nothing.
+    """
     if isinstance(keys, str):
         return keys
     given = list(keys) if isinstance(keys, Iterable) else []
     texts = [key for key in given if isinstance(key, str)]
     if not isinstance(keys, Iterable) or len(texts) < len(given):
         raise InvalidMessage(f"keys={keys!r}: give a text, or a sequence of texts")
+    for key in texts:
+        if key.split() != [key]:
+            raise InvalidMessage(
+                f"keys={keys!r}: the key {key!r} has blanks or is empty, and keys are separated by blanks, "
+                "so no query would find it: replace the blanks, or give each word as a key of its own"
+            )
     return " ".join(texts)
+
+
+def batch_of(messages: object) -> list[Message]:
+    """The messages of a batch, which may be given as any iterable; InvalidMessage for anything else."""
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidMessage(f"send_batch({type(messages).__name__}): give a list of Messages")
+    return list(messages)
 
 
 def as_message(

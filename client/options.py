@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
@@ -28,6 +28,8 @@ OptionsT = TypeVar("OptionsT")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
+MAX_INSTANCE_NAME = 180
+"""Characters of an instance name: with the address it is a name of a directory."""
 MAX_HOLD_S = 30.0
 """Seconds that automatic batching may hold a message, at most."""
 MAX_ASKED_S = 1e9
@@ -88,6 +90,7 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        _check_instance_name(self.instance_name)
         check_topic(self.trace_topic)
         if self.address_server:
             try:
@@ -319,8 +322,13 @@ def namesrv_addresses(
     if not given and client is not None and client.address_server:
         return ()
     said = namesrv_addr() if given is None else given
+    parts = [said] if isinstance(said, str) else list(said) if isinstance(said, Iterable) else [said]
+    if isinstance(said, bytes) or not all(isinstance(part, str) for part in parts):
+        raise ClientError(
+            f"namesrv={said!r}: give text, as 'host:port' or 'host:port;host:port', or a list of such texts"
+        )
     try:
-        addresses = split_addresses(said if isinstance(said, str) else ";".join(said))
+        addresses = split_addresses(";".join(parts))
     except ValueError as error:
         where = f" ({NAMESRV_ADDR})" if given is None else ""
         raise ClientError(f"NameServer address {error}{where}") from error
@@ -329,6 +337,14 @@ def namesrv_addresses(
             f"no NameServer address: give namesrv='host:port' (several with ';'), or set {NAMESRV_ADDR}"
         )
     return addresses
+
+
+def check_wait(timeout_s: object, max_messages: object = 1) -> None:
+    """ClientError unless these are a time to wait, in seconds, and how many messages to return at most."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise ClientError(f"timeout_s={timeout_s!r}: give seconds, 0 or more")
+    if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
+        raise ClientError(f"max_messages={max_messages!r}: give a whole number, 1 or more")
 
 
 def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> OptionsT:
@@ -349,6 +365,24 @@ def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
         choices = ", ".join(f"{kind.__name__}.{member}" for member in kind.__members__)
         raise ClientError(f"{name}={given!r}: give one of {choices}")
     return found
+
+
+def _check_instance_name(name: object) -> None:
+    """ClientError unless it can be part of the name of a file, which it is for broadcasting consumers."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise ClientError(f"ClientOptions: instance_name={name!r} is {type(name).__name__}: give text")
+    if len(name) > MAX_INSTANCE_NAME:
+        raise ClientError(
+            f"ClientOptions: instance_name has {len(name)} characters; the limit is {MAX_INSTANCE_NAME}"
+        )
+    wrong = [one for one in name if one in "/\\" or not one.isprintable()]
+    if wrong:
+        raise ClientError(
+            f"ClientOptions: instance_name={name!r} holds {wrong[0]!r}: give a name without slashes and "
+            "control characters, as a directory is named after it"
+        )
 
 
 def _check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:

@@ -19,7 +19,7 @@ from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls, con
 from dledger.client.message import ReceivedMessage, check_group, check_topic
 from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, PopOptions, member_of, options_of
+from dledger.client.options import ClientOptions, PopOptions, check_wait, member_of, options_of
 from dledger.client.producer import tracing_of
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
@@ -114,6 +114,7 @@ class AsyncPopConsumer(AsyncClient):
         Brokers hold the requests, also longer than this call waits: what they give then comes with the next
         one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
         """
+        check_wait(timeout_s)
         until = self._core.now() + timeout_s
         self._forget_old()
         others_took = True

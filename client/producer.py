@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from asyncio.events import _get_running_loop
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -32,6 +33,7 @@ from dledger.client.message import (
     ReceivedMessage,
     SendResult,
     as_message,
+    batch_of,
     check_body,
     check_group,
     check_ordering_key,
@@ -107,6 +109,7 @@ class AsyncProducer(AsyncClient):
         except ValueError as error:
             raise ClientError(f"client_ip: {error}") from error
         self._forks = FORKS.count
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_pending = self.options.max_pending
         self._max_size = self.options.max_message_size
         self._ids = UniqueIds(self._env, ip)
@@ -132,6 +135,7 @@ class AsyncProducer(AsyncClient):
         return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
 
     async def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._kernel = SendKernel(self._core, self.options, self._elsewhere)
         hooks = self.options.hooks
         self._tracing = tracing_of(self._core)
@@ -249,7 +253,7 @@ class AsyncProducer(AsyncClient):
                 await self.prepare(message.topic)
                 await self.room()
                 compressed = await self._compress_large(message.body)
-        elif self._forks != FORKS.count:
+        elif self._forks != FORKS.count or _get_running_loop() is not self._loop:
             self._core.check_open()
         done = _Done()
         self._submit(message, done, queue, ordering_key, compressed)
@@ -295,11 +299,12 @@ class AsyncProducer(AsyncClient):
                 remark = f"no reply within {timeout_s:g} s: does a consumer of {message.topic} send one?"
                 raise NoReply(f"{remark} See reply_to") from None
 
-    async def send_batch(self, messages: Sequence[Message], queue: QueueChoice | None = None) -> SendResult:
+    async def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one request: all are stored in one queue, in order, or none.
 
         The result has the first one's unique id and queue offset, and all offset message ids.
         """
+        messages = messages if isinstance(messages, list | tuple) else batch_of(messages)
         if not messages:
             raise InvalidMessage("the batch is empty")
         messages = [self._named(message) for message in messages] if self._namespace else messages

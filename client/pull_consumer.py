@@ -19,7 +19,7 @@ from dledger.client.offsets import (
     first_offset,
     start_of,
 )
-from dledger.client.options import ClientOptions, PullOptions, options_of
+from dledger.client.options import ClientOptions, PullOptions, check_wait, options_of
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
 from dledger.client.reading import QueueReader
 from dledger.client.routes import subscribe_queues
@@ -173,6 +173,7 @@ class AsyncPullConsumer(AsyncClient):
         """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
         when closed meanwhile."""
         self._core.check_open()
+        check_wait(timeout_s, max_messages)
         if not self._fetched:
             raise ClientError("no queue assigned: call assign(queues) first")
         try:
@@ -195,6 +196,7 @@ class AsyncPullConsumer(AsyncClient):
 
     async def commit(self) -> None:
         """Make the positions those of the group: where it goes on after a restart. ClientError."""
+        self._core.check_loop()
         await self._progress.save_first({queue: one.position for queue, one in self._fetched.items()})
 
     async def query_by_key(

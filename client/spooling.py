@@ -188,6 +188,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
     async def delivered(self, timeout_s: float | None = None) -> bool:
         """Wait until the spool is empty; False when the time was over first."""
+        self._core.check_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()

@@ -7,7 +7,7 @@ must not call blocking methods of the same client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
@@ -195,12 +195,12 @@ class Producer(Hosted[AsyncProducer]):
         """Send without an acknowledgement; see AsyncProducer.send_oneway."""
         self._run(lambda producer: producer.send_oneway(message, queue))
 
-    def send_batch(self, messages: Sequence[Message], queue: QueueChoice | None = None) -> SendResult:
+    def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
         """Send messages of one topic as one; see AsyncProducer.send_batch."""
         return self._run(lambda producer: producer.send_batch(messages, queue))
 
     def begin_batch(
-        self, messages: Sequence[Message], queue: QueueChoice | None = None
+        self, messages: Iterable[Message], queue: QueueChoice | None = None
     ) -> Callable[[], SendResult]:
         """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
         return self._begin(lambda producer: producer.send_batch(messages, queue))

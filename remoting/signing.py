@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from hashlib import sha1
 from operator import itemgetter
 
@@ -69,12 +70,17 @@ class Credentials:
     security_token: str = field(default="", repr=False)
     """Sent with each request, and signed; brokers of this project do not look at it."""
 
-    _key: SigningKey = field(init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
             raise ValueError("credentials are an access key and a secret key: neither may be empty")
-        object.__setattr__(self, "_key", SigningKey(self.secret_key.encode()))
+
+    @cached_property
+    def _key(self) -> SigningKey:
+        return SigningKey(self.secret_key.encode())
+
+    def __getstate__(self) -> dict[str, str]:
+        """Copies and pickles hold the three texts; the signing key, which cannot be copied, is made anew."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
