@@ -38,7 +38,11 @@ class SendFailed(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """No acknowledgement in time, but the message may be stored. Sending it again may store it twice."""
+    """No acknowledgement in time, but the message may be stored.
+
+    The client repeats a send with the same id, and that is stored once; a new send() of your own has a new id
+    and is stored again.
+    """
 
 
 class NoReply(ClientError):

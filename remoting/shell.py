@@ -154,5 +154,12 @@ def complain(message: str, code: int) -> int:
 
 
 def announce(line: str) -> None:
-    """Print the boot line (or any line) to standard output at once."""
-    print(line, flush=True)
+    """Print the boot line (or any line) to standard output at once.
+
+    A server runs all the same when standard output takes no line, as on a full disk or with a reader that has
+    gone: then the line is in the log alone.
+    """
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        logging.getLogger().warning("standard output takes no line (%s): %s", error.strerror or error, line)

@@ -19,7 +19,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from dledger.commands.standard_output import OutputFailed, guarded
+
 EXIT_USAGE = 2
+EXIT_NO_OUTPUT = 2
+"""Of a command whose standard output cannot be written."""
+EXIT_NO_VERDICT = 4
+"""The same of audits, for which 2 says that there are errors."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
 """Of a server that was asked to end before it had begun: as shells have it of who SIGTERM ended."""
 _REST = "arguments"
@@ -203,4 +209,11 @@ def command() -> None:
 
 def main(argv: Sequence[str] | None = None) -> Any:
     """The whole command; the exit code of the process."""
-    return command.main(args=None if argv is None else list(argv), prog_name="dledger")
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        with guarded():
+            return command.main(args=arguments, prog_name="dledger")
+    except OutputFailed as failure:
+        print(f"dledger: standard output cannot be written: {failure}", file=sys.stderr)
+        program = COMMANDS.get(arguments[0]) if arguments else None
+        sys.exit(EXIT_NO_VERDICT if program is not None and program.section == CHECKS else EXIT_NO_OUTPUT)

@@ -30,6 +30,7 @@ from dledger.commands.group_status import (
     Seen,
     look_at_namesrv,
 )
+from dledger.commands.terminal import plain
 from dledger.local import wire
 from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster, NoGroup, ProcessError
 from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
@@ -105,7 +106,7 @@ def _show(seen: Seen, as_json: bool) -> int:
     if as_json:
         print(json.dumps(seen.as_json()))
     else:
-        print("\n".join([*seen.lines, *(f"! {problem}" for problem in seen.problems)]))
+        print(plain("\n".join([*seen.lines, *(f"! {problem}" for problem in seen.problems)])))
     return seen.code
 
 

@@ -22,6 +22,7 @@ from dledger.commands.access import add_access, add_serve, open_client, serve
 from dledger.commands.delete import NAME as DELETE
 from dledger.commands.delete import add_delete_command, delete_before
 from dledger.commands.dump import dump, node_directories
+from dledger.commands.terminal import plain
 from dledger.config import parse_peers
 from dledger.files.offline import groups_below
 from dledger.peers.log_client import RequestFailed
@@ -148,7 +149,8 @@ def _dump(env: Env, args: argparse.Namespace) -> int:
                 print(json.dumps({"node": directory} | asdict(line)))
             else:
                 numbers = f"{line.index:>10}{line.term:>7}{line.pos:>14}{line.size:>9}"
-                print(f"{numbers}  {line.kind:<13} {line.topic} {line.queue}  {line.problem}".rstrip())
+                shown = f"{numbers}  {line.kind:<13} {line.topic} {line.queue}  {line.problem}"
+                print(plain(shown).rstrip())  # a damaged record may hold anything
             status = 1 if line.problem else status
     return status
 

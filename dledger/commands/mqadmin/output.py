@@ -106,11 +106,11 @@ class Output:
         """Something went wrong; the command goes on."""
         if self.as_json:
             self._said.setdefault("errors", []).append(text)
-        print(text, file=sys.stderr)
+        print(plain(text), file=sys.stderr)
 
     def _print(self, text: str) -> None:
-        # A terminal is not to be steered by what messages hold; files and pipes get what is there.
-        print(plain(text) if self._stream.isatty() else text, file=self._stream)
+        # What messages hold must not steer a terminal, which may be behind a pipe too (`| less -R`, `| tee`).
+        print(plain(text), file=self._stream)
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,85 @@
+"""Standard output of commands: what cannot be written ends them with one line, not with a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
+
+
+class OutputFailed(Exception):
+    """Standard output takes no more, as on a full disk. The text says why.
+
+    It is no OSError, so that no command takes it for a failure of what it works on. A reader that went away
+    (`dledger ... | head`) remains a BrokenPipeError, which ends a command in silence.
+    """
+
+
+class _Guarded(io.TextIOWrapper):
+    """Standard output that raises OutputFailed."""
+
+    def write(self, text: str, /) -> int:
+        """As of any text stream."""
+        with _told():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """As of any text stream."""
+        with _told():
+            super().flush()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(error.strerror or str(error)) from error
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Guard this process's standard output while a command runs. Does nothing where it is something else, as
+    in a test that captures it."""
+    stream = sys.stdout
+    if type(stream) is not io.TextIOWrapper or not _is_standard(stream):
+        yield
+        return
+    stream.flush()
+    sys.stdout = guard = _Guarded(
+        cast(io.BufferedWriter, stream.buffer),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+    try:
+        try:
+            yield
+        finally:
+            guard.flush()  # most commands end by SystemExit
+    except OutputFailed:
+        _discard(stream)  # what is still buffered would be tried again when the interpreter ends
+        raise
+    finally:
+        sys.stdout = stream
+        with suppress(OSError, OutputFailed):
+            guard.detach()
+
+
+def _is_standard(stream: io.TextIOWrapper) -> bool:
+    try:
+        return stream.fileno() == 1
+    except OSError:  # also io.UnsupportedOperation
+        return False
+
+
+def _discard(stream: io.TextIOWrapper) -> None:
+    """Send what is left, and all that follows, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
