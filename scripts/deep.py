@@ -72,6 +72,8 @@ class Result:
     """The commit that was checked out, with `+` when files were changed."""
     command: list[str]
     """What repeats this run, from the root of the repository."""
+    log: str = ""
+    """The file with its output; the next run of the item writes over that of a run which did not fail."""
 
 
 History = Mapping[tuple[str, str], Sequence[Result]]
@@ -153,7 +155,10 @@ KINDS = {
             "interop",
             "unmodified clients of other projects",
             lambda: files_with("interop"),
-            pytest_of("interop and not soak"),
+            lambda item, _: [
+                *("env", "DLEDGER_REQUIRE_INTEROP=1"),  # a client that cannot be installed is a failure
+                *pytest_of("interop and not soak")(item, 0),
+            ],
             180,
             3600,
         ),
@@ -232,6 +237,11 @@ def open_failures(history: History, kind: str, item: str) -> list[Result]:
         elif one.outcome != CUT:
             found.pop(tuple(one.command), None)
     return list(found.values())
+
+
+def time_spent(kind: Kind, history: History) -> float:
+    """The seconds that all noted runs of a kind took."""
+    return sum(one.seconds for (name, _), runs in history.items() if name == kind.name for one in runs)
 
 
 def by_age(kind: Kind, history: History) -> list[str]:
@@ -423,8 +433,8 @@ def kinds_help() -> str:
     help="Run the checks that have not run for longest, until the time is over.\n\n"
     "What an item finds becomes a pinned test of the default suite.\n\n"
     f"\b\nKinds:\n{kinds_help()}\n\n"
-    "\b\nExit codes:\n  0  every item that ran passed\n  1  an item failed, or the run was interrupted\n"
-    "  2  wrong usage",
+    "\b\nExit codes:\n  0  no item failed (one that was cut short, or had nothing to do, is no failure)\n"
+    "  1  an item failed, or the run was interrupted\n  2  wrong usage",
 )
 @click.option(
     "--minutes", type=click.FloatRange(min=0), default=60, show_default=True, help="Time for this run."
@@ -454,8 +464,14 @@ def main(
     as_json: bool,
 ) -> None:
     """See the help text above."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job would ignore the first
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # a shell's background job would ignore the first
         signal.signal(number, signal.default_int_handler)
+    if not any(match in item for kind in kinds for item in kind.items()):
+        raise click.UsageError(f"no item's name contains {match!r}: see --list, and its kinds")
     ran: list[Result] = []
     if not only_list:
         with locked(results):
@@ -466,7 +482,7 @@ def main(
     for one in failures(kinds, history):
         click.echo(f"FAILED {one.kind}: {one.item} ({one.began}, commit {one.commit})")
         click.echo(f"  again: {shlex.join(one.command)}")
-        click.echo(f"  log:   {log_of(results, one.kind, one.item)}")
+        click.echo(f"  log:   {one.log}")
     counts = Counter(one.outcome for one in ran)
     if not only_list:
         said = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "nothing ran"
@@ -484,23 +500,26 @@ def run(
     """Run items until the time is over. Each result is noted at once, so that an interrupted run loses only
     the item that it was at."""
     history = read_results(results)
-    failed = {(one.kind, one.item): one for one in failures(kinds, history)}
+    failed: dict[tuple[str, str], list[list[str]]] = {}
+    for one in failures(kinds, history):
+        failed.setdefault((one.kind, one.item), []).extend([one.command] * times)
     waiting = {}
     for kind in kinds:
         items = [item for item in by_age(kind, history) if match in item]
-        waiting[kind.name] = [item for item in items if not again or (kind.name, item) in failed] * times
-    spent_s: dict[str, float] = {}
+        counts = [(item, len(failed.get((kind.name, item), ())) if again else times) for item in items]
+        waiting[kind.name] = [item for item, count in counts for _ in range(count)]
+    spent_s = {kind.name: time_spent(kind, history) for kind in kinds}
     ran: list[Result] = []
     end = time.monotonic() + limit_s
     while (chosen := choose(waiting, history, spent_s, end - time.monotonic())) is not None:
         kind, item = chosen
         waiting[kind.name].remove(item)
-        command = failed[kind.name, item].command if again else kind.command(item, int(time.time()))
+        command = failed[kind.name, item].pop(0) if again else kind.command(item, int(time.time()))
         one = run_one(kind, item, command, log_of(results, kind.name, item), end - time.monotonic())
         with results.open("a") as file:
             file.write(json.dumps(asdict(one)) + "\n")
         history.setdefault((kind.name, item), []).append(one)
-        spent_s[kind.name] = spent_s.get(kind.name, 0.0) + one.seconds
+        spent_s[kind.name] += one.seconds
         ran.append(one)
     return ran
 
@@ -508,7 +527,7 @@ def run(
 def run_one(kind: Kind, item: str, command: Sequence[str], log: Path, left_s: float) -> Result:
     """Run one item, and say how it ended."""
     click.echo(f"begins            {kind.name}: {item}", err=True)
-    began, start = datetime.now(UTC), time.monotonic()
+    began, start, commit = datetime.now(UTC), time.monotonic(), current_commit()
     limit_s = min(kind.limit_s, left_s)
     with busy_loops(kind.busy_loops):
         code = run_item(command, log, limit_s)
@@ -518,8 +537,9 @@ def run_one(kind: Kind, item: str, command: Sequence[str], log: Path, left_s: fl
     if outcome == FAILED:
         tail = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         click.echo("\n".join(f"    {line[:200]}" for line in tail))
+        log = log.rename(log.with_name(f"{log.stem}-{began:%Y%m%d-%H%M%S}.txt"))  # kept for whoever mends it
     began_text = began.isoformat(timespec="seconds")
-    return Result(kind.name, item, outcome, began_text, seconds, current_commit(), list(command))
+    return Result(kind.name, item, outcome, began_text, seconds, commit, list(command), str(log))
 
 
 if __name__ == "__main__":

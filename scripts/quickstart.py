@@ -27,6 +27,7 @@ from dledger.client import (
     FromWhere,
     Message,
     Producer,
+    ProducerOptions,
     PushConsumer,
     ReceivedMessage,
     SendResult,
@@ -41,6 +42,8 @@ WINDOW = 64
 """Messages without an acknowledgement at a time."""
 NUMBER = "quickstart_number"
 """Property that numbers the messages, so that every one can be accounted for."""
+PATIENT = ProducerOptions(timeout_s=60.0)
+"""A send waits for a leader this long: on a machine that stands still an election may take seconds."""
 QUIET_S = 1.0
 """The consumer is done when everything arrived and nothing more came for so long."""
 CONSUME_LIMIT_S = 60.0
@@ -255,7 +258,7 @@ def make_cluster(arguments: argparse.Namespace) -> LocalCluster:
 
 def produce(cluster: LocalCluster, events: list[OrderEvent], steps: Steps, summary: Summary) -> Sending:
     """Send everything, and kill the leader half way."""
-    with Producer("PG_quickstart", cluster.namesrv_addr) as producer:
+    with Producer("PG_quickstart", cluster.namesrv_addr, PATIENT) as producer:
         producer.create_topic(TOPIC, QUEUES)
         sending = Sending(producer)
         half = len(events) // 2

@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "versions",
     ],
 )
-@pytest.mark.sample(5)  # `.ci/run` plays seeds of all profiles each day
+@pytest.mark.sample(5)  # `.ci/run` plays pinned seeds of all profiles, `scripts/deep` new ones
 def test_one_seed_violates_nothing(profile: str) -> None:
     outcome = run_plan(draw_plan(len(profile), profile))
     totals = Totals()

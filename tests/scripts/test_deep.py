@@ -118,7 +118,7 @@ def test_all_processes_of_an_item_end_with_it(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_ends_its_item_and_keeps_what_ran(number: int, tmp_path: Path) -> None:
     """Also as a background job, which is started with SIGINT ignored."""
     script = (
@@ -159,6 +159,32 @@ def test_a_failure_stays_until_the_same_command_passes(run: Run, tmp_path: Path)
     assert run(kinds, "--again").exit_code == 0
     assert noted(tmp_path)[-1]["command"] == command
     assert "FAILED" not in run(kinds, "--list").output
+
+
+def test_each_seed_that_failed_is_repeated_and_its_log_is_kept(run: Run, tmp_path: Path) -> None:
+    switch = tmp_path / "broken"
+    switch.touch()
+    kinds = [kind("sim", ["profile"], f"echo found by seed $2; test ! -e {switch}")]
+    run(kinds)
+    (first,) = noted(tmp_path)
+    second = {**first, "command": [*first["command"][:-1], "another seed"]}
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write(json.dumps(second) + "\n")
+    switch.unlink()
+    assert run(kinds, "--again").exit_code == 0
+    assert [row["command"] for row in noted(tmp_path)[2:]] == [first["command"], second["command"]]
+    assert first["command"][-1] in Path(first["log"]).read_text(), "passed runs write to another file"
+
+
+def test_the_kind_that_had_the_least_time_comes_first(run: Run, tmp_path: Path) -> None:
+    kinds = [kind("a", ["x", "y"], "sleep 0.2"), kind("b", ["z"])]
+    run(kinds, "--match", "x")
+    run(kinds)
+    assert [row["item"] for row in noted(tmp_path)][:3] == ["x", "z", "y"]
+
+
+def test_a_text_that_no_item_contains_is_wrong_usage(run: Run) -> None:
+    assert run([kind("a", ["x"])], "--match", "q").exit_code == 2
 
 
 def test_what_selects_no_test_is_no_failure(run: Run, tmp_path: Path) -> None:
