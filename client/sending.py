@@ -304,8 +304,8 @@ class SendKernel:
         if send.unknown:
             error: ClientError = OutcomeUnknown(
                 f"no acknowledgement from {broker} after {send.attempt} attempts; the message "
-                f"{send.unique_id} may be stored. What the client repeats has the same id and is stored once; "
-                f"a new send() of your own has a new id, and would store it again{detail}"
+                f"{send.unique_id} may be stored. What the client repeats has the same id and is stored "
+                f"once; a new send() of your own has a new id and would store it again{detail}"
             )
         elif self._closed:
             error = ClientClosed(
