@@ -137,7 +137,7 @@ class TraceDispatcher:
             if left < 0:
                 break
             found.append(key)
-        self._send(Message(self._topic, "".join(texts).encode(), keys=found), done)
+        self._send(Message(self._topic, "".join(texts).encode(), keys=" ".join(found)), done)
 
 
 class TraceSendHook(SendHook):

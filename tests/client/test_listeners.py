@@ -369,8 +369,9 @@ def handle(message):
         while not consumer._inner._dispatcher._calls.stopped:
             time.sleep(0.002)
     print("handled", flush=True)
-with PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST, client=PATIENT,
-                  options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01)) as consumer:
+consumer = PushConsumer("group", sys.argv[1], handle, topic="orders", from_where=FromWhere.FIRST,
+                        options=ConsumerOptions(concurrency=1, rebalance_retry_s=0.01), client=PATIENT)
+with consumer:
     consumer.wait()
 """
 

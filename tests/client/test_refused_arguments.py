@@ -55,17 +55,6 @@ def test_a_key_that_is_set_later_is_refused_when_it_is_sent() -> None:
         assert not fake.queues.get(("orders", 0))
 
 
-@pytest.mark.parametrize("tag", ["a||b", "a || b", "*", " a", "a ", "a\n"])
-def test_a_tag_that_no_subscription_names_is_refused(tag: str) -> None:
-    with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
-        Message("orders", b"x", tags=tag)
-
-
-@pytest.mark.parametrize("tag", ["a", "a-b", "a|b", "in transit", "bezahlt", "已付", "a*"])
-def test_other_tags_are_taken(tag: str) -> None:
-    assert Message("orders", b"x", tags=tag).tags == tag
-
-
 @pytest.mark.parametrize(
     "namesrv", [("127.0.0.1", 9876), 9876, b"127.0.0.1:9876", ["127.0.0.1:9876", None], 1.5]
 )

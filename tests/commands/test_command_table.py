@@ -42,7 +42,7 @@ def test_before_the_sub_command_is_known_nothing_heavy_is_imported(words: tuple[
     loaded = set(done.stdout.rpartition("loaded ")[2].split())
     assert "click" in loaded and not loaded & NOT_FOR_A_LIST, done.stderr
     ours = sorted(name for name in loaded if name.startswith("dledger."))
-    assert ours == ["dledger.commands", "dledger.commands.app"]
+    assert ours == ["dledger.commands", "dledger.commands.app", "dledger.commands.standard_output"]
 
 
 def test_a_group_is_looked_at_without_what_a_broker_needs() -> None:
