@@ -464,11 +464,8 @@ def main(
     as_json: bool,
 ) -> None:
     """See the help text above."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # a shell's background job would ignore the first
+    # A background job of a shell is started with SIGINT ignored, and the others would not end its item.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if not any(match in item for kind in kinds for item in kind.items()):
         raise click.UsageError(f"no item's name contains {match!r}: see --list, and its kinds")

@@ -273,7 +273,7 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
         if first is not None:
             what = str(first["message"]).splitlines()[0]
             text = f"{suite.name}: seed {first['seed']} ({first['profile']}): {what}"
-            return Outcome(text[:_LONGEST], int(str(first["seed"])) + 1, output)
+            return Outcome(text[:_LONGEST], first["seed"] + 1, output)
         start += size
         size *= 2
         turn += 1
@@ -282,7 +282,7 @@ def _run_seeds(suite: Suite, tree: Path) -> Outcome:
 
 def _first_violation(
     tree: Path, start: int, size: int, profile: str | None, limit_s: float
-) -> tuple[dict[str, object] | None, str]:
+) -> tuple[dict[str, Any] | None, str]:
     """Play seeds on a copy of the tree. Returns the violation of the lowest seed and the end of the output.
 
     Without a violation the output is empty, unless the command ended before it could say how the seeds went.

@@ -16,6 +16,7 @@ from dledger.config import parse_peers
 from dledger.errors import NodeFailed
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient
+from dledger.remoting.shell import announce
 from dledger.runtime import Env
 from dledger.runtime.program import run_until_signal, settle
 from dledger.runtime.properties_file import read_properties
@@ -86,7 +87,7 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     def ready(nodes: list[Node]) -> None:
         settle()
         names = ", ".join(node.config.group for node in nodes)
-        print(f"dledger ready: {config.self_id} of {names} at {config.peers[config.self_id]}", flush=True)
+        announce(f"dledger ready: {config.self_id} of {names} at {config.peers[config.self_id]}")
 
     async def start(stop: asyncio.Event) -> None:
         failures.extend(await main(env, config, stop, tls=tls, on_ready=ready))

@@ -210,10 +210,12 @@ def command() -> None:
 def main(argv: Sequence[str] | None = None) -> Any:
     """The whole command; the exit code of the process."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    program = COMMANDS.get(arguments[0]) if arguments else None
+    if program is not None and program.section == SERVERS:  # they run all the same: remoting.shell.announce
+        return command.main(args=arguments, prog_name="dledger")
     try:
         with guarded():
             return command.main(args=arguments, prog_name="dledger")
     except OutputFailed as failure:
         print(f"dledger: standard output cannot be written: {failure}", file=sys.stderr)
-        program = COMMANDS.get(arguments[0]) if arguments else None
         sys.exit(EXIT_NO_VERDICT if program is not None and program.section == CHECKS else EXIT_NO_OUTPUT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -62,9 +61,6 @@ def guarded() -> Iterator[None]:
             yield
         finally:
             guard.flush()  # most commands end by SystemExit
-    except OutputFailed:
-        _discard(stream)  # what is still buffered would be tried again when the interpreter ends
-        raise
     finally:
         sys.stdout = stream
         with suppress(OSError, OutputFailed):
@@ -76,10 +72,3 @@ def _is_standard(stream: io.TextIOWrapper) -> bool:
         return stream.fileno() == 1
     except OSError:  # also io.UnsupportedOperation
         return False
-
-
-def _discard(stream: io.TextIOWrapper) -> None:
-    """Send what is left, and all that follows, nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

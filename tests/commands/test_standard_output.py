@@ -12,6 +12,9 @@ import pytest
 from dledger.commands.app import CHECKS, COMMANDS
 from dledger.commands.mqadmin.output import Output, Table
 from dledger.commands.terminal import plain
+from dledger.local.cluster import wait_for
+from dledger.local.ports import port_taken
+from tests.ports import free_ports
 
 FULL = Path("/dev/full")
 LIMIT_S = 120
@@ -57,6 +60,28 @@ def test_output_that_cannot_be_written_ends_in_one_line(arguments: list[str]) ->
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
     program = COMMANDS.get(arguments[0])
     assert done.returncode == (4 if program is not None and program.section == CHECKS else 2)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", [["dledger", "namesrv"], ["dledger.namesrv"]], ids=" ".join)
+def test_a_server_runs_although_its_boot_line_cannot_be_written(command: list[str]) -> None:
+    (port,) = free_ports(1)
+    with FULL.open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command, f"--listenPort={port}"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    wait_for(lambda: port_taken(port) or process.poll() is not None, LIMIT_S, "it neither serves nor ends")
+    assert process.poll() is None
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if "standard output takes no line" in line)
+    assert "boot success" in said
+    process.terminate()
+    left = process.stderr.read()
+    assert process.wait(LIMIT_S) == 0
+    assert "Traceback" not in left and "Exception ignored" not in left
 
 
 def test_a_reader_that_went_away_is_no_error_to_tell() -> None:
