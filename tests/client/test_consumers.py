@@ -25,7 +25,10 @@ from dledger.client import (
     PullOptions,
     ReceivedMessage,
 )
-from tests.client.fake_cluster import FakeCluster, eventually
+from dledger.remoting.codes import RequestCode
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
 
 QUICK = ConsumerOptions(
     rebalance_retry_s=0.01,
@@ -440,7 +443,22 @@ def test_a_queue_is_handed_over_where_its_consumer_stopped() -> None:
                 await gate.wait()
             first.messages.append(message)
 
+        waiting: list[tuple[Connection, Request]] = []
+
+        def commits_first(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+            """The second consumer asks where the group is after the first one has committed."""
+            asks = request.code == RequestCode.QUERY_CONSUMER_OFFSET
+            if asks and len(first.messages) >= 8 and not fake.offsets:
+                waiting.append((connection, request))
+                return True
+            if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                asked, waiting[:] = list(waiting), []
+                for one in asked:
+                    asyncio.get_running_loop().call_soon(broker.server.handlers[one[1].code], *one)
+            return False
+
         async with FakeCluster(topics={"orders": 2}) as fake, asyncio.timeout(60):
+            fake.script = commits_first
             await produce(fake, 10)
             consumers = [
                 AsyncPushConsumer(
