@@ -41,6 +41,8 @@ class LeaderGate:
         self._settings = settings
         self.writer: CommitLogWriter | None = None
         """Not None exactly while this node serves."""
+        self._opened: tuple[int, float] = (-1, 0.0)
+        """Term of the last leadership, and the loop time at which it began to serve."""
         self.forward: Callable[[Connection, Request, str], bool] = lambda connection, request, address: False
         """Takes a request to the leader at an address; False when it cannot take more."""
         self._held: list[_Held] = []
@@ -91,6 +93,11 @@ class LeaderGate:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{error}: not executed") from error
 
     @property
+    def serving_s(self) -> float:
+        """For how long this leadership has served clients, in seconds; only valid while `writer` is set."""
+        return asyncio.get_running_loop().time() - self._opened[1]
+
+    @property
     def leader_address(self) -> str | None:
         """Where another node that leads listens for clients, as far as known."""
         leader = self._node.leader_id
@@ -121,6 +128,8 @@ class LeaderGate:
     def open(self, writer: CommitLogWriter) -> None:
         """The term is open: serve, first those who waited."""
         self.writer = writer
+        if writer.term != self._opened[0]:  # a hand-over that failed goes on with the same leadership
+            self._opened = (writer.term, asyncio.get_running_loop().time())
         for _, connection, request in self._take_held():
             connection.again(request)
 

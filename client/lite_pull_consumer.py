@@ -257,7 +257,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._core.check_open()
         self._of(queue)
         check_offset(offset)
-        self._share.restart(queue, offset)
+        self._share.restart(queue, offset, sought=True)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os.path
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -72,13 +72,33 @@ class QueueOffsets:
             return None
         return _offset_of(answer, f"offset of group {consumer_group} in {queue}")
 
-    async def commit(self, queue: MessageQueue, consumer_group: str, offset: int) -> None:
-        """Set where a group goes on (15); returns when the broker has stored it."""
-        header = UpdateConsumerOffsetHeader(consumer_group, queue.topic, queue.queue_id, offset)
+    async def commit(
+        self, queue: MessageQueue, consumer_group: str, offset: int, *, sets_back: bool = True
+    ) -> None:
+        """Set where a group goes on (15); returns when the broker has stored it. BrokerRefused where the
+        group is further and may not be set back: others of its consumers are connected, or the leader has
+        only just taken over and does not know them yet.
+
+        Without `sets_back` an offset that lies before the group's changes nothing, and is no error.
+        """
+        group = consumer_group
+        membership = await self._membership(queue, group) if sets_back else None
+        header = UpdateConsumerOffsetHeader(
+            group, queue.topic, queue.queue_id, offset, setsBack=sets_back, membership=membership
+        )
         answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if answer.code != ResponseCode.SUCCESS:
             text = refused_text(answer.code, answer.remark)
             raise BrokerRefused(f"commit offset {offset} of {queue}: {text}", answer.code)
+
+    async def _membership(self, queue: MessageQueue, group: str) -> str | None:
+        """The version of a group's membership, None where the broker has no versions. With it a broker
+        refuses a commit that arrives late, when others may have gone on."""
+        header = QueryConsumerOffsetHeader(
+            group, queue.topic, queue.queue_id, setZeroIfNotFound=False, askMembership=True
+        )
+        answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        return answer.ext.get("membership")
 
     async def reset(
         self, topic: str, broker_name: str, consumer_group: str, timestamp_ms: int
@@ -157,8 +177,9 @@ class Progress(Protocol):
     async def load(self, queue: MessageQueue) -> int | None:
         """The committed offset, None without one."""
 
-    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit; ClientError or OSError when that failed (for some queues)."""
+    async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
+        """Commit; ClientError or OSError when that failed (for some queues). Only the queues in `back`, whose
+        consumer was told to go back, may be set to a lower offset than the group has."""
 
 
 class BrokerProgress:
@@ -173,11 +194,13 @@ class BrokerProgress:
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue, self._group)
 
-    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
         # All leave in this turn: what is sent later may be older than a reset that was heard meanwhile.
-        await self._commit(offsets)
+        await self._commit(offsets, back)
 
-    async def save_first(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def save_first(
+        self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()
+    ) -> None:
         """As `save`, for positions that stay as they are meanwhile, and are not saved again by themselves.
 
         Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
@@ -189,14 +212,17 @@ class BrokerProgress:
             if place not in self._begun:
                 first.setdefault(place, queue)
         alone = {queue: offsets[queue] for queue in first.values()}
-        await self._commit(alone)
+        await self._commit(alone, back)
         self._begun.update(first)
-        await self._commit({queue: offset for queue, offset in offsets.items() if queue not in alone})
+        await self._commit({queue: offset for queue, offset in offsets.items() if queue not in alone}, back)
 
-    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _commit(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue]) -> None:
         """Commit all of these at once; the worst of what failed."""
         outcomes = await asyncio.gather(
-            *(self._offsets.commit(queue, self._group, offset) for queue, offset in offsets.items()),
+            *(
+                self._offsets.commit(queue, self._group, offset, sets_back=queue in back)
+                for queue, offset in offsets.items()
+            ),
             return_exceptions=True,
         )
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -216,7 +242,7 @@ class FileProgress:
     async def load(self, queue: MessageQueue) -> int | None:
         return (await self._read()).get(queue)
 
-    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
         table = await self._read()
         table.update(offsets)
         data = queue_table(

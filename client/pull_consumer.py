@@ -39,6 +39,8 @@ class _Fetched:
         self._bytes = 0
         self._options = options
         self._arrived = arrived
+        self.sought = False
+        """`seek` was called, and where that led is not committed yet."""
         self._room = asyncio.Event()
 
     async def room(self) -> None:
@@ -152,6 +154,7 @@ class AsyncPullConsumer(AsyncClient):
         check_offset(offset)
         fetched.task.cancel()
         self._fetch(queue, offset)
+        self._fetched[queue].sought = True
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""
@@ -195,9 +198,16 @@ class AsyncPullConsumer(AsyncClient):
         self._arrived.set()
 
     async def commit(self) -> None:
-        """Make the positions those of the group: where it goes on after a restart. ClientError."""
+        """Make the positions those of the group: where it goes on after a restart. ClientError.
+
+        A group goes back only in queues of which `seek` was called; a broker refuses that while other
+        consumers of the group are connected, and for a minute after its leader has changed."""
         self._core.check_loop()
-        await self._progress.save_first({queue: one.position for queue, one in self._fetched.items()})
+        fetched = dict(self._fetched)
+        sought = {queue: one for queue, one in fetched.items() if one.sought}
+        await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)
+        for one in sought.values():
+            one.sought = False
 
     async def query_by_key(
         self,

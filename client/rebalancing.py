@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -62,6 +62,8 @@ class AssignedQueue:
         self._on_reset = on_reset
         self.subscription = subscription
         self.committed: int | None = None
+        self.sought = False
+        """The user chose where it goes on, and that is not committed yet."""
         self.reader: QueueReader
         self.task: asyncio.Task[None]
         self._dispatcher = dispatcher
@@ -169,12 +171,14 @@ class QueueShare:
             assigned.task.cancel()
             assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
 
-    def restart(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with another offset; what is under way of the queue does not count any more."""
+    def restart(self, queue: MessageQueue, offset: int, *, sought: bool = False) -> None:
+        """Go on with another offset, which the user chose if `sought`; what is in flight of the queue does
+        not count any more."""
         assigned = self._assigned.pop(queue)
         assigned.process.dropped = True
         assigned.task.cancel()
         self.add(queue, assigned.subscription, offset)
+        self._assigned[queue].sought = sought
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
         """The group's offsets were set from outside: go on there. What is under way of the queue does not
@@ -218,14 +222,17 @@ class QueueShare:
         if self._locks is not None:
             self._begin_leaving(queues, self._locks)
             return
-        offsets = {}
+        offsets: dict[MessageQueue, int] = {}
+        back: set[MessageQueue] = set()
         for queue in queues:
             assigned = self._assigned.pop(queue)
             assigned.process.dropped = True
             assigned.task.cancel()
             if assigned.process.commit_offset != assigned.committed:
                 offsets[queue] = assigned.process.commit_offset
-        await self._save(offsets)
+                if assigned.sought:
+                    back.add(queue)
+        await self._save(offsets, back)
 
     def _begin_leaving(self, queues: Sequence[MessageQueue], locks: QueueLocks) -> None:
         for queue in queues:
@@ -242,7 +249,8 @@ class QueueShare:
         if not gone:
             assigned.process.dropped = True
             if assigned.process.commit_offset != assigned.committed:
-                await self._save({queue: assigned.process.commit_offset})
+                back = (queue,) if assigned.sought else ()
+                await self._save({queue: assigned.process.commit_offset}, back)
             if queue not in self._told:  # by now
                 await locks.unlock([queue])
         self._leaving.pop(queue, None)
@@ -281,9 +289,11 @@ class QueueShare:
             if not assigned.process.dropped and assigned.process.commit_offset != assigned.committed
         }
         if offsets:
-            await self._progress.save(offsets)
+            sought = {queue for queue in offsets if own[queue].sought}
+            await self._progress.save(offsets, sought)
             for queue, offset in offsets.items():
                 own[queue].committed = offset
+                own[queue].sought = False
 
     async def commit_periodically(self) -> None:
         """Commit every `commit_s`, until cancelled."""
@@ -314,11 +324,11 @@ class QueueShare:
     def _busy(self, assigned: AssignedQueue) -> bool:
         return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> bool:
+    async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue] = ()) -> bool:
         """Whether it is done. What fails is logged."""
         try:
             if offsets:
-                await self._progress.save(offsets)
+                await self._progress.save(offsets, back)
         except (ClientError, OSError) as error:
             self._not_committed(error)
             return False

@@ -286,6 +286,8 @@ class QueryConsumerOffsetHeader(Header):
     topic: str
     queueId: I32
     setZeroIfNotFound: bool | None = None
+    askMembership: bool | None = None
+    """Ours: the answer is to have the field `membership` (see `UpdateConsumerOffsetHeader`)."""
 
 
 class UpdateConsumerOffsetHeader(Header):
@@ -295,6 +297,12 @@ class UpdateConsumerOffsetHeader(Header):
     topic: str
     queueId: I32
     commitOffset: I64
+    setsBack: bool | None = None
+    """Ours: whether this is to set the group back, should its offset be higher. A consumer's ordinary commit
+    is not. None: the client does not say."""
+    membership: str | None = None
+    """Ours: the version of the group's membership that the sender was told (14). A commit that sets back is
+    refused when it is not the present one."""
 
 
 class ResetOffsetHeader(Header):

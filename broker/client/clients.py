@@ -66,6 +66,8 @@ class ConsumerGroup:
     changes: int = 0
     """How often the subscriptions changed."""
     agreement: Agreement = field(default_factory=Agreement)
+    version: int = 0
+    """Which state of the membership this is; another group's is never the same (`Clients.version_of`)."""
     said: str = ""
     """The warning that the log has."""
     said_at: float = -math.inf
@@ -133,6 +135,10 @@ class Clients:
         """Called with the name of a group whose consumer told its subscriptions."""
         self.on_members: Callable[[str], None] = lambda group: None
         """Called with the name of a consumer group some of whose members here, or wishes of them, changed."""
+        self._versions = 0
+        """How often the members of any group changed."""
+        self._last_dropped = 0
+        """The version of a group that nobody is in."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
@@ -181,7 +187,7 @@ class Clients:
         changed = False if keep_subscriptions else group.subscribe(data.subscriptionDataSet)
         if changed or moved or not known:
             self.on_members(data.groupName)
-            self.notify(group)
+            self._changed(group)
         if not keep_subscriptions:
             self.on_subscribed(data.groupName)
 
@@ -243,15 +249,31 @@ class Clients:
             if group.told:
                 group.told.clear()
                 if not group.members:
-                    del self.consumers[group.name]
+                    self._drop(group)
         self._elsewhere = 0
         self._told_by.clear()
 
     def _tell_or_drop(self, group: ConsumerGroup) -> None:
         if group.members or any(group.told.values()):
-            self.notify(group)
+            self._changed(group)
         elif self.consumers.get(group.name) is group:
-            del self.consumers[group.name]
+            self._drop(group)
+
+    def _drop(self, group: ConsumerGroup) -> None:
+        del self.consumers[group.name]
+        self._versions += 1
+        self._last_dropped = self._versions
+
+    def _changed(self, group: ConsumerGroup) -> None:
+        self._versions += 1
+        group.version = self._versions
+        self.notify(group)
+
+    def version_of(self, name: str) -> int:
+        """A number that changes whenever the members of a group, or what they subscribe to, change; it counts
+        while this process lives. For a group without members it changes when any group loses its last one."""
+        group = self.consumers.get(name)
+        return self._last_dropped if group is None else group.version
 
     def notify(self, group: ConsumerGroup) -> None:
         """All members of a group hear that it changed (40): they divide the queues anew."""

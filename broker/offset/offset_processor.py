@@ -6,7 +6,9 @@ may lag, and a consumer that read an old offset would consume again what its gro
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Any
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
@@ -28,6 +30,10 @@ TOLD = (
     " queue before is applied, so that it is neither older than the group knows nor lost with the leader"
 )
 
+MEMBERS_KNOWN_S = 60.0
+"""How long after a leader has taken over no commit sets a group back. Clients of all languages look for new
+brokers and send a heartbeat every 30 s, so that by then each consumer was heard."""
+
 
 class OffsetProcessor:
     """Handlers of the offset codes."""
@@ -38,6 +44,7 @@ class OffsetProcessor:
         self._store = context.store
         self._offsets = context.offsets
         self._background = context.background
+        self._gate = context.gate
         self._reader = context.reader
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, needs=Needs.LEADER, reads=TOLD)
@@ -50,6 +57,7 @@ class OffsetProcessor:
 
     def _answer_query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:
         header = call.header
+        ext = {"membership": self._membership(call)} if header.askMembership else {}
         offset = self._store.state.consumer_offset(header.consumerGroup, header.topic, header.queueId)
         if (
             offset is None
@@ -59,20 +67,22 @@ class OffsetProcessor:
             offset = 0  # a new group on a short queue starts at its beginning, as in RocketMQ
         if offset is None:
             remark = "Not found, maybe this group consumer boot first"
-            call.respond(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+            call.respond(ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=remark)
         else:
-            call.respond(ext={"offset": str(offset)})
+            call.respond(ext={"offset": str(offset), **ext})
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, needs=Needs.LEADER)
     def update(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> None:
-        """The group consumed up to here. -1 (some clients send it) is taken and ignored.
+        """The group consumed up to here. -1, which some clients send, is ignored.
 
-        An offset that is lower than the group's sets it back, as in RocketMQ, if the request wants an answer
-        (tools, and a consumer that went back): while other consumers of the group are connected it is
-        refused, as it may be late, from one that had the queue before; and so it is when a broker that does
-        not lead forwards it, which may have found it unread after it was stopped or cut off for long, when
-        its client has gone on with this leader. Lower one-way reports are ignored, and while a reset was not
-        heard all reports of consumers.
+        A group moves forward by a commit, and back only where somebody means it: by a reset (222), or by a
+        two-way commit that passes `_check_sets_back`. A one-way commit never sets a group back, nor does one
+        whose client says that it is an ordinary one (`setsBack` is false): it may be a late one, of the
+        consumer that had the queue before. Such a commit is answered with success and changes nothing.
+
+        While the group's consumers have not heard of a reset no commit counts, and only another reset takes
+        its place. Consumers hear of it with their next pull, so they are answered with success; whoever is no
+        consumer, and does not say what it means, is refused.
         """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
@@ -84,39 +94,85 @@ class OffsetProcessor:
             remark = f"subscription group [{group}] does not exist"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         queue, offset = (header.topic, header.queueId), header.commitOffset
-        current = self._offsets.current(group, *queue)
-        reset = self._offsets.unheard(group, *queue) is not None
-        if reset and (call.request.oneway or group in self._clients.consumers):
-            call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
+        wanted = self._offsets.unheard(group, *queue)
+        if wanted is not None:
+            self._before_heard(call, wanted)
             return
-        if not call.request.oneway and (reset or (current is not None and offset < current)):
-            self._check_direct(call, current)
-            by_tool = self._by_tool(call)
-            if not by_tool:
-                self._check_alone(call, current)
+        current = self._offsets.current(group, *queue)
+        lower = current is not None and offset < current
+        if lower and header.setsBack is not False and not call.request.oneway:
+            self._check_sets_back(call, current)
             self._check_end(*queue, offset)
             waiter = (call.connection, call.request, call.respond)
-            announce = reset or by_tool
-            self._offsets.reset(group, header.topic, {header.queueId: offset}, waiter, announce=announce)
+            rows = {header.queueId: offset}
+            self._offsets.reset(group, header.topic, rows, waiter, announce=self._by_tool(call))
             return
         if not self._offsets.report(group, header.topic, header.queueId, header.commitOffset):
             self._check_end(*queue, offset)
         if not call.request.oneway:
             self._offsets.wait(group, call.connection, call.request, call.respond)
 
-    def _check_direct(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
+    def _before_heard(self, call: LeaderCall[UpdateConsumerOffsetHeader], wanted: int) -> None:
+        """Answer a commit of a queue whose group is to go to the offset `wanted`, and has not heard of it."""
         header = call.header
+        if not call.request.oneway and header.setsBack is None and not self._by_member(call):
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {header.consumerGroup} was reset to {wanted} in {header.topic}@{header.queueId}, and "
+                "none of its consumers has heard of it: only another reset (222) takes its place",
+            )
+        call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
+
+    def _check_sets_back(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
+        """RemotingError unless a two-way commit may set its group back.
+
+        It may be late. A broker that does not lead may have found it unread after it was stopped or cut off,
+        when its client has gone on with this leader. A consumer that had the queue before may have sent it,
+        and a leader that has just taken over does not know yet who else is in the group.
+        """
+        header = call.header
+        what = (
+            f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, where "
+            f"group {header.consumerGroup} is"
+        )
         if call.request.flag & FLAG_FORWARDED:  # whoever sets it
             raise RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"offset {header.commitOffset} of {header.topic}@{header.queueId} would set group "
-                f"{header.consumerGroup} back, which is at {current} or was reset, and came by a broker that "
-                "does not lead, perhaps late: not executed, ask the leader itself",
+                f"{what}, and came by a broker that does not lead, perhaps late: not executed, ask the "
+                "leader itself",
+            )
+        if header.membership is not None and header.membership != self._membership(call):
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{what}, and its consumers are not those any more that the commit knew (membership "
+                f"{header.membership}, now {self._membership(call)}): commit again if that is still wanted",
+            )
+        left_s = MEMBERS_KNOWN_S - self._gate.serving_s
+        if left_s > 0:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{what}, and this leader has taken over too recently to know all consumers of the group: "
+                f"try again in {math.ceil(left_s)} s, or reset the group (222)",
+            )
+        if not self._by_tool(call) and not self._alone(call):
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{what}, and other consumers of it are connected: stop them to set it back, or reset the "
+                "group (222)",
             )
 
+    def _membership(self, call: LeaderCall[Any]) -> str:
+        """The version of the group's membership: the term, since each leader learns it anew, and a number."""
+        return f"{call.writer.term}.{self._clients.version_of(call.header.consumerGroup)}"
+
+    def _by_member(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
+        """Whether it comes from a consumer of the group, or by way of a broker that hears one."""
+        members = self._clients.consumers.get(call.header.consumerGroup)
+        return members is not None and call.connection.serial in members.connections
+
     def _by_tool(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java report oneway, and
-        whoever waits for the answer belongs to no member."""
+        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java report one-way, and
+        what waits for its answer belongs to no member."""
         if call.request.language != LanguageCode.JAVA.name:
             return False
         members = self._clients.consumers.get(call.header.consumerGroup)
@@ -124,17 +180,11 @@ class OffsetProcessor:
             return True
         return all(member.connection is not call.connection for member in members.members.values())
 
-    def _check_alone(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
-        header = call.header
-        members = self._clients.consumers.get(header.consumerGroup)
+    def _alone(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
+        """Whether no other consumer of the group is connected."""
+        members = self._clients.consumers.get(call.header.consumerGroup)
         others = () if members is None else members.connections.values()
-        if any(connection is not call.connection for connection in others):
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR,
-                f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, "
-                f"where group {header.consumerGroup} is, and other consumers of it are connected: stop them "
-                "to set it back, or reset the group (222)",
-            )
+        return all(connection is call.connection for connection in others)
 
     def _check_end(self, topic: str, queue_id: int, offset: int) -> None:
         end = self._offsets.end_of(topic, queue_id)

@@ -72,7 +72,7 @@ class BriefTopics(Program):
                 end = await self._in_time(partial(offsets.highest, queue), partial(lt, highest))
                 if end <= highest:
                     history.strange.append(f"{queue} ends at {end}, acknowledged was {highest}")
-                await offsets.commit(queue, BRIEF_GROUP, end)
+                await offsets.commit(queue, BRIEF_GROUP, end, sets_back=False)
             await delete_topic(core, topic)
             life.deleted = True
             if self._stage.elections > elections and before:

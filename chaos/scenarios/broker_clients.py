@@ -435,7 +435,7 @@ class PullReader(Consumer):
             commit = Commit(self.group, key, offset, self.now())
             self._history.commits.append(commit)
             try:
-                await consumer.offsets.commit(queue, self.group, offset)
+                await consumer.offsets.commit(queue, self.group, offset, sets_back=False)
             except ClientError:
                 commit.outcome, commit.end = UNKNOWN, self.now()
                 continue

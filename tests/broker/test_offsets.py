@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
+
+import pytest
 
 from dledger.broker.leader_gate import LEADER_ADDR
+from dledger.broker.offset.offset_processor import MEMBERS_KNOWN_S
 from dledger.formats.entry import Kind, unpack_header
 from dledger.formats.state import RESETS
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -14,11 +18,15 @@ from dledger.remoting.headers import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
+    UnregisterClientHeader,
     UpdateConsumerOffsetHeader,
 )
-from tests.broker.harness import FakeConnection, Pending, Reply, World, run
+from tests.broker.fake_node import FakeLog
+from tests.broker.harness import FakeConnection, Pending, Reply, World, run, skip_s
 from tests.broker.test_clients import heartbeat
+from tests.broker.test_delays import leading
 
 
 def update(world: World, offset: int, queue: int = 0, flag: int = FLAG_REDIRECT) -> Pending:
@@ -40,8 +48,10 @@ def flush(world: World) -> None:
     world.broker.offsets.flush()
 
 
-async def filled(root: Path, count: int = 5) -> World:
-    world = await World(str(root)).open()
+async def filled(root: Path, count: int = 5, log: FakeLog | None = None) -> World:
+    """Its leader has led for long enough to know who is in a group."""
+    world = await World(str(root), log).open()
+    await skip_s(MEMBERS_KNOWN_S)
     for _ in range(count):
         await world.send()
     await world.send(queue=1)
@@ -136,7 +146,9 @@ def test_nobody_sets_a_group_back_through_a_broker_that_does_not_lead(tmp_path: 
             assert on.reply.code == ResponseCode.SUCCESS, "whoever goes forward may come any way"
         late = update(world, 3, flag=forwarded).reply
         assert late.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "offset 3 of T@0 would set group CG back, which is at 4" in (late.remark or "")
+        assert "offset 3 of T@0 lies before 4, where group CG is, and came by a broker that" in (
+            late.remark or ""
+        )
         assert LEADER_ADDR not in late.ext, "the broker between would try it again"
         again = update(world, 4, flag=forwarded)
         assert again.reply.code == ResponseCode.SUCCESS, "that is so"
@@ -163,6 +175,13 @@ def test_a_tool_may_set_a_group_back_whose_consumers_are_connected(tmp_path: Pat
             assert (await asked).code == code
         assert (await query(world)).ext == {"offset": "1"}
         assert world.broker.store.state[RESETS].rows["CG", "T"].offset(0) == 1, "its consumers go there"
+        again = world.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            UpdateConsumerOffsetHeader("CG", "T", 0, 3),
+            connection=connections[2],
+            language=LanguageCode.JAVA,
+        )
+        assert (await again).code == ResponseCode.SYSTEM_ERROR, "it is told that this does not count"
 
     run(test)
 
@@ -175,6 +194,140 @@ def test_a_consumer_that_is_alone_may_set_its_group_back(tmp_path: Path) -> None
         flush(world)
         assert (await update(world, 2)).code == ResponseCode.SUCCESS
         assert (await query(world)).ext == {"offset": "2"}
+
+    run(test)
+
+
+async def member(world: World, name: str, serial: int) -> FakeConnection:
+    connection = FakeConnection(serial=serial)
+    await world.ask(RequestCode.HEART_BEAT, None, heartbeat(name), connection=connection)
+    return connection
+
+
+async def membership(world: World) -> str:
+    header = QueryConsumerOffsetHeader("CG", "T", 0, askMembership=True)
+    return (await world.call(RequestCode.QUERY_CONSUMER_OFFSET, header)).ext["membership"]
+
+
+LATE: dict[str, dict[str, object]] = {
+    "an older client": {},
+    "a client that does not mean it": {"setsBack": False},
+    "a client that means it": {"setsBack": True},
+    "a tool": {"language": LanguageCode.JAVA},
+}
+
+
+@pytest.mark.parametrize("who", LATE)
+@pytest.mark.parametrize("heard", ["nobody", "its sender", "others"])
+def test_a_new_leader_sets_no_group_back(who: str, heard: str, tmp_path: Path) -> None:
+    """It has heard of nobody yet, and so believed a late commit of the consumer that had the queue before."""
+
+    async def test() -> None:
+        log = FakeLog()
+        world = await filled(tmp_path / "a", log=log)
+        update(world, 4, flag=2)
+        flush(world)
+        world.node.commit()
+        known = await membership(world)
+        world = await World(str(tmp_path / "b"), log).open()
+        sender = FakeConnection(serial=5)
+        if heard == "its sender":
+            sender = await member(world, "former", 5)
+        elif heard == "others":
+            await member(world, "present", 6)
+        more = dict(LATE[who])
+        language = cast(LanguageCode, more.pop("language", LanguageCode.PYTHON))
+        for version in (None, known, await membership(world)) if more.get("setsBack") else (None,):
+            header = UpdateConsumerOffsetHeader("CG", "T", 0, 2, membership=version, **more)  # type: ignore[arg-type]
+            answer = await world.call(
+                RequestCode.UPDATE_CONSUMER_OFFSET, header, connection=sender, language=language
+            )
+            refused = "setsBack" not in more or more["setsBack"]
+            assert (answer.code != ResponseCode.SUCCESS) == refused, answer.remark
+            if answer.code == ResponseCode.SYSTEM_BUSY:
+                assert "has taken over too recently to know all consumers of the group" in (
+                    answer.remark or ""
+                )
+            assert (await query(world)).ext == {"offset": "4"}
+
+    run(test)
+
+
+@pytest.mark.parametrize("who", LATE)
+@pytest.mark.parametrize("known", [True, False], ids=["members are known", "just elected"])
+@pytest.mark.parametrize("offset", [4, 1, 2], ids=["before the reset", "below it", "where it goes"])
+def test_no_commit_takes_the_place_of_a_reset(who: str, known: bool, offset: int, tmp_path: Path) -> None:
+    """An ordinary commit of a consumer put its group back to where it was before an acknowledged reset, as
+    the new leader knew of no consumers."""
+
+    async def test() -> None:
+        log = FakeLog()
+        async with leading(tmp_path / "a", log) as world:
+            for _ in range(5):
+                await world.send()
+            await world.pull()  # makes the group
+            await update(world, 4)
+            reset = ResetOffsetHeader("CG", "T", -1, True, queueId=0, offset=2)
+            assert (await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        world = await World(str(tmp_path / "b"), log).open()
+        if known:
+            await skip_s(MEMBERS_KNOWN_S)
+        more = dict(LATE[who])
+        language = cast(LanguageCode, more.pop("language", LanguageCode.PYTHON))
+        for flag in (FLAG_REDIRECT, 2):
+            header = UpdateConsumerOffsetHeader("CG", "T", 0, offset, **more)  # type: ignore[arg-type]
+            pending = world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=flag, language=language)
+            if flag == FLAG_REDIRECT:
+                answer = await pending
+                assert (answer.code == 0) == ("setsBack" in more), "whoever is no consumer is told"
+            flush(world)
+            world.node.commit()
+            assert (await query(world)).ext == {"offset": "2"}
+            assert world.broker.store.state[RESETS].rows["CG", "T"].offset(0) == 2
+
+    run(test)
+
+
+def test_a_commit_sets_back_whose_sender_knows_the_membership(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        sender = await member(world, "c1", 5)
+        update(world, 4, flag=2)
+        flush(world)
+
+        async def back(version: str) -> Reply:
+            header = UpdateConsumerOffsetHeader("CG", "T", 0, 1, setsBack=True, membership=version)
+            return await world.call(RequestCode.UPDATE_CONSUMER_OFFSET, header, connection=sender)
+
+        before = await membership(world)
+        other = await member(world, "c2", 6)
+        leave = UnregisterClientHeader("c2", "", "CG")
+        await world.call(RequestCode.UNREGISTER_CLIENT, leave, connection=other)
+        assert "its consumers are not those any more" in ((await back(before)).remark or "")
+        assert (await query(world)).ext == {"offset": "4"}
+        assert (await back(await membership(world))).code == ResponseCode.SUCCESS
+        assert (await query(world)).ext == {"offset": "1"}
+        for name in ("c1", "c2"):
+            await world.call(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(name, "", "CG"))
+        empty = await membership(world)
+        update(world, 4, flag=2)
+        flush(world)
+        await member(world, "c3", 7)
+        await world.call(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c3", "", "CG"))
+        assert "its consumers are not those any more" in ((await back(empty)).remark or "")
+
+    run(test)
+
+
+def test_an_ordinary_commit_goes_forward_only(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await filled(tmp_path)
+        for offset, stands in ((4, "4"), (2, "4"), (5, "5"), (5, "5")):
+            header = UpdateConsumerOffsetHeader("CG", "T", 0, offset, setsBack=False)
+            pending = world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            flush(world)
+            assert (await pending).code == ResponseCode.SUCCESS
+            assert (await query(world)).ext == {"offset": stands}
 
     run(test)
 

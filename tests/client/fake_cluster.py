@@ -239,14 +239,19 @@ class FakeBroker:
     def _query_offset(self, connection: Connection, request: Request) -> None:
         header = request.header(QueryConsumerOffsetHeader)
         offset = self.cluster.offsets.get((header.consumerGroup, header.topic, header.queueId))
+        ext = {"membership": "1.7"} if header.askMembership else {}
         if offset is None:
-            connection.respond(request, ResponseCode.QUERY_NOT_FOUND, remark="no offset")
+            connection.respond(request, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark="no offset")
         else:
-            connection.respond(request, 0, ext={"offset": str(offset)})
+            connection.respond(request, 0, ext={"offset": str(offset), **ext})
 
     def _update_offset(self, connection: Connection, request: Request) -> None:
         header = request.header(UpdateConsumerOffsetHeader)
-        self.cluster.offsets[header.consumerGroup, header.topic, header.queueId] = header.commitOffset
+        self.cluster.commits.append(header)
+        key = header.consumerGroup, header.topic, header.queueId
+        back = header.setsBack is not False
+        if back or header.commitOffset > self.cluster.offsets.get(key, -1):
+            self.cluster.offsets[key] = header.commitOffset
         connection.respond(request, 0)
 
     def _create_topic(self, connection: Connection, request: Request) -> None:
@@ -375,6 +380,7 @@ class FakeCluster:
         """Topic and unique id -> what was answered when the message was stored."""
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
+        self.commits: list[UpdateConsumerOffsetHeader] = []
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], str] = {}
         """Client ids of those who locked a queue; they stay until they unlock it."""

@@ -25,7 +25,7 @@ from dledger.client import (
     PullOptions,
     ReceivedMessage,
 )
-from dledger.remoting.codes import RequestCode
+from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
@@ -394,6 +394,40 @@ def test_a_pull_consumer_skips_what_it_does_not_want() -> None:
                     got += await consumer.poll(20.0)
                 assert {message.tags for message in got} == {"b"}
                 assert consumer.position(queue) == 80
+
+    asyncio.run(main())
+
+
+def test_a_pull_consumer_sets_its_group_back_only_after_a_seek() -> None:
+    def refuses_commits(broker: FakeBroker, connection: Connection, request: Request) -> bool:
+        if request.code != RequestCode.UPDATE_CONSUMER_OFFSET:
+            return False
+        connection.respond(request, ResponseCode.SYSTEM_ERROR, remark="others are connected")
+        return True
+
+    async def main() -> None:
+        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
+            await produce(fake, 9)
+            async with AsyncPullConsumer("reports", fake.namesrv) as consumer:
+                (queue,) = await consumer.queues("orders")
+                await consumer.assign([queue], start=FromWhere.FIRST)
+                assert len(await consumer.poll(20.0, 4)) == 4
+                await consumer.commit()
+                key = ("reports", "orders", 0)
+                assert fake.offsets[key] == 4
+                fake.offsets[key] = 8  # another one of the group went on
+                await consumer.commit()
+                assert fake.offsets[key] == 8
+                await consumer.seek(queue, 2)
+                fake.script = refuses_commits
+                with pytest.raises(ClientError):
+                    await consumer.commit()
+                fake.script = None
+                await consumer.commit()
+                assert fake.offsets[key] == 2, "also after an attempt that failed"
+                assert (fake.commits[-1].setsBack, fake.commits[-1].membership) == (True, "1.7")
+                await consumer.commit()
+                assert (fake.commits[-1].setsBack, fake.commits[-1].membership) == (False, None)
 
     asyncio.run(main())
 

@@ -23,7 +23,7 @@ class UnguardedBroker:
         self.tables: dict[tuple[str, str], dict[int, int]] = {}
         self.refuses: set[MessageQueue] = set()
 
-    async def commit(self, queue: MessageQueue, consumer_group: str, offset: int) -> None:
+    async def commit(self, queue: MessageQueue, consumer_group: str, offset: int, *, sets_back: bool) -> None:
         assert consumer_group == GROUP
         place = (queue.broker_name, queue.topic)
         table = self.tables.get(place)

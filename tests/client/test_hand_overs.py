@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -103,7 +103,7 @@ class Consumer:
     async def _load(self, queue: MessageQueue) -> int:
         return self.saved.get(queue, AT)
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+    async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue]) -> None:
         for at_save in self.at_saves[:1]:
             del self.at_saves[0]
             at_save()

@@ -216,6 +216,36 @@ def test_pausing_seeking_and_positions() -> None:
     play(test)
 
 
+@pytest.mark.parametrize("by", ["commit", "close", "hand over"])
+def test_a_group_is_set_back_only_after_a_seek(by: str) -> None:
+    async def test(fake: FakeCluster) -> None:
+        key = ("group", "orders", 0)
+        await produce(fake, 10)
+        options = BY_HAND if by == "commit" else replace(QUICK, commit_s=60.0)
+        async with consumer(fake, topic=None, options=options) as one:
+            (zero,) = await one.fetch_queues("orders")
+            await one.assign([zero])
+            await polled(one, 10)
+            await one.commit()
+            assert fake.offsets[key] == 10
+            await one.seek(zero, 2)
+            assert [message.queue_offset for message in await polled(one, 3)] == [2, 3, 4]
+            if by == "commit":
+                await one.commit()
+                assert fake.offsets[key] == 5
+                fake.offsets[key] = 9  # another one of the group went on
+                await polled(one, 1)
+                await one.commit()
+                assert fake.offsets[key] == 9
+                return
+            await polled(one, 1)  # those of before are consumed
+            if by == "hand over":
+                await one.assign([])
+        assert fake.offsets[key] == (6 if by == "hand over" else 5)
+
+    play(test, queues=1)
+
+
 def test_queues_of_ones_own_choice_are_nobody_elses_affair() -> None:
     async def test(fake: FakeCluster) -> None:
         await produce(fake, 10)
