@@ -50,6 +50,7 @@ async def main(
         async with asyncio.TaskGroup() as group:
             tasks = _Tasks(group, config.self_id)
             tasks.start("node", broker.node.run())
+            tasks.start("standstill", broker.standstill.run())
             await broker.opened.wait()
             await broker.server.start(config.bind_address, config.listen_port)
             http = await _start_http(broker)

@@ -22,6 +22,7 @@ class Background:
 
     def __init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self._serial = 0
 
@@ -40,6 +41,11 @@ class Background:
             failure = why_ended(errors)
             raise NodeFailed(f"cannot read the store: {failure.reason}", failure.exit_code) from None
 
+    def cancel(self) -> None:
+        """End all tasks, of clients whose connections are closed: what they asked for may be late."""
+        for task in list(self._tasks):
+            task.cancel()
+
     def start(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, which answers the request. A RemotingError becomes the answer."""
         if self._group is None or self._count >= MAX_TASKS:
@@ -48,7 +54,9 @@ class Background:
             return
         self._count += 1
         self._serial += 1
-        self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")
+        task = self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -90,6 +90,7 @@ from dledger.remoting.server import Connection, Handler, RemotingServer
 from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings, SettingsSource
+from dledger.runtime.standstill import Standstill
 
 PROCESSORS: tuple[type[Processor], ...] = (
     SendProcessor,
@@ -162,7 +163,8 @@ class Broker:
             on_connection_lost=self._connection_lost,
             tls=config.client_tls.client_context(),
         )
-        self.gate: LeaderGate = LeaderGate(self.node, settings)
+        self.standstill: Standstill = Standstill(lambda: settings.now.stalled_loop_s, env.uptime_s)
+        self.gate: LeaderGate = LeaderGate(self.node, settings, self.standstill)
         self.forwarder: Forwarder = Forwarder(self.gate, self.client)
         self.gate.forward = self.forwarder.start
         self.background: Background = Background()
@@ -312,7 +314,9 @@ class Broker:
             authorize=None if self.access is None else self._authorize,
             tls=config.client_tls.server(env.log),
             bulk=self.plain_sends.take,
+            standstill=self.standstill,
         )
+        self.standstill.listeners.append(lambda paused_s: self.background.cancel())
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
         self.store.on_deleted = self._deleted

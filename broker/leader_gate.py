@@ -23,6 +23,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 from dledger.runtime.live_settings import LiveSettings
+from dledger.runtime.standstill import Standstill
 
 LEADER_ADDR = "leaderAddr"
 """Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
@@ -36,7 +37,10 @@ _Held = tuple[float, Connection, Request]
 class LeaderGate:
     """Holds the writer of the current leadership, if there is one, and what waits for it."""
 
-    def __init__(self, node: Node, settings: LiveSettings[BrokerConfig]) -> None:
+    def __init__(
+        self, node: Node, settings: LiveSettings[BrokerConfig], standstill: Standstill | None = None
+    ) -> None:
+        """After a `standstill` nothing is done that was held before."""
         self._node = node
         self._settings = settings
         self.writer: CommitLogWriter | None = None
@@ -50,6 +54,9 @@ class LeaderGate:
         self._timer: asyncio.TimerHandle | None = None
         self.refused: int = 0
         """Requests answered 14 since start."""
+        self._standstill = standstill
+        if standstill is not None:
+            standstill.listeners.append(self._stood_still)
 
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:
         """For a request that came while `writer` is None: it is handled again when the term opens, or goes to
@@ -169,6 +176,14 @@ class LeaderGate:
         self._timer = None if when is None else asyncio.get_running_loop().call_at(when, self._expire)
 
     def _take_held(self) -> list[_Held]:
+        if self._standstill is not None:
+            self._standstill.check()
+        return self._forget_held()
+
+    def _stood_still(self, paused_s: float) -> None:
+        self._forget_held()
+
+    def _forget_held(self) -> list[_Held]:
         held, self._held = self._held, []
         self._held_bytes = 0
         self._set_timer(None)

@@ -67,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host: bytes = bytes(8)
         self.closed: bool = True
         self.attributes: dict[str, object] = {}
+        self._era = 0
         self._asked: dict[int, tuple[asyncio.TimerHandle, OnDone]] = {}
         self._take = None if server.bulk is None else self._bulk
         self._unread = 0
@@ -162,8 +163,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._peer_is_slow
 
     def again(self, request: Request) -> None:
-        """Hand a request that is not answered yet to its handler anew: what it waited for has come."""
-        self._server.dispatch(self, request)
+        """Hand a request that is not answered yet to its handler anew: what it waited for has come. Not one
+        from before a standstill of the loop, whose connection is closed."""
+        if self._is_current():
+            self._server.dispatch(self, request)
+
+    def _is_current(self) -> bool:
+        """Whether what this connection brought may be executed: the loop did not stand still since it was
+        made."""
+        self._server.check_standstill()
+        return self._era == self._server.era
 
     def close(self) -> None:
         """Close after what was answered so far has gone out."""
@@ -257,6 +266,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self.closed = False
+        self._era = self._server.era
         self.last_active = self._server.loop.time()
         host, _, port = self.peer.rpartition(":")
         try:
@@ -286,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.closed:
+        if self.closed or not self._is_current():
             return
         self.last_active = self._server.loop.time()
         self._stats.bytes_in += nbytes
@@ -300,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """The turn that it waited for."""
-        if self.closed:
+        if self.closed or not self._is_current():
             return
         try:
             unread, self._unread = self._unread, 0
@@ -380,6 +390,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # Only over TLS may something wait for its turn here: it came before the end, in the same read.
         unread, self._unread = self._unread, 0
+        if not self._is_current():
+            return False
         if unread:
             self._keep(unread)
         if unread or self._undone:

@@ -22,6 +22,7 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.env import Env
 from dledger.runtime.first_byte import FirstByteListener
 from dledger.runtime.remoting_tls import HANDSHAKE_TIMEOUT_S, ServerTls
+from dledger.runtime.standstill import Standstill
 from dledger.runtime.turns import listen
 
 if TYPE_CHECKING:
@@ -78,8 +79,12 @@ class RemotingServer:
         authorize: Callable[[Connection, Request], None] | None = None,
         tls: ServerTls | None = None,
         bulk: Bulk | None = None,
+        standstill: Standstill | None = None,
     ) -> None:
-        """`bulk` is offered each read of each connection first; whom it may not take for (`authorize`) it
+        """With `standstill` all connections are closed after one, and what they brought before is not
+        executed: it may be late.
+
+        `bulk` is offered each read of each connection first; whom it may not take for (`authorize`) it
         must know. `max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize`
         raises for a request that may not be made."""
         self.handlers: dict[int, Handler] = dict(handlers)
@@ -103,6 +108,11 @@ class RemotingServer:
         self._turn_ends: float | None = None
         """Loop time; None until the first read of a turn."""
         self._late: deque[Connection] = deque()
+        self.era: int = 0
+        """Standstills of the loop since the start: what a connection of an earlier era brings may be late."""
+        self._standstill = standstill
+        if standstill is not None:
+            standstill.listeners.append(self._stood_still)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -197,7 +207,27 @@ class RemotingServer:
             for connection in self.connections:
                 connection.abort()
 
+    def _stood_still(self, paused_s: float) -> None:
+        connections = self.connections
+        self.era += 1
+        if not connections:
+            return
+        what = "the event loop stood still: connections are closed"
+        self._log.warning(what, paused_s=round(paused_s, 3), connections=len(connections))
+        self._close_late(deque(connections))
+
+    def _close_late(self, connections: deque[Connection]) -> None:
+        for _ in range(min(CLOSED_A_TURN, len(connections))):
+            connections.popleft().abort()
+        if connections:
+            self.loop.call_soon(self._close_late, connections)
+
     # --- for Connection -------------------------------------------------------------------------------
+
+    def check_standstill(self) -> None:
+        """See `Standstill.check`."""
+        if self._standstill is not None:
+            self._standstill.check()
 
     def in_time(self) -> bool:
         """Whether this turn of the loop may take another request."""
@@ -264,10 +294,15 @@ class RemotingServer:
         return self._opaque
 
     def admit(self, connection: Connection) -> bool:
-        """Enter a new connection; False when there are too many."""
+        """Enter a new connection; False when there are too many, or when it may have waited to be accepted
+        while the loop stood still."""
         if len(self._connections) >= self.limits.max_connections:
             self.stats.refused += 1
             self.complain("too many connections", connection.peer, limit=self.limits.max_connections)
+            return False
+        self.check_standstill()
+        if self._standstill is not None and self._standstill.settling:
+            self.count_error("connected while the event loop stood still")
             return False
         self.stats.accepted += 1
         self._serial += 1

@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +50,8 @@ class Env:
     pid: int
     boot_id: str
     pauses: Pauses = field(default_factory=Pauses)
+    uptime_s: Callable[[], float] | None = None
+    """Seconds since the machine's start, also those in which it was suspended; None where that is unknown."""
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
@@ -63,7 +66,12 @@ def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
         log=StandardLog(name),
         pid=os.getpid(),
         boot_id=_boot_id(),
+        uptime_s=_uptime_s if hasattr(time, "CLOCK_BOOTTIME") else None,
     )
+
+
+def _uptime_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _boot_id() -> str:

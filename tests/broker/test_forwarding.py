@@ -45,7 +45,7 @@ class Wire:
 
 async def follower(tmp_path: Path, **changes: object) -> tuple[World, Wire]:
     """A broker that knows who leads."""
-    world = await World(str(tmp_path), hold_while_electing_s=0.05, **changes).open()
+    world = await World(str(tmp_path), **{"hold_while_electing_s": 0.05, **changes}).open()
     world.node.meta |= {"n1": {"client_addr": LEADER, "store_ip": "10.0.0.2"}, "n2": {"client_addr": LATER}}
     world.node.follow("n1")
     return world, Wire(world)

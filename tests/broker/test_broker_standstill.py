@@ -1,0 +1,82 @@
+"""A broker whose event loop stood still does nothing that it held before (`runtime.standstill`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from tests.broker.harness import World, run, skip_s
+from tests.broker.test_forwarding import follower
+
+PAUSE_S = 10.0
+
+
+@asynccontextmanager
+async def noticing(world: World) -> AsyncIterator[None]:
+    """The broker notices pauses of its loop."""
+    task = asyncio.ensure_future(world.broker.standstill.run())
+    await asyncio.sleep(0)
+    yield
+    task.cancel()
+
+
+@pytest.mark.parametrize("who_comes", ["this node", "another leader", "nobody"])
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_was_held_for_a_leader_is_not_done(who_comes: str, paused: bool, tmp_path: Path) -> None:
+    async def test() -> None:
+        world, wire = await follower(tmp_path, hold_while_electing_s=60.0)
+        world.node.follow(None)
+        async with noticing(world):
+            held = world.send(flag_bits=0)
+            await asyncio.sleep(0)
+            assert not held.done and not wire.sent
+            if paused:
+                await skip_s(PAUSE_S)
+            if who_comes == "this node":
+                world.node.lead()
+            elif who_comes == "another leader":
+                world.node.follow("n1")
+            else:
+                await skip_s(60.0)
+                world.broker.gate.close()
+            await skip_s(0)
+            stored = world.broker.store.state.next_offset("T", 0)
+            assert (stored, len(wire.sent)) == ((0, 0) if paused else EXPECTED[who_comes])
+
+    run(test)
+
+
+EXPECTED = {"this node": (1, 0), "another leader": (0, 1), "nobody": (0, 0)}
+
+
+def test_tasks_of_requests_from_before_are_cancelled(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        running = asyncio.ensure_future(world.broker.background.run())
+        await asyncio.sleep(0)
+        done: list[str] = []
+
+        async def work() -> None:
+            await asyncio.Event().wait()
+            done.append("executed")
+
+        request = cast(Request, None)
+        async with noticing(world):
+            world.broker.background.start(cast(Connection, world.connection), request, work())
+            await asyncio.sleep(0)
+            assert world.broker.background.count == 1
+            await skip_s(PAUSE_S)
+            world.broker.standstill.check()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert world.broker.background.count == 0 and not running.done()
+        running.cancel()
+
+    run(test)
