@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from dledger.admin.asking import Asking, read_body
+from dledger.admin.asking import Asking, Refused, read_body
 from dledger.client.errors import BrokerRefused
 from dledger.remoting.apache_headers import AccessConfigHeader, AccessKeyHeader, WhiteAddressesHeader
 from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.frames import Fields
 from dledger.remoting.operator_bodies import AclConfig, AclVersion, DataVersionInfo
 from dledger.remoting.operator_headers import (
     DeleteAclHeader,
@@ -23,6 +22,8 @@ from dledger.remoting.operator_headers import (
     UserHeader,
 )
 
+MAX_CHANGE_ATTEMPTS = 3
+"""How often a change of users is made when others change them at the same time."""
 NONE_THERE = (ResponseCode.USER_NOT_EXIST, ResponseCode.POLICY_NOT_EXIST)
 
 
@@ -50,15 +51,19 @@ class Accounts:
 
     async def create_user(self, address: str, user: UserInfo) -> None:
         """A user with a name and a password (3001); `userType`: Normal or Super."""
-        await self._put(address, RequestCode.AUTH_CREATE_USER, UserHeader(user.username or ""), user)
+        await self._put_user(address, RequestCode.AUTH_CREATE_USER, user)
 
     async def update_user(self, address: str, user: UserInfo) -> None:
         """Change what is given of a user (3002); `userStatus`: enable or disable."""
-        await self._put(address, RequestCode.AUTH_UPDATE_USER, UserHeader(user.username or ""), user)
+        await self._put_user(address, RequestCode.AUTH_UPDATE_USER, user)
 
     async def delete_user(self, address: str, name: str) -> None:
         """Delete a user (3003)."""
-        await self._asking.broker(address, RequestCode.AUTH_DELETE_USER, UserHeader(name))
+
+        async def delete(version: int | None) -> None:
+            await self._asking.broker(address, RequestCode.AUTH_DELETE_USER, UserHeader(name, version))
+
+        await self._change(address, name, delete)
 
     async def user(self, address: str, name: str) -> UserInfo | None:
         """One user (3004); None where there is none of that name."""
@@ -75,16 +80,20 @@ class Accounts:
 
     async def create_acl(self, address: str, acl: AclInfo) -> None:
         """What a subject may do (3006)."""
-        await self._put(address, RequestCode.AUTH_CREATE_ACL, SubjectHeader(acl.subject or ""), acl)
+        await self._put_acl(address, RequestCode.AUTH_CREATE_ACL, acl)
 
     async def update_acl(self, address: str, acl: AclInfo) -> None:
         """Add to that, or change it, resource by resource (3007)."""
-        await self._put(address, RequestCode.AUTH_UPDATE_ACL, SubjectHeader(acl.subject or ""), acl)
+        await self._put_acl(address, RequestCode.AUTH_UPDATE_ACL, acl)
 
     async def delete_acl(self, address: str, subject: str, resource: str | None = None) -> None:
         """Remove what it may do with one resource, or all of it (3008)."""
-        header = DeleteAclHeader(subject, None, resource)
-        await self._asking.broker(address, RequestCode.AUTH_DELETE_ACL, header)
+
+        async def delete(version: int | None) -> None:
+            header = DeleteAclHeader(subject, None, resource, version)
+            await self._asking.broker(address, RequestCode.AUTH_DELETE_ACL, header)
+
+        await self._change(address, subject.removeprefix("User:"), delete)
 
     async def acl(self, address: str, subject: str) -> AclInfo | None:
         """What a subject may do (3009); None where nothing is said of it."""
@@ -100,8 +109,41 @@ class Accounts:
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_ACL, header)
         return read_body("acls", list[AclInfo], answer.body) if answer.body else []
 
-    async def _put(self, address: str, code: RequestCode, header: Fields, body: UserInfo | AclInfo) -> None:
-        await self._asking.broker(address, code, header, body.encode())
+    async def _put_user(self, address: str, code: RequestCode, user: UserInfo) -> None:
+        name = user.username or ""
+
+        async def put(version: int | None) -> None:
+            await self._asking.broker(address, code, UserHeader(name, version), user.encode())
+
+        await self._change(address, name, put)
+
+    async def _put_acl(self, address: str, code: RequestCode, acl: AclInfo) -> None:
+        subject = acl.subject or ""
+
+        async def put(version: int | None) -> None:
+            await self._asking.broker(address, code, SubjectHeader(subject, version), acl.encode())
+
+        await self._change(address, subject.removeprefix("User:"), put)
+
+    async def _change(self, address: str, name: str, send: Callable[[int | None], Awaitable[None]]) -> None:
+        """Change a user or its policies. The request carries the version of the users that the broker has
+        now, so that it does nothing when it arrives late; it is made again when another change came first."""
+        for attempt in range(1, MAX_CHANGE_ATTEMPTS + 1):
+            try:
+                await send(await self._version(address, name))
+                return
+            except Refused as error:
+                if error.code != ResponseCode.SYSTEM_BUSY or attempt == MAX_CHANGE_ATTEMPTS:
+                    raise
+
+    async def _version(self, address: str, name: str) -> int | None:
+        """None where the broker does not say: one of Apache's, or whoever asks may not look at users."""
+        unsaid = (*NONE_THERE, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
+        answer = await self._asking.broker(
+            address, RequestCode.AUTH_GET_USER, UserHeader(name), accept=unsaid
+        )
+        text = answer.ext.get("version", "")
+        return int(text) if text.isascii() and text.isdecimal() else None
 
     # --- accounts (1.0) -------------------------------------------------------------------------------
 

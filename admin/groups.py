@@ -53,7 +53,9 @@ class Groups:
 
     async def delete(self, address: str, group: str, *, offsets: bool = False) -> None:
         """Delete it at the broker there (207); with `offsets` also where it stands."""
-        header = DeleteSubscriptionGroupHeader(group, offsets)
+        asked = GroupHeader(group, byLeader=True)
+        life = await self._asking.life(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, asked)
+        header = DeleteSubscriptionGroupHeader(group, offsets, life)
         await self._asking.leader(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def config(self, address: str, group: str) -> SubscriptionGroupConfig | None:

@@ -10,7 +10,13 @@ from dledger.client.errors import BrokerRefused
 from dledger.client.message import check_topic
 from dledger.remoting.bodies import GroupList, ListedTopic, TopicConfigList, TopicList, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import CreateTopicHeader, DeleteTopicInNamesrvHeader, TopicHeader
+from dledger.remoting.headers import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    DeleteTopicInNamesrvHeader,
+    TopicConfigHeader,
+    TopicHeader,
+)
 from dledger.remoting.operator_bodies import TopicStats, decode_topic_stats
 from dledger.remoting.registration import (
     TopicConfig,
@@ -69,7 +75,9 @@ class Topics:
 
     async def delete(self, address: str, topic: str) -> None:
         """Delete it at the broker there, with its messages (215)."""
-        await self._asking.leader(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+        code, asked = RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader(topic, byLeader=True)
+        life = await self._asking.life(address, code, asked)
+        await self._asking.leader(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader(topic, life))
 
     async def delete_route(self, namesrv: str, topic: str, cluster: str | None = None) -> None:
         """Have a NameServer forget it (216)."""
@@ -81,7 +89,7 @@ class Topics:
         there is none."""
         known = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         answer = await self._asking.broker(
-            address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic), accept=known
+            address, RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader(topic), accept=known
         )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return (await self.configs(address)).topicConfigTable.get(topic)

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from dledger.broker.ports import Appender
 from dledger.broker.stats.stats_item import Puts
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -34,11 +36,13 @@ from dledger.formats.state import (
     TOPIC_DELETE,
     TOPICS,
     VERSIONS,
+    GroupBirth,
     GroupConfig,
     Op,
     Pending,
     Perm,
     ReplicatedState,
+    TopicBirth,
     TopicConfig,
     TopicDeletion,
     VersionNote,
@@ -219,7 +223,9 @@ class CommitLogWriter:
     def put_topic(self, config: TopicConfig) -> int:
         """Create or replace a topic. Index of the entry; the new topic counts at once for what follows."""
         growth, new = self.growth(config), self.topic(config.name) is None
-        index = self.append_op(config.op())
+        index = (
+            self._born(config, TopicBirth(config.name, MAX_OFFSET)) if new else self.append_op(config.op())
+        )
         self.table_bytes += growth
         self.topics += new
         slot = self.slots.get(config.name) or self._own_slots.get(config.name)
@@ -254,7 +260,19 @@ class CommitLogWriter:
 
     def put_group(self, config: GroupConfig) -> int:
         """Create or replace a group. Index of the entry."""
-        return self.append_op(config.op())
+        if self.group(config.name) is not None:
+            return self.append_op(config.op())
+        return self._born(config, GroupBirth(config.name, MAX_OFFSET))
+
+    def _born(self, config: TopicConfig | GroupConfig, birth: TopicBirth | GroupBirth) -> int:
+        """Create a topic or a group, and note where in the log, if all voters know what that is. Index of the
+        last entry. Topics that groups have for themselves live as long as those."""
+        if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):
+            return self.append_op(config.op())
+        self.note_version(birth.operation)
+        packed = (pack_op(config.op()), pack_op(birth.op()))  # the position in it takes no less room then
+        at = self._appender.reserve(sum(HEADER_SIZE + system_record_size(len(one)) for one in packed))
+        return self.add_together((), [config.op(), structs.replace(birth, at=at).op()])
 
     def may_write(self, op: str) -> bool:
         """Whether all voters know this operation. One that is not heard may know nothing, but for what the

@@ -95,6 +95,10 @@ class Node(Protocol):
     def log(self) -> LogReader:
         """Read access."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Id of the group's log; empty before this node knows it."""
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer said about itself; empty when it never connected."""
 

@@ -36,6 +36,9 @@ class QueueLocks:
         self._options = options
         self._until: dict[MessageQueue, float] = {}
         """Loop time (s) up to which each is ours."""
+        self._epochs: dict[MessageQueue, int] = {}
+        """Which time it is that we have locked each: what we sent about an earlier time may arrive late."""
+        self._last_epoch = 0
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether a queue is ours at this moment."""
@@ -48,6 +51,10 @@ class QueueLocks:
 
     async def lock(self, queues: Sequence[MessageQueue]) -> None:
         """Ask for queues; `holds` says which are ours then. ClientError when a broker could not be asked."""
+        anew = [queue for queue in queues if queue not in self._until]
+        if anew:  # higher than those of a process before, which had our client id
+            self._last_epoch = max(self._last_epoch + 1, self._core.env.wall.now_ms())
+            self._epochs.update(dict.fromkeys(anew, self._last_epoch))
         for broker, some in _batches(queues):
             asked = self._core.now()
             found = await self._ask(broker, some)
@@ -112,7 +119,8 @@ class QueueLocks:
 
     async def _invoke(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
         wire = [WireQueue(queue.topic, broker, queue.queue_id) for queue in queues]
-        body = LockRequest(self._group, self._core.client_id, wire).encode()
+        epochs = [self._epochs.get(queue, 0) for queue in queues]
+        body = LockRequest(self._group, self._core.client_id, wire, epochs=epochs).encode()
         group = self._core.group(broker)
         answer = await self._core.invoke_leader(group, queues[0].topic, code, NoHeader(), body)
         if answer.code != ResponseCode.SUCCESS:

@@ -9,9 +9,10 @@ from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound, refused_text
 from dledger.client.message import check_topic
 from dledger.client.routes import publish_queues
+from dledger.formats.life import ABSENT
 from dledger.remoting.bodies import PERM_READ, PERM_WRITE
 from dledger.remoting.codes import RequestCode, ResponseCode
-from dledger.remoting.headers import CreateTopicHeader, TopicHeader
+from dledger.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicConfigHeader
 
 
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
@@ -46,14 +47,19 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
     """Delete a topic with its messages, in all broker groups or in one; one that is not there is deleted
     already. Returns when the brokers have done so and told the NameServers.
 
-    A try that gets no answer is repeated: should the broker find the lost one later, a topic that was made
-    again meanwhile is deleted once more. InvalidMessage for a bad name, BrokerRefused, NoBroker.
+    A try that gets no answer is repeated. Should a broker find the lost one later, when the topic was made
+    again, the new one stays: the request names the life of the topic that is meant. InvalidMessage for a bad
+    name, BrokerRefused, NoBroker.
     """
     check_topic(topic)
     for name in await _find_groups(core, broker_name):
-        answer = await core.invoke_leader(
-            core.group(name), None, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic)
-        )
+        group = core.group(name)
+        asked = TopicConfigHeader(topic, byLeader=True)
+        known = await core.invoke_leader(group, None, RequestCode.GET_TOPIC_CONFIG, asked)
+        absent = known.code == ResponseCode.TOPIC_NOT_EXIST
+        life = ABSENT if absent else known.ext.get("life")  # brokers of others know no lives
+        header = DeleteTopicHeader(topic, life)
+        answer = await core.invoke_leader(group, None, RequestCode.DELETE_TOPIC_IN_BROKER, header)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerRefused(
                 f"delete topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code

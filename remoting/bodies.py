@@ -332,6 +332,9 @@ class LockRequest(Body):
     clientId: str
     mqSet: list[MessageQueue] = []
     onlyThisBroker: bool = False
+    epochs: list[int] | None = None
+    """Ours, of our clients: for each of `mqSet` a number that rises each time that its client locks it anew;
+    renewals and the unlocking have the same one."""
 
 
 class LockAnswer(Body):

@@ -360,21 +360,41 @@ class DeleteSubscriptionGroupHeader(Header):
 
     groupName: str
     cleanOffset: bool = False
+    life: str | None = None
+    """Ours: which one is meant, by the field `life` of the answer to 352. Another one of that name stays."""
 
 
 class GroupHeader(Header):
     """352 GET_SUBSCRIPTIONGROUP_CONFIG, 343 QUERY_TOPICS_BY_CONSUMER."""
 
     group: str
+    byLeader: bool = False
+    """Ours: only the leader is to answer (352)."""
 
 
 # --- topics -------------------------------------------------------------------------------------------
 
 
 class TopicHeader(Header):
-    """202 GET_TOPIC_STATS_INFO, 215 DELETE_TOPIC_IN_BROKER, 217, 300, 351: one topic."""
+    """202 GET_TOPIC_STATS_INFO, 217, 300: one topic."""
 
     topic: str
+
+
+class TopicConfigHeader(Header):
+    """351 GET_TOPIC_CONFIG."""
+
+    topic: str
+    byLeader: bool = False
+    """Ours: only the leader is to answer."""
+
+
+class DeleteTopicHeader(Header):
+    """215 DELETE_TOPIC_IN_BROKER."""
+
+    topic: str
+    life: str | None = None
+    """Ours: which one is meant, by the field `life` of the answer to 351. Another one of that name stays."""
 
 
 class CreateTopicHeader(Header):
@@ -539,7 +559,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoHeader,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteSubscriptionGroupHeader,
     RequestCode.GET_CONSUME_STATS: ConsumeStatsHeader,
-    RequestCode.DELETE_TOPIC_IN_BROKER: TopicHeader,
+    RequestCode.DELETE_TOPIC_IN_BROKER: DeleteTopicHeader,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: DeleteTopicInNamesrvHeader,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicHeader,
     RequestCode.GET_KVLIST_BY_NAMESPACE: KvNamespaceHeader,
@@ -564,7 +584,7 @@ REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicHeader,
-    RequestCode.GET_TOPIC_CONFIG: TopicHeader,
+    RequestCode.GET_TOPIC_CONFIG: TopicConfigHeader,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
     RequestCode.LITE_PULL_MESSAGE: PullMessageHeader,
     RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroupHeader,

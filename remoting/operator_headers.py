@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.remoting.response_headers import I32, Header
+from dledger.remoting.response_headers import I32, I64, Header
 
 
 class CloneGroupOffsetHeader(Header):
@@ -88,6 +88,9 @@ class UserHeader(Header):
     """3001 to 3004 AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER, AUTH_GET_USER."""
 
     username: str = ""
+    version: I64 | None = None
+    """Ours: the field `version` of the answer that the change was made from. It is refused when users or
+    policies were changed since."""
 
 
 class ListUsersHeader(Header):
@@ -100,6 +103,8 @@ class SubjectHeader(Header):
     """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` and a name."""
 
     subject: str = ""
+    version: I64 | None = None
+    """Ours, as in `UserHeader`."""
 
 
 class DeleteAclHeader(Header):
@@ -108,6 +113,8 @@ class DeleteAclHeader(Header):
     subject: str = ""
     policyType: str | None = None
     resource: str | None = None
+    version: I64 | None = None
+    """Ours, as in `UserHeader`."""
 
 
 class ListAclsHeader(Header):

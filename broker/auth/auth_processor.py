@@ -10,7 +10,7 @@ A user's password is shown to super users alone, or where nobody has to sign in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dledger.broker.auth.policies import action_of, resource_of, source_of
 from dledger.broker.commit_log import CommitLogWriter
@@ -20,7 +20,9 @@ from dledger.formats.state import (
     ACLS,
     MAX_PASSWORD,
     MAX_SOURCES,
+    USER_VERSIONS,
     USERS,
+    USERS_KEY,
     AclEntry,
     AclKey,
     Declared,
@@ -28,6 +30,7 @@ from dledger.formats.state import (
     PolicyType,
     Row,
     User,
+    UserVersion,
 )
 from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from dledger.remoting.bodies import Body, decode_body
@@ -61,6 +64,8 @@ MAX_ANSWER = 8 * 1024 * 1024
 ROWS_A_TURN = 200
 """Rows that are looked at before others run."""
 USER = "User:"
+VERSION = "version"
+"""Field of answers and requests: how often users and policies were changed."""
 _TYPES = {"super": True, "normal": False}
 _STATUS = {"enable": True, "disable": False}
 _DECISIONS = {"allow": True, "deny": False}
@@ -141,7 +146,15 @@ class AuthProcessor:
     def get_user(self, call: LeaderCall[UserHeader]) -> None:
         """Without a body where there is none."""
         user = self._store.state[USERS].rows.get(_checked_name(call.header.username))
-        call.respond(body=b"" if user is None else self._shown(call, user).encode())
+        body = b"" if user is None else self._shown(call, user).encode()
+        call.respond(ext=self._applied_version(), body=body)
+
+    def _applied_version(self) -> dict[str, str]:
+        """The version of all users and policies, as a field of an answer."""
+        return {VERSION: str(self._version(self._store.state[USER_VERSIONS].rows))}
+
+    def _version(self, rows: Mapping[str, UserVersion]) -> int:
+        return rows[USERS_KEY].changes if USERS_KEY in rows else 0
 
     @handles(RequestCode.AUTH_LIST_USER, ListUsersHeader, needs=Needs.LEADER, reads=APPLIED)
     def list_users(self, call: LeaderCall[ListUsersHeader]) -> None:
@@ -224,7 +237,7 @@ class AuthProcessor:
             raise _refused("The subject is not exist.")
         table = self._store.state[ACLS]
         rows = [table.rows[key] for key in sorted(table.keys_of("user", user))]
-        call.respond(body=_acl(user, rows).encode() if rows else b"")
+        call.respond(ext=self._applied_version(), body=_acl(user, rows).encode() if rows else b"")
 
     @handles(RequestCode.AUTH_LIST_ACL, ListAclsHeader, needs=Needs.LEADER, reads=APPLIED)
     def list_acls(self, call: LeaderCall[ListAclsHeader]) -> None:
@@ -250,17 +263,41 @@ class AuthProcessor:
         """Whether that is so already, applied and with what is pending."""
         return self._store.state[table].rows.get(key) == row == writer.pending[table].rows.get(key)
 
-    def _change(self, call: LeaderCall[Any], ops: Sequence[Op], what: str, **fields: object) -> None:
+    def _change(
+        self,
+        call: LeaderCall[UserHeader] | LeaderCall[SubjectHeader] | LeaderCall[DeleteAclHeader],
+        ops: Sequence[Op],
+        what: str,
+        **fields: object,
+    ) -> None:
+        """Make a change. RemotingError 2 when it was made from an older state of the users: it may be late,
+        and would undo what was changed since."""
         writer = call.writer
         if not writer.room:
             raise writer.refused
         if not ops:
             self._gate.confirm(call.connection, call.request, call.respond)
             return
+        version = self._version(writer.pending[USER_VERSIONS].rows)
+        if call.header.version not in (None, version):
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"users or policies were changed since this was asked for (version {call.header.version}, "
+                f"now {version}): not executed, look at them and ask again",
+            )
         writer.note_version(User.operation)
-        index = writer.add_together((), ops)
+        index = writer.add_together((), [*ops, *versioned(writer)])
         self._log.info(what, by=call.connection.peer, **fields)
         self._applied.add(index, call.connection, call.request, call.respond)
+
+
+def versioned(writer: CommitLogWriter) -> Sequence[Op]:
+    """The operation that counts a change of users, or none before all voters know it."""
+    if not writer.may_write(UserVersion.operation):
+        return ()
+    writer.note_version(UserVersion.operation)
+    row = writer.pending[USER_VERSIONS].rows.get(USERS_KEY)
+    return (UserVersion(USERS_KEY, 1 if row is None else row.changes + 1).op(),)
 
 
 class _Listed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from dledger.broker.auth.auth_processor import MAX_ENTRIES, MAX_USERS
+from dledger.broker.auth.auth_processor import MAX_ENTRIES, MAX_USERS, versioned
 from dledger.broker.auth.plain_acl import DENY, PUB, SUB, Account, Accounts
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
@@ -82,7 +82,7 @@ class InitUsers(LeaderService):
         ops: list[Op] = [user.op(), *(entry.op() for entry in entries)]
         try:
             writer.note_version(User.operation)
-            writer.add_together((), ops)
+            writer.add_together((), [*ops, *versioned(writer)])
         except RemotingError as error:
             return error.remark
         return ""

@@ -10,8 +10,10 @@ clock moves. Four rules keep a queue from having two owners:
   the opening of its term: what its predecessor answered until then is over by that time, as clients hold on
   to a lock for 30 s only.
 * A lock that is over is taken away by an operation in the log, or given to somebody else by one.
-* Who has locked a queue by asking this leader itself unlocks it so: what another broker forwards may have
-  lain there for long, from before the client locked the queue anew.
+* A client that locks a queue anew says so by a higher epoch, which is in the log as well. What it sent before
+  that, and comes late, names a lower one and counts no more. Clients of others have no epochs: whoever has
+  locked a queue by asking this leader itself unlocks it so, as what another broker forwards may have lain
+  there for long.
 
 As in RocketMQ a lock outlives the connection of its owner, and its unregistration: clients unlock (42) when
 they end.
@@ -20,6 +22,7 @@ they end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
@@ -27,12 +30,19 @@ from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.formats.state import (
     LOCK_BATCH,
+    LOCK_EPOCHS,
+    LOCK_EPOCHS_OP,
     LOCKS,
     MAX_LOCK_BATCH,
     MAX_NAME,
+    MAX_OFFSET,
     UNLOCK_BATCH,
+    LockEpoch,
     LockKey,
+    Op,
     batch_op,
+    lock_epochs_op,
+    lock_epochs_over_op,
 )
 from dledger.remoting.bodies import LockAnswer, LockRequest, MessageQueue, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -88,13 +98,16 @@ class QueueLocks(LeaderService):
         rows = writer.pending[LOCKS].rows
         now = asyncio.get_running_loop().time()
         live_s = self._settings.now.lock_live_s
+        known = writer.pending[LOCK_EPOCHS].rows
         own: dict[LockKey, MessageQueue] = {}
         new: list[tuple[str, int]] = []
         more = 0
-        for queue in queues:
+        for queue, epoch in queues.items():
             key = (group, queue.topic, queue.queueId)
             row = rows.get(key)
             if row is not None and row.client != client and now - self._heard.get(key, now) < live_s:
+                continue
+            if row is not None and row.client == client and _is_late(known.get(key), epoch):
                 continue
             if row is None or row.client != client:
                 if not _exists(writer, queue):
@@ -110,7 +123,10 @@ class QueueLocks(LeaderService):
         if not own:
             call.respond(body=body)
             return
-        index = writer.append_op(batch_op(LOCK_BATCH, group, client, new))
+        began = {key: queues[queue] for key, queue in own.items()}
+        index = writer.add_together(
+            (), [batch_op(LOCK_BATCH, group, client, new), *self._epoch_ops(writer, group, began)]
+        )
         for key in own:
             self._heard.pop(key, None)
             self._heard[key] = now
@@ -124,12 +140,17 @@ class QueueLocks(LeaderService):
         here itself, while a lock lives, when another broker forwards this."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
-        rows = writer.pending[LOCKS].rows
-        keys = ((group, queue.topic, queue.queueId) for queue in queues)
-        own = [key for key in keys if key in rows and rows[key].client == client]
-        if call.request.flag & FLAG_FORWARDED:
-            since = asyncio.get_running_loop().time() - self._settings.now.lock_live_s
-            own = [key for key in own if self._direct.get(key, since) <= since]
+        rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows
+        since = asyncio.get_running_loop().time() - self._settings.now.lock_live_s
+        forwarded = bool(call.request.flag & FLAG_FORWARDED)
+        own: list[LockKey] = []
+        for queue, epoch in queues.items():
+            key = (group, queue.topic, queue.queueId)
+            if key not in rows or rows[key].client != client or _is_late(known.get(key), epoch):
+                continue
+            tells = epoch is not None and key in known
+            if not forwarded or tells or self._direct.get(key, since) <= since:
+                own.append(key)
         if not own:
             self._gate.confirm(call.connection, call.request, call.respond)
             return
@@ -190,14 +211,53 @@ class QueueLocks(LeaderService):
     def _take(self, writer: CommitLogWriter, group: str, client: str, keys: list[LockKey]) -> int:
         for key in keys:
             self._drop(key)
-        return writer.append_op(batch_op(UNLOCK_BATCH, group, client, [key[1:] for key in keys]))
+        ops = [batch_op(UNLOCK_BATCH, group, client, [key[1:] for key in keys])]
+        known = writer.pending[LOCK_EPOCHS].rows
+        over = [key[1:] for key in keys if key in known]
+        if over:
+            ops.append(lock_epochs_over_op(group, over))
+        return writer.add_together((), ops)
+
+    def _epoch_ops(
+        self, writer: CommitLogWriter, group: str, began: Mapping[LockKey, int | None]
+    ) -> list[Op]:
+        """Operations that note the epochs of queues that are locked. Without one the one before ends."""
+        if not writer.may_write(LOCK_EPOCHS_OP):
+            return []
+        known = writer.pending[LOCK_EPOCHS].rows
+        put = [
+            (*key[1:], epoch)
+            for key, epoch in began.items()
+            if epoch is not None and (key not in known or known[key].epoch != epoch)
+        ]
+        over = [key[1:] for key, epoch in began.items() if epoch is None and key in known]
+        if put:
+            writer.note_version(LOCK_EPOCHS_OP)
+        return [
+            *([lock_epochs_op(group, put)] if put else ()),
+            *([lock_epochs_over_op(group, over)] if over else ()),
+        ]
 
 
-def _decode(call: LeaderCall[None]) -> tuple[LockRequest, list[MessageQueue]]:
-    """A request and its queues, each once; RemotingError 29 for one that cannot be meant."""
+def _is_late(known: LockEpoch | None, epoch: int | None) -> bool:
+    """Whether a request is of an earlier time that its client had the queue."""
+    return known is not None and epoch is not None and epoch < known.epoch
+
+
+def _decode(call: LeaderCall[None]) -> tuple[LockRequest, dict[MessageQueue, int | None]]:
+    """A request and its queues, each once, with their epochs where it tells them; RemotingError 29 for one
+    that cannot be meant."""
     asked = decode_body(call.request.body, LockRequest, "lock request")
-    queues = list(dict.fromkeys(asked.mqSet))
+    epochs = asked.epochs
     remark = ""
+    if epochs is not None and len(epochs) != len(asked.mqSet):
+        remark = f"{len(epochs)} epochs for {len(asked.mqSet)} queues: give one for each"
+    elif epochs is not None and not all(0 <= epoch <= MAX_OFFSET for epoch in epochs):
+        remark = f"an epoch is a number from 0 to {MAX_OFFSET}"
+    if remark:
+        raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
+    queues: dict[MessageQueue, int | None] = dict.fromkeys(asked.mqSet)
+    queues.update(zip(asked.mqSet, epochs or (), strict=epochs is not None))
     if not asked.consumerGroup or len(asked.consumerGroup) > MAX_NAME:
         remark = "consumerGroup is missing, or too long"
     elif not 0 < len(asked.clientId) <= MAX_NAME:

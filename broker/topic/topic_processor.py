@@ -23,7 +23,17 @@ from dledger.broker.topic.topic_names import (
     topic_problem,
 )
 from dledger.broker.topic.topic_table import topic_body
-from dledger.formats.state import MAX_INT, MAX_QUEUES, GroupConfig, TopicConfig
+from dledger.formats.life import Life
+from dledger.formats.state import (
+    GROUP_BIRTHS,
+    MAX_INT,
+    MAX_QUEUES,
+    TOPIC_BIRTHS,
+    GroupBirth,
+    GroupConfig,
+    TopicBirth,
+    TopicConfig,
+)
 from dledger.remoting.bodies import (
     GroupConfigList,
     SubscriptionGroupConfig,
@@ -37,11 +47,14 @@ from dledger.remoting.fastjson import dumps
 from dledger.remoting.headers import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
+    DeleteTopicHeader,
     GroupHeader,
-    TopicHeader,
+    TopicConfigHeader,
 )
 from dledger.remoting.registration import table_body
 
+LIFE = "life"
+"""Field of answers to 351 and 352, and of the requests 215 and 207: see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 MAX_LIST = 100
@@ -57,6 +70,7 @@ class TopicProcessor:
         self._creation = context.creation
         self._store = context.store
         self._gate = context.gate
+        self._node = context.node
         self._applied = context.applied
         self._background = context.background
         self._topic_table = context.topic_table
@@ -147,10 +161,11 @@ class TopicProcessor:
         remark = _without_effect([asked], [config])
         self._applied.add(index, call.connection, call.request, partial(call.respond, remark=remark))
 
-    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=Needs.LEADER)
-    def delete_topic(self, call: LeaderCall[TopicHeader]) -> None:
-        """Delete a topic with all that is of it; one that is not there is deleted already. Answered when it
-        is gone here and the NameServers know."""
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, needs=Needs.LEADER)
+    def delete_topic(self, call: LeaderCall[DeleteTopicHeader]) -> None:
+        """Delete a topic with all that is of it; one that is not there is deleted already, and so is one
+        whose life the request names when another one has its name. Answered when it is gone here and the
+        NameServers know."""
         topic = call.header.topic
         problem = topic_problem(topic)
         if problem is None and (is_system_topic(topic) or topic in self._topic_table.system_names):
@@ -158,7 +173,9 @@ class TopicProcessor:
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
         _check_room(call.writer)
-        index = self._deletions.delete_topic(call.writer, topic)
+        index = None
+        if call.header.life in (None, str(self._life(call.writer.pending[TOPIC_BIRTHS].rows.get(topic)))):
+            index = self._deletions.delete_topic(call.writer, topic)
         announce = partial(self._registrar.announce, call.respond)
         if index is None:
             self._gate.confirm(call.connection, call.request, announce)
@@ -170,13 +187,16 @@ class TopicProcessor:
     def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
         """Delete a consumer group. With `cleanOffset` all that is of it: offsets, locks, pops, its retry
         topic and its dead letters. Without, its configuration, as RocketMQ; what is left is there for a group
-        of that name. One that is not there is deleted already."""
+        of that name. One that is not there is deleted already, as a topic."""
         name = call.header.groupName
         problem = group_problem(name)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
         _check_room(call.writer)
-        index = self._deletions.delete_group(call.writer, name, keep_offsets=not call.header.cleanOffset)
+        index = None
+        if call.header.life in (None, str(self._life(call.writer.pending[GROUP_BIRTHS].rows.get(name)))):
+            keep = not call.header.cleanOffset
+            index = self._deletions.delete_group(call.writer, name, keep_offsets=keep)
         announce = partial(self._registrar.announce, call.respond)
         if index is None:
             self._gate.confirm(call.connection, call.request, announce)
@@ -206,24 +226,35 @@ class TopicProcessor:
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
 
-    @handles(RequestCode.GET_TOPIC_CONFIG, TopicHeader, needs=Needs.ANY, reads=APPLIED_HERE)
-    def one_topic(self, call: Call[TopicHeader]) -> None:
+    @handles(RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    def one_topic(self, call: Call[TopicConfigHeader]) -> None:
         """One topic."""
+        if call.header.byLeader and self._gate.writer is None:
+            self._gate.wait_or_refuse(call.connection, call.request)
+            return
         name = call.header.topic
         config = self._topic_table.config(name)
         if config is None:
             remark = f"No topic in this broker. topic: {name}"
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, remark)
-        call.respond(body=topic_body(config))
+        life = self._life(self._store.state[TOPIC_BIRTHS].rows.get(name))
+        call.respond(ext={LIFE: str(life)}, body=topic_body(config))
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader, needs=Needs.ANY, reads=APPLIED_HERE)
     def one_group(self, call: Call[GroupHeader]) -> None:
         """One consumer group."""
+        if call.header.byLeader and self._gate.writer is None:
+            self._gate.wait_or_refuse(call.connection, call.request)
+            return
         group = self._store.state.groups.get(call.header.group)
         if group is None:
             remark = f"No group in this broker. group: {call.header.group}"
             raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        call.respond(body=shown_group(group).encode())
+        life = self._life(self._store.state[GROUP_BIRTHS].rows.get(group.name))
+        call.respond(ext={LIFE: str(life)}, body=shown_group(group).encode())
+
+    def _life(self, birth: TopicBirth | GroupBirth | None) -> Life:
+        return Life(self._node.cluster_id, 0 if birth is None else birth.at)
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")
     def system_topics(self, call: Call[None]) -> None:

@@ -182,6 +182,11 @@ class Node:
         """For /health, /metrics and `dledger status`."""
         return self._status.report()
 
+    @property
+    def cluster_id(self) -> str:
+        """Id of the group's log, which its first leader made up; empty before this node knows it."""
+        return self.members.identity.cluster
+
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)

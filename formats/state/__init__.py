@@ -6,7 +6,8 @@
   `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
   `transactions` half messages that wait for their end; `deletions` what was deleted;
   `timers` how far timer messages are delivered; `resends` ids of repeated sends that are stored;
-  `auth` users and their policies
+  `auth` users and their policies;
+  `births` what tells a late request: when topics and groups were made, versions of users, epochs of locks
 * `registry`   the one list of tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
@@ -26,6 +27,20 @@ from dledger.formats.state.auth import (
     ActionName,
     PolicyType,
     User,
+)
+from dledger.formats.state.births import (
+    GROUP_BIRTHS,
+    LOCK_EPOCHS,
+    LOCK_EPOCHS_OP,
+    TOPIC_BIRTHS,
+    USER_VERSIONS,
+    USERS_KEY,
+    GroupBirth,
+    LockEpoch,
+    TopicBirth,
+    UserVersion,
+    lock_epochs_op,
+    lock_epochs_over_op,
 )
 from dledger.formats.state.delays import DELAYS, MAX_LEVELS, DelayProgress
 from dledger.formats.state.deletions import (
@@ -114,9 +129,12 @@ __all__ = [
     "DELAYS",
     "DELETIONS",
     "GROUPS",
+    "GROUP_BIRTHS",
     "GROUP_DELETE",
     "LOCKS",
     "LOCK_BATCH",
+    "LOCK_EPOCHS",
+    "LOCK_EPOCHS_OP",
     "MAX_INT",
     "MAX_INVISIBLE_MS",
     "MAX_LEVELS",
@@ -148,12 +166,15 @@ __all__ = [
     "TIMER",
     "TIMERS",
     "TOPICS",
+    "TOPIC_BIRTHS",
     "TOPIC_DELETE",
     "TRANSACTION",
     "TRANSACTIONS",
     "UNLOCK_BATCH",
     "USERS",
+    "USERS_KEY",
     "USER_DELETE",
+    "USER_VERSIONS",
     "VERSIONS",
     "AclEntry",
     "AclKey",
@@ -162,7 +183,9 @@ __all__ = [
     "Declared",
     "DeclaredTable",
     "DelayProgress",
+    "GroupBirth",
     "GroupConfig",
+    "LockEpoch",
     "LockKey",
     "Malformed",
     "OffsetReset",
@@ -183,11 +206,13 @@ __all__ = [
     "StateCopy",
     "StateRow",
     "TimerProgress",
+    "TopicBirth",
     "TopicConfig",
     "TopicDeletion",
     "Transaction",
     "UnknownOperation",
     "User",
+    "UserVersion",
     "VersionNote",
     "batch_op",
     "done_op",
@@ -195,6 +220,8 @@ __all__ = [
     "group_deletion",
     "heard_op",
     "holds_state",
+    "lock_epochs_op",
+    "lock_epochs_over_op",
     "offsets_op",
     "pack_op",
     "pack_parts",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dledger.formats.state.auth import ACLS, USERS
+from dledger.formats.state.births import GROUP_BIRTHS, LOCK_EPOCHS, TOPIC_BIRTHS, USER_VERSIONS
 from dledger.formats.state.delays import DELAYS
 from dledger.formats.state.deletions import DELETIONS
 from dledger.formats.state.groups import GROUPS
@@ -60,6 +61,10 @@ TABLES: tuple[Source, ...] = (
     RESENDS,
     USERS,
     ACLS,
+    TOPIC_BIRTHS,
+    GROUP_BIRTHS,
+    USER_VERSIONS,
+    LOCK_EPOCHS,
 )
 
 

@@ -198,6 +198,8 @@ class FakeNode:
         self.lead()
         await asyncio.get_running_loop().create_future()
 
+    cluster_id = "cluster-1"
+
     def lead(self) -> None:
         """Win an election, open the term, serve."""
         self.stand()

@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 
 from dledger.broker.topic import deletion_service
+from dledger.formats.life import Life
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.record import Record
-from dledger.formats.state import DELETIONS, LOCKS, POPS, RESETS, TRANSACTIONS
+from dledger.formats.state import DELETIONS, LOCKS, POPS, RESETS, TOPIC_BIRTHS, TRANSACTIONS
 from dledger.remoting.bodies import LockRequest, MessageQueue
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.frames import Fields
 from dledger.remoting.headers import (
     ConsumerSendMsgBackHeader,
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
+    DeleteTopicHeader,
+    GroupHeader,
     QueryConsumerOffsetHeader,
     QueryMessageHeader,
+    TopicConfigHeader,
     TopicHeader,
     UpdateConsumerOffsetHeader,
     ViewMessageHeader,
@@ -36,7 +41,7 @@ GONE = ResponseCode.TOPIC_NOT_EXIST
 
 
 async def delete(world: World, topic: str = "T") -> None:
-    reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+    reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader(topic))
     assert (reply.code, reply.remark) == (0, None)
 
 
@@ -351,7 +356,7 @@ def test_what_a_group_popped_does_not_come_to_one_of_its_name(tmp_path: Path) ->
 def test_what_brokers_need_is_not_deleted(tmp_path: Path, topic: str) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
-            reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+            reply = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader(topic))
             assert reply.code == ResponseCode.INVALID_PARAMETER
 
     run(test)
@@ -431,5 +436,84 @@ def test_half_messages_of_a_deleted_topic_end_as_nothing(tmp_path: Path) -> None
             await eventually(lambda: not world.broker.store.state[TRANSACTIONS].rows)
             assert world.broker.transactions.lost == 1
             assert await bodies(world) == []
+
+    run(test)
+
+
+async def life_of(world: World, code: RequestCode, header: Fields) -> str:
+    return (await world.call(code, header)).ext["life"]
+
+
+def test_a_late_deletion_takes_no_topic_that_was_made_since(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            asked = TopicConfigHeader("T", byLeader=True)
+            await world.send()
+            first = await life_of(world, RequestCode.GET_TOPIC_CONFIG, asked)
+            assert Life.parse(first).cluster == world.node.cluster_id
+            for life in ("-", "other.1", first.replace(".", ".9")):
+                await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T", life))
+                assert "T" in world.broker.store.state.topics, life
+            answer = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T", first))
+            assert answer.code == 0 and "T" not in world.broker.store.state.topics
+            await world.send()
+            second = await life_of(world, RequestCode.GET_TOPIC_CONFIG, asked)
+            assert Life.parse(second).born > Life.parse(first).born
+            late = await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T", first))
+            assert late.code == 0, "that one is gone"
+            assert world.broker.store.state.next_offset("T", 0) == 1
+            await create(world)
+            assert await life_of(world, RequestCode.GET_TOPIC_CONFIG, asked) == second, "a change is no birth"
+            await delete(world)  # names no life
+            assert "T" not in world.broker.store.state.topics
+
+    run(test)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_late_deletion_takes_no_group_that_was_made_since(clean: bool, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            asked = GroupHeader("CG", byLeader=True)
+            code, config = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"CG"}'
+            lives = []
+            for _ in range(2):
+                assert (await world.call(code, None, config)).code == 0
+                lives.append(await life_of(world, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, asked))
+                header = DeleteSubscriptionGroupHeader("CG", clean, lives[0])
+                assert (await world.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
+                assert ("CG" in world.broker.store.state.groups) == (len(lives) == 2)
+            assert lives[0] != lives[1]
+
+    run(test)
+
+
+def test_a_follower_says_nothing_of_a_life_that_the_leader_is_asked_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await world.send()
+            world.node.follow(None)
+            for code, header in (
+                (RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader("T", byLeader=True)),
+                (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader("CG", byLeader=True)),
+            ):
+                assert (await world.call(code, header)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert (await world.call(RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader("T"))).code == 0
+
+    run(test)
+
+
+def test_lives_are_noted_when_all_voters_know_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            assert world.node.appender is not None
+            world.node.appender.state_version = 7
+            await world.send()
+            assert not world.broker.store.state[TOPIC_BIRTHS].rows
+            life = await life_of(world, RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader("T"))
+            assert Life.parse(life).born == 0
+            world.node.appender.state_version = 8
+            await world.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T", life))
+            assert "T" not in world.broker.store.state.topics
 
     run(test)

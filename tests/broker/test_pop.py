@@ -491,10 +491,10 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_pops_wait_until_all_voters_know_them_and_then_need_nobody_s_word(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
-            await world.send("T", b"x")
             appender = world.node.appender
             assert appender is not None
             newest, appender.state_version = appender.state_version, 1
+            await world.send("T", b"x")
             reply = await pop(world)
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade them" in str(reply.remark)
             appender.state_version = newest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,35 @@ import pytest
 
 from dledger.broker.client import queue_locks
 from dledger.broker.config import MIN_LOCK_LIVE_MS, SETTINGS
-from dledger.formats.state import LOCK_BATCH, LOCKS, MAX_LOCK_BATCH, ReplicatedState, batch_op, pack_op
+from dledger.formats.state import (
+    LOCK_BATCH,
+    LOCK_EPOCHS,
+    LOCKS,
+    MAX_LOCK_BATCH,
+    ReplicatedState,
+    batch_op,
+    pack_op,
+)
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, FLAG_REDIRECT
-from tests.broker.harness import FakeConnection, Pending, World, run, skip_s
+from tests.broker.fake_node import FakeLog
+from tests.broker.harness import FakeConnection, Pending, Reply, World, run, skip_s
 from tests.broker.test_delays import leading
 from tests.client.fake_cluster import eventually
 
 Queue = tuple[str, int]
 
 
-def body(client: str, queues: list[Queue], group: str = "CG") -> bytes:
-    """As Java writes it."""
+def body(client: str, queues: list[Queue], epochs: list[int] | None = None, group: str = "CG") -> bytes:
+    """As Java writes it; our clients tell epochs."""
     rows = [{"brokerName": "broker-a", "queueId": queue, "topic": topic} for topic, queue in queues]
     asked = {"clientId": client, "consumerGroup": group, "mqSet": rows, "onlyThisBroker": False}
+    asked |= {} if epochs is None else {"epochs": epochs}
     return json.dumps(asked, separators=(",", ":")).encode()
 
 
 def ask(world: World, client: str, *queues: Queue, group: str = "CG") -> Pending:
-    return world.ask(RequestCode.LOCK_BATCH_MQ, None, body(client, list(queues), group))
+    return world.ask(RequestCode.LOCK_BATCH_MQ, None, body(client, list(queues), group=group))
 
 
 async def lock(world: World, client: str, *queues: Queue, group: str = "CG") -> list[Queue]:
@@ -51,6 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 Q0, Q1, Q2 = ("T", 0), ("T", 1), ("T", 2)
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 
 
 def test_a_queue_has_one_owner_until_it_gives_it_back(tmp_path: Path) -> None:
@@ -98,6 +110,60 @@ def test_a_late_unlock_of_another_broker_takes_nothing_that_was_locked_here_sinc
             await world.ask(RequestCode.LOCK_BATCH_MQ, None, body("c2", [Q0]), flag=forwarded)
             await world.ask(RequestCode.UNLOCK_BATCH_MQ, None, body("c2", [Q0]), flag=forwarded)
             assert await lock(world, "c1", Q0) == [Q0], "another owner, another way"
+
+    run(test)
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+@pytest.mark.parametrize("switch", [False, True])
+def test_a_late_request_of_an_earlier_epoch_changes_nothing(
+    switch: bool, forwarded: bool, tmp_path: Path
+) -> None:
+    """A queue that its client had locked again had two owners, when a late unlock came in."""
+
+    async def test() -> None:
+        log = FakeLog()
+        flag = FLAG_REDIRECT | (FLAG_FORWARDED if forwarded else 0)
+
+        async def ask_for(world: World, code: int, client: str, *queues: Queue, epoch: int) -> Reply:
+            return await world.ask(code, None, body(client, list(queues), [epoch] * len(queues)), flag=flag)
+
+        async with leading(tmp_path / "a", log) as world:
+            await world.send()
+            await world.send(queue=1)
+            for epoch in (7, 8):
+                assert await ask_for(world, LOCK, "c1", Q0, Q1, epoch=epoch)
+            if not switch:
+                await late(world, ask_for)
+        if switch:
+            async with leading(tmp_path / "b", log) as world:
+                await late(world, ask_for)
+
+    async def late(world: World, ask_for: Callable[..., Any]) -> None:
+        assert (await ask_for(world, UNLOCK, "c1", Q0, Q1, epoch=7)).code == 0
+        assert await lock(world, "c2", Q0, Q1) == []
+        assert json.loads((await ask_for(world, LOCK, "c1", Q0, epoch=7)).body) == {"lockOKMQSet": []}
+        await ask_for(world, LOCK, "c1", Q0, epoch=8)
+        assert (await ask_for(world, UNLOCK, "c1", Q0, epoch=8)).code == 0
+        assert await lock(world, "c2", Q0, Q1) == [Q0]
+        assert set(world.broker.store.state[LOCK_EPOCHS].rows) == {("CG", "T", 1)}
+        await ask_for(world, UNLOCK, "c2", Q0, epoch=1)
+        expected = [] if forwarded else [Q0]  # of a lock without an epoch nobody knows what is late
+        assert await lock(world, "c3", Q0) == expected
+
+    run(test)
+
+
+def test_epochs_are_noted_when_all_voters_know_them(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            assert world.node.appender is not None
+            world.node.appender.state_version = 7
+            await world.send()
+            for code, epoch in ((LOCK, 9), (UNLOCK, 8)):
+                await world.ask(code, None, body("c1", [Q0], [epoch]))
+            assert not world.broker.store.state[LOCK_EPOCHS].rows
+            assert await lock(world, "c2", Q0) == [Q0], "as before"
 
     run(test)
 
@@ -201,9 +267,9 @@ def test_what_asks_for_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_without_room_nothing_is_locked(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:
-            await world.send()
             assert world.node.appender is not None
             world.node.appender.state_version = 2
+            await world.send()
             refused = await ask(world, "c1", Q0)
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade" in (refused.remark or "")
 

@@ -201,8 +201,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
             header = ResetOffsetHeader("CG", "nowhere", 0, True)
             reply = await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+        async with leading(tmp_path / "c") as world:
             assert world.node.appender is not None
             world.node.appender.state_version = 4
+            await consumed(world)
             reply = await reset(world)
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade them" in (reply.remark or "")
             assert await where(world) == 5

@@ -24,8 +24,10 @@ from dledger.formats.state import (
     pack_parts,
     unpack_parts,
 )
+from dledger.remoting.auth_bodies import UserInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED
+from dledger.remoting.operator_headers import DeleteAclHeader, SubjectHeader, UserHeader
 from dledger.remoting.signing import SIGNATURE, Credentials
 from tests.broker.harness import FakeConnection, Reply, World, pull_header, run
 from tests.broker.test_access_control import ACK, COMMIT, SEND, decide, pull_from, send_to
@@ -402,6 +404,52 @@ def test_nothing_is_written_before_all_voters_know_it(tmp_path: Path) -> None:
         world.node.appender.state_version = 6
         reply = await world.call(3001, {"username": "x"}, b'{"password":"x"}')
         assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "state version 7" in (reply.remark or "")
+
+    run(test)
+
+
+def test_a_late_change_undoes_no_later_one(tmp_path: Path) -> None:
+    """A disabled user was enabled again by a request that had lain at a stopped broker."""
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        user = UserInfo("ann", "secret").encode()
+        await world.call(RequestCode.AUTH_CREATE_USER, UserHeader("ann"), user)
+
+        async def version() -> int:
+            return int((await world.call(RequestCode.AUTH_GET_USER, UserHeader("ann"))).ext["version"])
+
+        async def status(wanted: str, at: int | None) -> int:
+            body = UserInfo("ann", userStatus=wanted).encode()
+            return (await world.call(RequestCode.AUTH_UPDATE_USER, UserHeader("ann", at), body)).code
+
+        def enabled() -> bool:
+            return world.broker.store.state[USERS].rows["ann"].enabled
+
+        seen = await version()
+        assert await status("disable", seen) == 0 and not enabled()
+        assert await status("disable", seen) == 0, "an answer was lost: it is done"
+        enabling = await version()
+        assert await status("enable", enabling) == 0 and enabled()
+        assert await status("disable", await version()) == 0
+        assert await status("enable", enabling) == ResponseCode.SYSTEM_BUSY and not enabled()
+        before = await version()
+        policies = acl("ann", [("Topic:orders", "Pub", "Allow")])
+        for code in (RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL, RequestCode.AUTH_DELETE_ACL):
+            deletes = code == RequestCode.AUTH_DELETE_ACL
+            kind, body = (DeleteAclHeader, b"") if deletes else (SubjectHeader, policies)
+            late = await world.call(code, kind("User:ann", version=await version() - 1), body)
+            done = code == RequestCode.AUTH_UPDATE_ACL
+            assert late.code == (0 if done else ResponseCode.SYSTEM_BUSY)
+            assert (await world.call(code, kind("User:ann", version=await version()), body)).code == 0
+        late = await world.call(RequestCode.AUTH_DELETE_USER, UserHeader("ann", before))
+        assert late.code == ResponseCode.SYSTEM_BUSY and "changed since" in (late.remark or "")
+        gone = await version()
+        assert (await world.call(RequestCode.AUTH_DELETE_USER, UserHeader("ann", gone))).code == 0
+        late = await world.call(RequestCode.AUTH_CREATE_USER, UserHeader("ann", gone), user)
+        assert late.code == ResponseCode.SYSTEM_BUSY, "a deleted user does not come back"
+        assert not world.broker.store.state[USERS].rows
+        assert (await world.call(RequestCode.AUTH_CREATE_USER, UserHeader("ann"), user)).code == 0
 
     run(test)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from dledger.chaos.scenarios.oracle.auth import Acls, Users
+from dledger.chaos.scenarios.oracle.births import GroupBirths, LockEpochs, TopicBirths, UserVersions
 from dledger.chaos.scenarios.oracle.delays import Delays
 from dledger.chaos.scenarios.oracle.deletions import Deletions
 from dledger.chaos.scenarios.oracle.groups import Groups
@@ -67,6 +68,10 @@ def oracles() -> tuple[Oracle, ...]:
         Resends(),
         Users(),
         Acls(),
+        TopicBirths(),
+        GroupBirths(),
+        UserVersions(),
+        LockEpochs(),
     )
 
 
@@ -74,7 +79,9 @@ __all__ = [
     "Acls",
     "Delays",
     "Deletions",
+    "GroupBirths",
     "Groups",
+    "LockEpochs",
     "Locks",
     "Offsets",
     "Oracle",
@@ -85,8 +92,10 @@ __all__ = [
     "Resends",
     "Resets",
     "Timers",
+    "TopicBirths",
     "Topics",
     "Transactions",
+    "UserVersions",
     "Users",
     "Versions",
     "oracles",

@@ -1,0 +1,87 @@
+"""What late requests are told by: births of topics and groups, the version of the users, epochs of locks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class _Numbers:
+    """Name -> a number. It goes with the thing of these kinds that has the name."""
+
+    part: ClassVar[str]
+    operations: tuple[str, ...]
+    field: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        self.rows[op["name"]] = op[self.field]
+
+    def forget(self, kind: str, name: str) -> None:
+        if kind in self.kinds:
+            self.rows.pop(name, None)
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {op["name"]: op[self.field] for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {self.part: sorted(map(list, self.rows.items()))}
+
+
+class TopicBirths(_Numbers):
+    """Topic -> where in the log it was made."""
+
+    part = "topic_births"
+    operations: tuple[str, ...] = ("topic_birth",)
+    field = "at"
+    kinds = ("topic",)
+
+
+class GroupBirths(_Numbers):
+    """The same of groups."""
+
+    part = "group_births"
+    operations: tuple[str, ...] = ("group_birth",)
+    field = "at"
+    kinds = ("group", "config")
+
+
+class UserVersions(_Numbers):
+    """How often users were changed: nothing takes that away."""
+
+    part = "user_versions"
+    operations: tuple[str, ...] = ("user_version",)
+    field = "changes"
+
+
+class LockEpochs:
+    """(group, topic, queue id) -> epoch of the lock."""
+
+    part = "lock_epochs"
+    operations: tuple[str, ...] = ("lock_epoch", "lock_epochs", "lock_epochs_over")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str, int], int] = {}
+
+    def apply(self, op: Mapping[str, Any], ends: Mapping[tuple[str, int], int]) -> None:
+        if op["op"] == "lock_epoch":
+            self.rows[op["group"], op["topic"], op["queue"]] = op["epoch"]
+            return
+        for topic, queue, epoch in op["queues"]:
+            if op["op"] == "lock_epochs":
+                self.rows[op["group"], topic, queue] = epoch
+            else:
+                self.rows.pop((op["group"], topic, queue), None)
+
+    def forget(self, kind: str, name: str) -> None:
+        place = {"group": 0, "topic": 1}.get(kind)
+        self.rows = {key: row for key, row in self.rows.items() if place is None or key[place] != name}
+
+    def load(self, value: Any, counters: Mapping[str, int]) -> None:
+        self.rows = {(op["group"], op["topic"], op["queue"]): op["epoch"] for op in value}
+
+    def encode(self) -> dict[str, Any]:
+        return {"lock_epochs": [[*key, epoch] for key, epoch in sorted(self.rows.items())]}

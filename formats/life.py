@@ -1,0 +1,36 @@
+"""The life of a topic or a consumer group: what tells it from another one that had its name before.
+
+A topic that is deleted and made again begins at offset 0 as if nothing had been. Whoever kept something of
+the first one, a position in it or the wish to delete it, compares lives before it uses that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ABSENT = "-"
+"""In place of a life: there is nothing of that name."""
+
+
+class Life(NamedTuple):
+    """One life of a topic, or of a consumer group, of some name in one broker group.
+
+    `cluster` is the id of the group's log: another group may have a topic of that name as well. `born` is the
+    position in that log at which the topic was made. It is 0 for what was made before brokers noted it, or
+    while one of the brokers did not know how.
+    """
+
+    cluster: str
+    born: int
+
+    def __str__(self) -> str:
+        """As it stands in requests and answers: `<cluster>.<born>`."""
+        return f"{self.cluster}.{self.born}"
+
+    @classmethod
+    def parse(cls, text: str) -> Life:
+        """Inverse of `str`; ValueError for other texts."""
+        cluster, dot, born = text.rpartition(".")
+        if not dot or not cluster or not (born.isascii() and born.isdecimal()):
+            raise ValueError(f"{text[:80]!r} is not a life: <cluster>.<position in its log>")
+        return cls(cluster, int(born))

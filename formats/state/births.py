@@ -1,0 +1,110 @@
+"""What late requests are told by: births of topics and groups, the version of the users, epochs of locks.
+
+A request that arrives late, from a broker that was stopped or a network that was cut, was meant for what its
+sender knew. These rows tell that from what has its name now: a deletion names the life of its topic, a change
+of users the version that it was made from, the unlocking of a queue the epoch of its lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+from dledger.formats.state.locks import MAX_LOCK_BATCH, LockKey
+from dledger.formats.state.table import Declared, DeclaredTable, Malformed, Name, Offset, Op, QueueId, Row
+
+if TYPE_CHECKING:
+    from dledger.formats.state.machine import ReplicatedState
+
+_SINCE = 8
+LOCK_EPOCHS_OP, LOCK_EPOCHS_OVER = "lock_epochs", "lock_epochs_over"
+USERS_KEY = "users"
+"""The one row of `USER_VERSIONS`."""
+
+
+class TopicBirth(Row, frozen=True):
+    """A topic was made at this position of the log (`formats.life`)."""
+
+    operation: ClassVar[str] = "topic_birth"
+    name: Name
+    at: Offset
+
+
+class GroupBirth(Row, frozen=True):
+    """The same of a consumer group."""
+
+    operation: ClassVar[str] = "group_birth"
+    name: Name
+    at: Offset
+
+
+class UserVersion(Row, frozen=True):
+    """How often users and their policies were changed."""
+
+    operation: ClassVar[str] = "user_version"
+    name: Name
+    changes: Offset
+
+
+class LockEpoch(Row, frozen=True):
+    """Which time it is that the owner of a queue's lock has locked it: a number of its own, which rises."""
+
+    operation: ClassVar[str] = "lock_epoch"
+    group: Name
+    topic: Name
+    queue: QueueId
+    epoch: Offset
+
+
+class _Epochs(msgspec.Struct, frozen=True):
+    group: Name
+    queues: Annotated[list[tuple[Name, QueueId, Offset]], msgspec.Meta(max_length=MAX_LOCK_BATCH)]
+
+
+def lock_epochs_op(group: str, epochs: list[tuple[str, int, int]]) -> dict[str, Any]:
+    """One operation for the epochs of several queues: (topic, queue id, epoch)."""
+    return {"group": group, "op": LOCK_EPOCHS_OP, "queues": [list(one) for one in epochs]}
+
+
+def lock_epochs_over_op(group: str, queues: list[tuple[str, int]]) -> dict[str, Any]:
+    """The inverse, for locks that are over."""
+    return {"group": group, "op": LOCK_EPOCHS_OVER, "queues": [[*one, 0] for one in queues]}
+
+
+def _read(op: Op) -> _Epochs:
+    known = {name: op[name] for name in _Epochs.__struct_fields__ if name in op}
+    try:
+        return msgspec.convert(known, _Epochs)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"{op.get('op')}: {error}") from error
+
+
+def _put(table: DeclaredTable[LockKey, LockEpoch], op: Op, state: ReplicatedState) -> None:
+    batch = _read(op)
+    for topic, queue, epoch in batch.queues:
+        table.put(LockEpoch(batch.group, topic, queue, epoch))
+
+
+def _remove(table: DeclaredTable[LockKey, LockEpoch], op: Op, state: ReplicatedState) -> None:
+    batch = _read(op)
+    for topic, queue, _ in batch.queues:
+        table.discard((batch.group, topic, queue))
+
+
+TOPIC_BIRTHS = Declared[str, TopicBirth](
+    "topic_births", TopicBirth, key=("name",), since=_SINCE, topic_field="name", of={"topic": "name"}
+)
+GROUP_BIRTHS = Declared[str, GroupBirth](
+    "group_births", GroupBirth, key=("name",), since=_SINCE, of={"group": "name", "config": "name"}
+)
+USER_VERSIONS = Declared[str, UserVersion]("user_versions", UserVersion, key=("name",), since=_SINCE)
+LOCK_EPOCHS = Declared[LockKey, LockEpoch](
+    "lock_epochs",
+    LockEpoch,
+    key=("group", "topic", "queue"),
+    since=_SINCE,
+    more={LOCK_EPOCHS_OP: _put, LOCK_EPOCHS_OVER: _remove},
+    queue_field="queue",
+    of={"topic": "topic", "group": "group"},
+)
