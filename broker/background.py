@@ -22,7 +22,7 @@ class Background:
 
     def __init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._count = 0
         self._serial = 0
 
@@ -55,8 +55,8 @@ class Background:
         self._count += 1
         self._serial += 1
         task = self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -447,9 +447,8 @@ class BrokerConfig:
     server_load_balancer: Annotated[bool, Setting("serverLoadBalancerEnable", hot=True)] = True
     """Consumers that ask which queues are theirs get a part each; else all."""
     stalled_loop_s: Annotated[float, Setting("stalledLoopMs", 500, 3_600_000, "ms", hot=True)] = 2.0
-    """After its event loop stood still for longer than this (the process was stopped, the machine suspended)
-    a broker closes all connections of clients, and executes nothing that they sent before: it may be late,
-    and its senders have asked another broker."""
+    """After its event loop stood still for longer (the process was stopped, the machine suspended) a broker
+    closes all connections of clients, and executes nothing that they sent before: it may be late."""
     hold_while_opening_s: Annotated[float, Setting("holdWhileOpeningMs", 0, 60_000, "ms", hot=True)] = 0.2
     """How long a request waits for a new leader to open its term; then it is answered
     14."""
