@@ -55,7 +55,12 @@ class ResetJudge:
         op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
         name = op["op"]
         if name == "reset":
-            self._offsets = (header.index if header.batch_remaining else -1, op)
+            # No consumer of these runs goes back by itself, so no commit is to set a group back.
+            if not header.batch_remaining:
+                raise InvariantViolated(
+                    f"entry {header.index} sets {op['group']} back to {op['offsets']}, which no operator asked for"
+                )
+            self._offsets = (header.index, op)
         elif name == "offset_reset":
             self._reset(header, op)
         elif name == "reset_heard":
