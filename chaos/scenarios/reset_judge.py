@@ -57,9 +57,8 @@ class ResetJudge:
         if name == "reset":
             # No consumer of these runs goes back by itself, so no commit is to set a group back.
             if not header.batch_remaining:
-                raise InvariantViolated(
-                    f"entry {header.index} sets {op['group']} back to {op['offsets']}, which no operator asked for"
-                )
+                what = f"sets {op['group']} back to {op['offsets']}, which no operator asked for"
+                raise InvariantViolated(f"entry {header.index} {what}")
             self._offsets = (header.index, op)
         elif name == "offset_reset":
             self._reset(header, op)
