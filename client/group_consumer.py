@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 
+from dledger.client.beginnings import Beginnings
 from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
@@ -24,6 +27,10 @@ from dledger.remoting.bodies import Subscription as WireSubscription
 from dledger.remoting.client import Answered
 from dledger.remoting.commands import Request
 from dledger.runtime import Env
+
+START_S = 5.0
+"""How long a start waits until brokers know the consumer, and it knows where its group begins. Where nobody
+answers it goes on trying by itself."""
 
 
 class MessageModel(Enum):
@@ -82,16 +89,17 @@ class GroupConsumer(AsyncClient):
         self._share = QueueShare(
             self._core, self.group, self.options, progress, receiver, locks, self._statistics
         )
+        self._beginnings = Beginnings(
+            self._core, self.group, self.offsets, progress, self._from_where, from_timestamp_ms
+        )
         self._share.on_reset = lambda: self._rebalancer.soon()
         self._rebalancer = Rebalancer(
             self._core,
             self.group,
             self.options,
             self._share,
-            self.offsets,
+            self._beginnings,
             broadcasting,
-            self._from_where,
-            from_timestamp_ms,
             locks,
         )
 
@@ -134,6 +142,18 @@ class GroupConsumer(AsyncClient):
     async def _begin(self) -> None:
         self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
         self._core.spawn(self._share.commit_periodically(), f"commit {self.group}")
+        if self._subscriptions:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(START_S):
+                    await self._rebalancer.met.wait()
+
+    async def looked(self, topic: str) -> None:
+        """Wait until it is decided where the group begins in a topic that was subscribed; no longer than
+        `start` waits for that."""
+        topic = with_namespace(topic, self._core.options.namespace)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await self._beginnings.wait(topic)
 
     async def _finish(self, drain: bool) -> None:
         try:
@@ -168,13 +188,19 @@ class GroupConsumer(AsyncClient):
         return wanted
 
     def _consumer_data(self) -> list[ConsumerData]:
+        if not self._rebalancer.ready:
+            return []
         return [
             ConsumerData(
                 groupName=self.group,
                 consumeType=self.consume_type,
                 messageModel=self._model.value,
                 consumeFromWhere=self._from_where.value,
-                subscriptionDataSet=self._subscription_data(),
+                subscriptionDataSet=[
+                    wanted
+                    for wanted in self._subscription_data()
+                    if self._beginnings.decided(wanted.topic)  # what others take from it: see `Beginnings`
+                ],
             )
         ]
 

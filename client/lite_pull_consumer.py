@@ -12,17 +12,17 @@ from typing import Self
 
 from msgspec.structs import asdict, astuple
 
+from dledger.client.beginnings import FirstSight
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.giving_back import BROKERS_CHOICE, GivingBack, level_of
 from dledger.client.group_consumer import GroupConsumer, MessageModel
 from dledger.client.message import MessageQueue, ReceivedMessage, check_group
 from dledger.client.namespaces import with_namespace
-from dledger.client.offsets import FromWhere, check_offset, first_offset, start_of
+from dledger.client.offsets import FromWhere, check_offset, start_of
 from dledger.client.open_consumers import OPEN_CONSUMERS
 from dledger.client.options import ClientOptions, ConsumerOptions, check_wait, namesrv_addresses
 from dledger.client.rebalancing import AssignedQueue
-from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.remoting.bodies import ConsumerData
 from dledger.runtime import Env
@@ -145,6 +145,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._handed: list[tuple[AssignedQueue, list[ReceivedMessage]]] = []
         """By `poll`, and not consumed yet."""
         self._assigning = asyncio.Lock()
+        self._sight = FirstSight()
         self._begin_with(self._inbox, from_timestamp_ms, None)
         if topic is not None:
             self.subscribe(topic, expression)
@@ -171,17 +172,19 @@ class AsyncLitePullConsumer(GroupConsumer):
             for queue in wanted:
                 if queue in self._share.queues:
                     continue
-                await self._core.route(queue.topic)
+                await self._queues(queue.topic)
                 start = await self._share.committed(queue)
-                if start is None or start < 0:
-                    start = await first_offset(self.offsets, queue, self._from_where, self._from_timestamp_ms)
+                if start is None:
+                    start = await self._sight.offset(
+                        self.offsets, queue, self._from_where, self._from_timestamp_ms
+                    )
                 self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
+            await self._share.commit()  # also where nothing was consumed yet: a restart goes on there
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
         self._core.check_open()
-        topic = with_namespace(topic, self._core.options.namespace)
-        return subscribe_queues(topic, await self._core.route(topic))
+        return await self._queues(with_namespace(topic, self._core.options.namespace))
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -283,6 +286,9 @@ class AsyncLitePullConsumer(GroupConsumer):
         return await self._share.committed(queue)
 
     # --------------------------------------------------------------------------------------------------
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        return await self._sight.queues(self._core, topic)
 
     @property
     def _assigned_by_hand(self) -> bool:

@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Protocol
 
 from dledger.client.core import ClientCore
-from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import MessageQueue
 from dledger.client.options import member_of
@@ -34,10 +33,16 @@ from dledger.runtime.atomic_file import publish, read_file
 
 
 class FromWhere(Enum):
-    """Where a group begins that has no committed offset (ConsumeFromWhere)."""
+    """Where a group begins in a queue in which it has no committed offset (ConsumeFromWhere).
+
+    Older brokers of Apache do not know the field that asks whether there is one (`setZeroIfNotFound`): they
+    answer 0 while they have the queue's first message in memory. There a new group begins with the first
+    message then, whatever is said here.
+    """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
-    """With the next message. (A broker answers 0 instead while it still has the queue's first message.)"""
+    """With what is sent after the group began: after `start` returned for the first of its consumers. A topic
+    or a queue that appears later is read from its first message."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     """With the oldest message that is still there."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
@@ -66,11 +71,14 @@ class QueueOffsets:
 
     async def committed(self, queue: MessageQueue, consumer_group: str) -> int | None:
         """Where a group goes on (14); None when it has no offset in this queue."""
-        header = QueryConsumerOffsetHeader(consumer_group, queue.topic, queue.queue_id)
+        header = QueryConsumerOffsetHeader(
+            consumer_group, queue.topic, queue.queue_id, setZeroIfNotFound=False
+        )
         answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return _offset_of(answer, f"offset of group {consumer_group} in {queue}")
+        found = _offset_of(answer, f"offset of group {consumer_group} in {queue}")
+        return None if found < 0 else found  # old brokers of Apache say -1
 
     async def commit(
         self, queue: MessageQueue, consumer_group: str, offset: int, *, sets_back: bool = True
@@ -158,17 +166,6 @@ def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_na
             "and nothing else takes one"
         )
     return where
-
-
-async def first_offset(
-    offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
-) -> int:
-    """Where a group without a committed offset begins; a retry topic always at its oldest message."""
-    if queue.topic.startswith(RETRY_PREFIX) or from_where is FromWhere.FIRST:
-        return await offsets.lowest(queue)
-    if from_where is FromWhere.LAST:
-        return await offsets.highest(queue)
-    return await offsets.at_time(queue, timestamp_ms)
 
 
 class Progress(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from dledger.client.beginnings import FirstSight
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
@@ -16,13 +17,11 @@ from dledger.client.offsets import (
     FromWhere,
     QueueOffsets,
     check_offset,
-    first_offset,
     start_of,
 )
 from dledger.client.options import ClientOptions, PullOptions, check_wait, options_of
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
 from dledger.client.reading import QueueReader
-from dledger.client.routes import subscribe_queues
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.runtime import Env
 
@@ -107,13 +106,14 @@ class AsyncPullConsumer(AsyncClient):
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
         self._assigning = asyncio.Lock()
+        self._sight = FirstSight()
         self._turn = 0
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""
         self._core.check_open()
         topic = with_namespace(topic, self._core.options.namespace)
-        return subscribe_queues(topic, await self._core.route(topic))
+        return await self._sight.queues(self._core, topic)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
@@ -138,8 +138,8 @@ class AsyncPullConsumer(AsyncClient):
                 if queue not in self._fetched:
                     await self.queues(queue.topic)
                     offset = await self._progress.load(queue)
-                    if offset is None or offset < 0:
-                        offset = await first_offset(self.offsets, queue, where, timestamp_ms)
+                    if offset is None:
+                        offset = await self._sight.offset(self.offsets, queue, where, timestamp_ms)
                     self._fetch(queue, offset)
 
     @property

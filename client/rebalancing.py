@@ -8,12 +8,13 @@ from functools import partial
 from typing import Protocol
 
 from dledger.client.allocation import allocate, strategy_of
+from dledger.client.beginnings import Beginnings
 from dledger.client.consume_statistics import ConsumeStatistics
 from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
 from dledger.client.message import MessageQueue, ReceivedMessage
-from dledger.client.offsets import FromWhere, Progress, QueueOffsets, first_offset
+from dledger.client.offsets import Progress
 from dledger.client.options import ConsumerOptions
 from dledger.client.orderly import OrderlyDispatcher
 from dledger.client.process_queue import ProcessQueue
@@ -347,10 +348,8 @@ class Rebalancer:
         consumer_group: str,
         options: ConsumerOptions,
         share: QueueShare,
-        offsets: QueueOffsets,
+        beginnings: Beginnings,
         broadcasting: bool,
-        from_where: FromWhere,
-        from_timestamp_ms: int,
         locks: QueueLocks | None,
     ) -> None:
         self._locks = locks
@@ -360,10 +359,12 @@ class Rebalancer:
         self._group = consumer_group
         self._options = options
         self._share = share
-        self._offsets = offsets
+        self._beginnings = beginnings
         self._broadcasting = broadcasting
-        self._from_where = from_where
-        self._from_timestamp_ms = from_timestamp_ms
+        self.ready = False
+        """Whether heartbeats may name us: the topics were looked at."""
+        self.met: asyncio.Event = asyncio.Event()
+        """Set when the topics were looked at a first time, and the brokers were told of us."""
         self._due = asyncio.Event()
         self._stopped = False
         self._missed = 0
@@ -380,10 +381,7 @@ class Rebalancer:
 
     async def run(self) -> None:
         """Until cancelled: at once, every `rebalance_s`, and whenever `soon` is called."""
-        for topic in self.subscriptions:
-            self._core.watched[topic] = None
-            await self._core.refresh_quietly(topic)
-        await self._core.beat()  # brokers must know us before they are asked who is in the group
+        await self._meet()
         while not self._stopped:
             self._due.clear()
             good = True
@@ -395,6 +393,20 @@ class Rebalancer:
                     await self._due.wait()
             except TimeoutError:
                 pass
+
+    async def _meet(self) -> None:
+        for topic in list(self.subscriptions):
+            self._core.watched[topic] = None
+            await self._core.refresh_quietly(topic)
+            try:
+                await self._beginnings.look(topic)
+            except (ClientError, OSError) as error:
+                self._core.log.debug("where to begin is not known yet", topic=topic, error=error)
+        if any(topic not in self._core.routes for topic in self.subscriptions):
+            await self._core.refresh_quietly(None)  # the brokers that will have it should know us
+        self.ready = True
+        await self._core.beat()  # brokers must know us before they are asked who is in the group
+        self.met.set()
 
     async def _try(self, subscription: Subscription) -> bool:
         """One topic; False when it has to be tried again soon."""
@@ -420,6 +432,9 @@ class Rebalancer:
 
     async def _rebalance(self, subscription: Subscription) -> bool:
         topic = subscription.topic
+        if not self._beginnings.decided(topic):
+            await self._beginnings.look(topic)
+            self._core.beat_soon()  # the next heartbeat says that we consume it
         queues = subscribe_queues(topic, await self._core.route(topic))
         mine = queues
         if not self._broadcasting and queues:
@@ -442,18 +457,19 @@ class Rebalancer:
             if self._stopped:
                 await self._locks.unlock(new)
                 return True
+        begun = False
         for queue in new:
             if self._locks is None or self._locks.holds(queue):
                 start = await self._share.committed(queue)
-                if start is None or start < 0:
-                    start = await first_offset(
-                        self._offsets, queue, self._from_where, self._from_timestamp_ms
-                    )
+                if start is None:
+                    start, begun = await self._beginnings.offset(queue), True
                 if self._stopped:
                     return True
                 if self._locks is not None and not self._locks.holds(queue):
                     continue  # lost meanwhile: where the group stands may be another place already
                 self._share.add(queue, subscription, start)
+        if begun:
+            await self._share.commit()  # whoever else gets such a queue begins there, too
         if mine != held:
             self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
         return all(queue in self._share.queues for queue in mine)

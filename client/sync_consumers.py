@@ -100,6 +100,8 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         if self._thread is not None:
             inner, thread = self._open()
             thread.call_soon(inner.subscribe, topic, expression)
+            if not thread.inside:
+                self._wait(thread, inner.looked(topic))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the consumer has ended (True) or the time is over (False).
@@ -293,6 +295,7 @@ class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         if self._thread is not None:
             self._do(lambda consumer: consumer.subscribe(topic, expression))
+            self._run(lambda consumer: consumer.looked(topic))
         self._subscribed[topic] = expression
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:

@@ -18,12 +18,15 @@ from dledger.formats.properties import MAX_PROPERTIES_SIZE, decode_properties
 from dledger.formats.record import encode_record
 from dledger.remoting.bodies import (
     BrokerData,
+    ClientConnection,
     ClusterInfo,
+    ConsumerConnections,
     ConsumerIdList,
     KvTable,
     LockAnswer,
     LockRequest,
     QueueData,
+    Subscription,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicRoute,
@@ -56,6 +59,8 @@ from dledger.runtime import Env
 from dledger.runtime.env import production_env
 
 GROUP = "broker-a"
+STORED_AT_MS = 1_700_000_000_000
+"""Store time of the first message of each queue; each further one is stored 1 ms later."""
 STORE_HOST = pack_ipv4_host("127.0.0.1", 10911)
 
 
@@ -84,7 +89,7 @@ class Stored:
             sys_flag=self.header.sysFlag,
             flag=self.header.flag,
             born_timestamp=self.header.bornTimestamp,
-            store_timestamp=1_000_000 + self.offset,
+            store_timestamp=STORED_AT_MS + self.offset,
             store_host=STORE_HOST,
             born_host=STORE_HOST,
         )
@@ -101,6 +106,8 @@ class FakeBroker:
         self.warning: str | None = None
         """Remark of the answers to heartbeats."""
         self.clients: dict[str, dict[str, Connection]] = {}
+        self.wanted: dict[str, list[str]] = {}
+        """Topics that the last heartbeat of a consumer group named."""
         self.requests: list[int] = []
         """Codes, as they came."""
         self.alive = False
@@ -132,6 +139,7 @@ class FakeBroker:
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._connections,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
@@ -233,13 +241,15 @@ class FakeBroker:
     def _search(self, connection: Connection, request: Request) -> None:
         header = request.header(SearchOffsetHeader)
         queue = self.cluster.queue(header.topic, header.queueId)
-        later = [item.offset for item in queue if 1_000_000 + item.offset >= header.timestamp]
+        later = [item.offset for item in queue if STORED_AT_MS + item.offset >= header.timestamp]
         connection.respond(request, 0, ext={"offset": str(later[0] if later else len(queue))})
 
     def _query_offset(self, connection: Connection, request: Request) -> None:
         header = request.header(QueryConsumerOffsetHeader)
         offset = self.cluster.offsets.get((header.consumerGroup, header.topic, header.queueId))
         ext = {"membership": "1.7"} if header.askMembership else {}
+        if offset is None and header.setZeroIfNotFound is not False and not self.cluster.lowest:
+            offset = 0  # as brokers answer while they have the queue's first message in memory
         if offset is None:
             connection.respond(request, ResponseCode.QUERY_NOT_FOUND, ext=ext, remark="no offset")
         else:
@@ -327,6 +337,7 @@ class FakeBroker:
         self.heartbeats.append(heartbeat.clientID)
         for data in heartbeat.consumerDataSet:
             members = self.clients.setdefault(data.groupName, {})
+            self.wanted[data.groupName] = [wanted.topic for wanted in data.subscriptionDataSet]
             if heartbeat.clientID not in members:
                 members[heartbeat.clientID] = connection
                 self._notify(data.groupName)
@@ -344,6 +355,17 @@ class FakeBroker:
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
         else:
             connection.respond(request, 0, body=ConsumerIdList(list(members)).encode())
+
+    def _connections(self, connection: Connection, request: Request) -> None:
+        group = request.header(ConsumerGroupHeader).consumerGroup
+        members = self.clients.get(group)
+        if not members:
+            connection.respond(request, ResponseCode.CONSUMER_NOT_ONLINE, remark="not online")
+            return
+        clients = [ClientConnection(client, "127.0.0.1:1", "OTHER", 0) for client in members]
+        wanted = {topic: Subscription(topic, "*") for topic in self.wanted.get(group, ())}
+        body = ConsumerConnections(clients, subscriptionTable=wanted).encode()
+        connection.respond(request, 0, body=body)
 
     def _notify(self, group: str) -> None:
         for connection in self.clients.get(group, {}).values():

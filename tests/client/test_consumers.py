@@ -28,7 +28,7 @@ from dledger.client import (
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
-from tests.client.fake_cluster import FakeBroker, FakeCluster, eventually
+from tests.client.fake_cluster import STORED_AT_MS, FakeBroker, FakeCluster, eventually
 
 QUICK = ConsumerOptions(
     rebalance_retry_s=0.01,
@@ -365,7 +365,7 @@ def test_a_pull_consumer_reads_seeks_and_commits() -> None:
                 await consumer.seek(queues[0], 3)
                 assert consumer.position(queues[0]) == 3
                 assert [message.queue_offset for message in await consumer.poll(20.0)] == [3, 4]
-                await consumer.seek_to_time(queues[1], 1_000_004)
+                await consumer.seek_to_time(queues[1], STORED_AT_MS + 4)
                 assert [message.queue_offset for message in await consumer.poll(20.0)] == [4]
                 await consumer.seek_to_end(queues[1])
                 assert await consumer.poll(0.01) == []

@@ -72,9 +72,8 @@ class Consumer:
         self.share = QueueShare(core, "group", options, progress, nothing, self.locks, nothing)
         self.share._released = self._released  # type: ignore[method-assign]
         self.share.on_reset = self._count
-        self._rebalancer = Rebalancer(
-            core, "group", options, self.share, nothing, False, nothing, 0, self.locks
-        )
+        beginnings = cast(Any, SimpleNamespace(decided=lambda topic: True))
+        self._rebalancer = Rebalancer(core, "group", options, self.share, beginnings, False, self.locks)
         self._rebalancer._consumers = self._consumers  # type: ignore[method-assign]
 
     async def rebalance(self) -> None:

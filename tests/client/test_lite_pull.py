@@ -25,7 +25,7 @@ from dledger.client import (
 )
 from dledger.client.giving_back import DELAYS_S, level_of
 from tests.client.consumer_kit import committed, fill
-from tests.client.fake_cluster import GROUP, FakeCluster, eventually
+from tests.client.fake_cluster import GROUP, STORED_AT_MS, FakeCluster, eventually
 from tests.client.test_consumers import QUICK, produce
 from tests.client.test_sync import running
 
@@ -207,7 +207,7 @@ def test_pausing_seeking_and_positions() -> None:
             assert [message.queue_offset for message in await polled(one, 10)] == list(range(10))
             await one.seek_to_end(zero)
             assert one.position(zero) == 10
-            assert await one.offset_for_timestamp(zero, 1_000_004) == 4
+            assert await one.offset_for_timestamp(zero, STORED_AT_MS + 4) == 4
             with pytest.raises(ClientError, match="not ours"):
                 await one.seek(MessageQueue("orders", GROUP, 9), 0)
             with pytest.raises(ClientError, match="0 or more"):
@@ -289,7 +289,7 @@ def test_the_same_without_an_event_loop() -> None:
             one.seek(zero, 9)
             assert [message.queue_offset for message in one.poll(20.0)] == [9]
             one.commit()
-            assert one.offset_for_timestamp(zero, 1_000_004) == 4
+            assert one.offset_for_timestamp(zero, STORED_AT_MS + 4) == 4
         with LitePullConsumer("group", fake.namesrv, options=BY_HAND) as one:
             one.assign(one.fetch_queues("orders"))
             assert one.poll(0.05) == []
