@@ -78,6 +78,10 @@ OnRoute = Callable[[str, TopicRoute], None]
 POLL_GRACE_S = 1.0
 """In which a broker that leads no more may answer what waits there: what it gave out in a pop would come
 again only after its invisible time."""
+REFUSED_BEATS = 2
+"""For so many intervals of heartbeats all brokers refuse them before a client that was known to them ends."""
+PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
+"""Answers to a heartbeat that say nothing of the client."""
 MAX_WARNED = 64
 """Different warnings of brokers that are remembered, so that each is logged once."""
 
@@ -149,6 +153,13 @@ class ClientCore:
         self._beat = asyncio.Event()
         self._warned: dict[str, None] = {}
         """What brokers said of our groups in answers to heartbeats, each time again."""
+        self.on_refused: Callable[[BrokerRefused], None] = lambda refusal: None
+        """Told that no broker takes our heartbeats: at once where none ever did, else when that has lasted
+        for `REFUSED_BEATS`."""
+        self._heard = False
+        """Whether a broker has taken a heartbeat."""
+        self._refused_since: float | None = None
+        """Loop time of the first heartbeat that all refused, since one was taken."""
         self._closed = False
         self._forks = FORKS.count
         self.failure: BaseException | None = None
@@ -543,40 +554,60 @@ class ClientCore:
         if not heartbeat.producerDataSet and not heartbeat.consumerDataSet:
             return
         body = heartbeat.encode()
-        for remark in dict.fromkeys(await self._tell_all(RequestCode.HEART_BEAT, None, body)):
-            if remark in self._warned:
-                continue
-            if len(self._warned) >= MAX_WARNED:
-                self._warned.clear()
-            self._warned[remark] = None
-            self.log.warning("a broker warns", text=remark)
+        answers = await self._tell_all(RequestCode.HEART_BEAT, None, body)
+        refused: BrokerRefused | None = None
+        taken = False
+        for answer in answers:
+            if answer.code == ResponseCode.SUCCESS:
+                taken = True
+                if answer.remark:
+                    self._warn("a broker warns", answer.remark)
+            elif answer.code not in PASSING:
+                text = refused_text(answer.code, answer.remark)
+                self._warn("a broker refuses our heartbeats", text)
+                refused = refused or BrokerRefused(f"no broker takes our heartbeats: {text}", answer.code)
+        if taken:
+            self._heard, self._refused_since = True, None
+        elif refused is not None:
+            since = self._refused_since = self._refused_since or self.now()
+            if not self._heard or self.now() - since >= REFUSED_BEATS * self.options.heartbeat_s:
+                self.on_refused(refused)
+
+    def _warn(self, event: str, text: str) -> None:
+        """Log what brokers say again and again, each text once."""
+        if text in self._warned:
+            return
+        if len(self._warned) >= MAX_WARNED:
+            self._warned.clear()
+        self._warned[text] = None
+        self.log.warning(event, text=text)
 
     async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
         """Tell every broker that a group of ours ends, so that others take over at once."""
         header = UnregisterClientHeader(self.client_id, producer_group, consumer_group)
         await self._tell_all(RequestCode.UNREGISTER_CLIENT, header, b"")
 
-    async def _tell_all(self, code: int, header: Fields, body: bytes) -> list[str]:
-        """Remarks of those who answered that all is well."""
+    async def _tell_all(self, code: int, header: Fields, body: bytes) -> list[Response]:
+        """Ask every broker; the answers of those that gave one."""
         addresses = dict.fromkeys(
             address for group in self.groups.values() for address in group.addresses.values()
         )
         outcomes = await asyncio.gather(
-            *(self._tell(address, code, header, body) for address in addresses), return_exceptions=True
+            *(
+                self.remoting.invoke(address, code, header, body, self.options.probe_timeout_s)
+                for address in addresses
+            ),
+            return_exceptions=True,
         )
-        remarks = []
+        answers = []
         for address, outcome in zip(addresses, outcomes, strict=True):
             if isinstance(outcome, RemotingError):
                 self.log.debug("broker not told", address=address, error=outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
-            elif outcome:
-                remarks.append(outcome)
-        return remarks
-
-    async def _tell(self, address: str, code: int, header: Fields, body: bytes) -> str:
-        answer = await self.remoting.invoke(address, code, header, body, self.options.probe_timeout_s)
-        return (answer.remark or "") if answer.code == ResponseCode.SUCCESS else ""
+            else:
+                answers.append(outcome)
+        return answers
 
     async def _heartbeats(self) -> None:
         while True:

@@ -61,6 +61,12 @@ class BrokerRefused(ClientError):
     """A broker answered a request other than a send with an error."""
 
 
+def ended_by(error: BaseException) -> ClientError:
+    """The error that tells why a consumer ended."""
+    code = error.code if isinstance(error, ClientError) else None
+    return ClientError(f"the consumer has ended because of {type(error).__name__}: {error}", code)
+
+
 def refused_text(code: int, remark: str | None) -> str:
     """What a response code means and what to do about it, with the broker's own remark."""
     try:

@@ -72,6 +72,7 @@ class GroupConsumer(AsyncClient):
         self._model = model
         self._from_where = from_where
         self._core.consumers = self._consumer_data
+        self._core.on_refused = self._end_by
         self._core.on_route.append(self._route_changed)
         self._core.on_members.append(self._members_changed)
         self._subscriptions: dict[str, Subscription] = {}
@@ -146,6 +147,14 @@ class GroupConsumer(AsyncClient):
             with suppress(TimeoutError):
                 async with asyncio.timeout(START_S):
                     await self._rebalancer.met.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _end_by(self, error: BaseException) -> None:
+        """What makes it impossible to go on."""
+        self._core.log.error("consumer ends", group=self.group, reason=repr(error))
+        self._failure = self._failure or error
+        self.stop_soon()
 
     async def looked(self, topic: str) -> None:
         """Wait until it is decided where the group begins in a topic that was subscribed; no longer than

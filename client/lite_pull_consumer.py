@@ -14,14 +14,20 @@ from msgspec.structs import asdict, astuple
 
 from dledger.client.beginnings import FirstSight
 from dledger.client.core import NOT_OPEN, ClientCore
-from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.errors import ClientClosed, ClientError, ended_by
 from dledger.client.giving_back import BROKERS_CHOICE, GivingBack, level_of
 from dledger.client.group_consumer import GroupConsumer, MessageModel
-from dledger.client.message import MessageQueue, ReceivedMessage, check_group
+from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere, check_offset, start_of
 from dledger.client.open_consumers import OPEN_CONSUMERS
-from dledger.client.options import ClientOptions, ConsumerOptions, check_wait, namesrv_addresses
+from dledger.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    check_group_of,
+    check_wait,
+    namesrv_addresses,
+)
 from dledger.client.rebalancing import AssignedQueue
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.remoting.bodies import ConsumerData
@@ -137,7 +143,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         env: Env | None = None,
     ) -> None:
         addresses = namesrv_addresses(namesrv, client)
-        check_group(group)
+        check_group_of(group, client)
         where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
         super().__init__(group, addresses, MessageModel.CLUSTERING, where, options, client, env)
         self._from_timestamp_ms = from_timestamp_ms
@@ -199,6 +205,8 @@ class AsyncLitePullConsumer(GroupConsumer):
         With `ConsumerOptions.auto_commit` what the last call gave counts as consumed now; else `commit` says
         so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
         """
+        if self._failure is not None:
+            raise ended_by(self._failure) from self._failure
         self._core.check_open()
         check_wait(timeout_s, max_messages)
         if self.options.auto_commit:
@@ -211,6 +219,8 @@ class AsyncLitePullConsumer(GroupConsumer):
                         self._handed += found
                         return [message for _, messages in found for message in messages]
                     if self._stop.is_set():
+                        if self._failure is not None:
+                            raise ended_by(self._failure) from self._failure
                         raise ClientClosed(NOT_OPEN)
                     self._inbox.arrived.clear()
                     await self._inbox.arrived.wait()
@@ -229,6 +239,8 @@ class AsyncLitePullConsumer(GroupConsumer):
                 return self._delivery(assigned, messages[0])
             self._inbox.arrived.clear()
             await self._inbox.arrived.wait()
+        if self._failure is not None:
+            raise ended_by(self._failure) from self._failure
         raise StopAsyncIteration
 
     def stop_soon(self, drain: bool = True) -> None:

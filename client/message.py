@@ -15,7 +15,9 @@ from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY
 
 MAX_TOPIC_LENGTH = 127
 """Characters of a topic name; `%RETRY%` and `%DLQ%` topics of groups may have 255."""
-MAX_GROUP_LENGTH = 255
+MAX_GROUP_LENGTH = 120
+"""Characters of the name of a group, with its namespace: no more is taken by brokers (GROUP_MAX_LENGTH)."""
+MAX_TOPIC_OF_GROUP_LENGTH = 255
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 """Default of the largest body in bytes, before compression (maxMessageSize)."""
 
@@ -174,7 +176,7 @@ _SHOWN = tuple(name for name in ReceivedMessage.__struct_fields__ if name not in
 def check_topic(topic: str) -> None:
     """InvalidMessage unless it is a legal topic name (`^[%|a-zA-Z0-9_-]+$`, at most 127 characters)."""
     longer = isinstance(topic, str) and topic.startswith("%")
-    _check_name("topic", topic, MAX_GROUP_LENGTH if longer else MAX_TOPIC_LENGTH)
+    _check_name("topic", topic, MAX_TOPIC_OF_GROUP_LENGTH if longer else MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> None:
@@ -188,7 +190,9 @@ def _check_name(kind: str, name: str, longest: int) -> None:
     if not name:
         raise InvalidMessage(f"the {kind} name is empty: give the name of a {kind}")
     if len(name) > longest:
-        raise InvalidMessage(f"the {kind} name has {len(name)} characters: at most {longest}")
+        raise InvalidMessage(
+            f"the {kind} name has {len(name)} characters: at most {longest}, which brokers take"
+        )
     wrong = sorted(set(name) - _NAME_CHARACTERS)
     if wrong:
         raise InvalidMessage(

@@ -11,8 +11,8 @@ from dledger.client.allocation import AllocateStrategy, strategy_of
 from dledger.client.compression import CompressionType, NotInstalled, zstd
 from dledger.client.errors import ClientError
 from dledger.client.hooks import ConsumeHook, FilterHook, SendHook
-from dledger.client.message import MAX_MESSAGE_SIZE, check_topic
-from dledger.client.namespaces import SEPARATOR
+from dledger.client.message import MAX_MESSAGE_SIZE, check_group, check_topic
+from dledger.client.namespaces import SEPARATOR, with_namespace
 from dledger.client.process_queue import FlowLimits
 from dledger.client.trace_records import TRACE_TOPIC
 from dledger.formats.addresses import split_addresses
@@ -312,6 +312,13 @@ class ConsumerOptions:
         if self.max_reconsume_times is not None:
             return self.max_reconsume_times
         return None if orderly else MAX_RECONSUME_TIMES
+
+
+def check_group_of(group: str, client: ClientOptions | None) -> None:
+    """InvalidMessage unless it is a legal name of a group, also with the namespace of these options."""
+    check_group(group)
+    if client is not None:
+        check_group(with_namespace(group, options_of(ClientOptions, client, "client").namespace))
 
 
 def namesrv_addresses(

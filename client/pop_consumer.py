@@ -16,10 +16,17 @@ from dledger.client.errors import BrokerRefused, ClientClosed, ClientError, refu
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.listening import ConsumeStatus, Listener, ListenerCalls, consume_hooks
-from dledger.client.message import ReceivedMessage, check_group, check_topic
+from dledger.client.message import ReceivedMessage, check_topic
 from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, PopOptions, check_wait, member_of, options_of
+from dledger.client.options import (
+    ClientOptions,
+    PopOptions,
+    check_group_of,
+    check_wait,
+    member_of,
+    options_of,
+)
 from dledger.client.producer import tracing_of
 from dledger.client.subscription import ALL, Subscription, subscribe
 from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
@@ -77,7 +84,7 @@ class AsyncPopConsumer(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        where = check_pop_consumer(group, topic, from_where)
+        where = check_pop_consumer(group, topic, from_where, client)
         common = options_of(ClientOptions, client, "client")
         self.group: str = with_namespace(group, common.namespace)
         self.topic: str = with_namespace(topic, common.namespace)
@@ -417,9 +424,11 @@ class AsyncPopConsumer(AsyncClient):
         ]
 
 
-def check_pop_consumer(group: str, topic: str, from_where: FromWhere | str) -> FromWhere:
+def check_pop_consumer(
+    group: str, topic: str, from_where: FromWhere | str, client: ClientOptions | None
+) -> FromWhere:
     """What a pop consumer is made with; ClientError names what cannot be meant."""
-    check_group(group)
+    check_group_of(group, client)
     check_topic(topic)
     where = member_of(FromWhere, from_where, "from_where")
     if where is FromWhere.TIMESTAMP:

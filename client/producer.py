@@ -35,13 +35,12 @@ from dledger.client.message import (
     as_message,
     batch_of,
     check_body,
-    check_group,
     check_ordering_key,
     check_topic,
 )
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.naming import NamedMessage
-from dledger.client.options import ClientOptions, ProducerOptions, options_of
+from dledger.client.options import ClientOptions, ProducerOptions, check_group_of, options_of
 from dledger.client.pending import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
 from dledger.client.recalls import recall
 from dledger.client.requests import Requests
@@ -90,7 +89,7 @@ class AsyncProducer(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        check_group(group)
+        check_group_of(group, client)
         common = options_of(ClientOptions, client, "client")
         self._namespace = common.namespace
         self.group: str = with_namespace(group, common.namespace)

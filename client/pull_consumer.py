@@ -10,7 +10,7 @@ from dledger.client.beginnings import FirstSight
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.errors import ClientClosed, ClientError
 from dledger.client.life import AsyncClient
-from dledger.client.message import MessageQueue, ReceivedMessage, check_group
+from dledger.client.message import MessageQueue, ReceivedMessage
 from dledger.client.namespaces import with_namespace
 from dledger.client.offsets import (
     BrokerProgress,
@@ -19,7 +19,7 @@ from dledger.client.offsets import (
     check_offset,
     start_of,
 )
-from dledger.client.options import ClientOptions, PullOptions, check_wait, options_of
+from dledger.client.options import ClientOptions, PullOptions, check_group_of, check_wait, options_of
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS, MessageQueries
 from dledger.client.reading import QueueReader
 from dledger.client.subscription import ALL, Subscription, subscribe
@@ -92,7 +92,7 @@ class AsyncPullConsumer(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        check_group(group)
+        check_group_of(group, client)
         common = options_of(ClientOptions, client, "client")
         self.group: str = with_namespace(group, common.namespace)
         self.options: PullOptions = options_of(PullOptions, options, "options")

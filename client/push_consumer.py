@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dledger.client.errors import ClientError
+from dledger.client.errors import ClientError, ended_by
 from dledger.client.group_consumer import GroupConsumer, MessageModel
 from dledger.client.listening import (
     Assigned,
@@ -16,9 +16,15 @@ from dledger.client.listening import (
     Workers,
     consume_hooks,
 )
-from dledger.client.message import MessageQueue, check_group
+from dledger.client.message import MessageQueue
 from dledger.client.offsets import FromWhere, start_of
-from dledger.client.options import ClientOptions, ConsumerOptions, member_of, namesrv_addresses
+from dledger.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    check_group_of,
+    member_of,
+    namesrv_addresses,
+)
 from dledger.client.orderly import OrderlyDispatcher
 from dledger.client.producer import tracing_of
 from dledger.client.queue_locks import QueueLocks
@@ -65,7 +71,7 @@ class AsyncPushConsumer(GroupConsumer):
     ) -> None:
         namesrv = namesrv_addresses(namesrv, client)
         model, from_where = check_consumer(
-            group, listener, batch_listener, model, from_where, from_timestamp_ms
+            group, listener, batch_listener, model, from_where, from_timestamp_ms, client
         )
         super().__init__(group, namesrv, model, from_where, options, client, env)
         broadcasting = model is MessageModel.BROADCASTING
@@ -106,6 +112,8 @@ class AsyncPushConsumer(GroupConsumer):
         raised SystemExit or KeyboardInterrupt, which is a ClientError here. On the main thread SIGTERM asks
         for the end as well, and is SystemExit(143) here, unless the program has a handler of its own.
         """
+        if self._failure is not None:
+            raise ended_by(self._failure) from self._failure
         self._core.check_open()
         terminated = asyncio.Event()
 
@@ -176,9 +184,7 @@ class AsyncPushConsumer(GroupConsumer):
 
     def _fatal(self, error: BaseException) -> None:
         """A listener raised what is not about its message."""
-        self._core.log.error("consumer ends", group=self.group, reason=repr(error))
-        self._failure = error
-        self.stop_soon()
+        self._end_by(error)
 
 
 def check_consumer(
@@ -188,9 +194,10 @@ def check_consumer(
     model: MessageModel | str,
     from_where: FromWhere | str,
     from_timestamp_ms: int,
+    client: ClientOptions | None,
 ) -> tuple[MessageModel, FromWhere]:
     """What a push consumer is made with; ClientError names what cannot be meant."""
-    check_group(group)
+    check_group_of(group, client)
     if (listener is None) == (batch_listener is None):
         raise ClientError("give either listener= or batch_listener=")
     call = batch_listener if listener is None else listener
@@ -200,8 +207,3 @@ def check_consumer(
         )
     where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
     return member_of(MessageModel, model, "model"), where
-
-
-def ended_by(error: BaseException) -> ClientError:
-    """The error that tells why a consumer ended."""
-    return ClientError(f"the consumer has ended because of {type(error).__name__}: {error}")

@@ -21,13 +21,13 @@ from dledger.client.message import (
     SendResult,
     as_message,
     check_body,
-    check_group,
     check_ordering_key,
     check_topic,
 )
 from dledger.client.options import (
     ClientOptions,
     ProducerOptions,
+    check_group_of,
     namesrv_addresses,
     options_of,
 )
@@ -51,7 +51,7 @@ class Producer(Hosted[AsyncProducer]):
         options: ProducerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
-        check_group(group)
+        check_group_of(group, client)
         super().__init__(f"producer {group}")
         self.group = group
         self.options: ProducerOptions = options_of(ProducerOptions, options, "options")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
-from dledger.client.errors import ClientClosed
+from dledger.client.errors import ClientClosed, ended_by
 from dledger.client.group_consumer import MessageModel
 from dledger.client.hosting import Hosted, T
 from dledger.client.listening import BatchListener, Listener
@@ -14,7 +14,6 @@ from dledger.client.lite_pull_consumer import AsyncLitePullConsumer
 from dledger.client.message import (
     MessageQueue,
     ReceivedMessage,
-    check_group,
     check_topic,
 )
 from dledger.client.offsets import FromWhere, start_of
@@ -23,12 +22,13 @@ from dledger.client.options import (
     ConsumerOptions,
     PopOptions,
     PullOptions,
+    check_group_of,
     namesrv_addresses,
     options_of,
 )
 from dledger.client.pop_consumer import AsyncPopConsumer, check_pop_consumer
 from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer, check_consumer, ended_by
+from dledger.client.push_consumer import AsyncPushConsumer, check_consumer
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.subscription import ALL, subscribe
 from dledger.runtime.loops import LoopClosed
@@ -59,7 +59,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         options: ConsumerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
-        check_consumer(group, listener, batch_listener, model, from_where, from_timestamp_ms)
+        check_consumer(group, listener, batch_listener, model, from_where, from_timestamp_ms, client)
         super().__init__(f"consumer {group}")
         self.group = group
         self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
@@ -150,7 +150,7 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
         options: PullOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
-        check_group(group)
+        check_group_of(group, client)
         super().__init__(f"consumer {group}")
         self.group = group
         self.options: PullOptions = options_of(PullOptions, options, "options")
@@ -260,7 +260,7 @@ class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
         options: ConsumerOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
-        check_group(group)
+        check_group_of(group, client)
         where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
         super().__init__(f"consumer {group}")
         self.group = group
@@ -381,7 +381,7 @@ class PopConsumer(Hosted[AsyncPopConsumer]):
         options: PopOptions | None = None,
         client: ClientOptions | None = None,
     ) -> None:
-        where = check_pop_consumer(group, topic, from_where)
+        where = check_pop_consumer(group, topic, from_where, client)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         super().__init__(f"pop consumer {group}")
         self.group = group

@@ -105,6 +105,8 @@ class FakeBroker:
         self.heartbeats: list[str] = []
         self.warning: str | None = None
         """Remark of the answers to heartbeats."""
+        self.refusal: tuple[int, str] | None = None
+        """Code and remark with which heartbeats are refused."""
         self.clients: dict[str, dict[str, Connection]] = {}
         self.wanted: dict[str, list[str]] = {}
         """Topics that the last heartbeat of a consumer group named."""
@@ -335,6 +337,9 @@ class FakeBroker:
     def _heartbeat(self, connection: Connection, request: Request) -> None:
         heartbeat = decode_heartbeat(request.body)
         self.heartbeats.append(heartbeat.clientID)
+        if self.refusal is not None:
+            connection.respond(request, self.refusal[0], remark=self.refusal[1])
+            return
         for data in heartbeat.consumerDataSet:
             members = self.clients.setdefault(data.groupName, {})
             self.wanted[data.groupName] = [wanted.topic for wanted in data.subscriptionDataSet]
