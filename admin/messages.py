@@ -13,6 +13,7 @@ from dledger.client.encoding import DEFAULT_TOPIC, received
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import ReceivedMessage
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
+from dledger.client.times import check_time
 from dledger.formats.message_ids import decode_message_id, host_text
 from dledger.formats.properties import (
     CONSUME_START_TIME,
@@ -212,6 +213,8 @@ class Messages:
         """Messages with a key, or (`unique`) with a unique id, stored within [begin, end] in ms since the
         epoch, the oldest first: of each broker group the newest `most`. `route_of`: of the
         brokers that have this topic (12)."""
+        check_time(begin_ms, "begin_ms")
+        check_time(end_ms, "end_ms")
         header = QueryMessageHeader(topic, key, most, begin_ms, end_ms, unique)
         found: list[StoredMessage] = []
         for name, address in masters_of(await self._asking.route(route_of or topic)):

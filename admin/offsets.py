@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dledger.admin.asking import Asking, master_of, masters_of, read
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound
+from dledger.client.times import check_time
 from dledger.remoting.bodies import MessageQueue, OffsetWrapper, decode_queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -71,6 +72,7 @@ class Offsets:
 
     async def at_time(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time in ms since the epoch (29); END: the end."""
+        check_time(timestamp_ms, "timestamp_ms")
         if timestamp_ms == END:
             return await self.highest(address, queue)
         header = SearchOffsetHeader(queue.topic, queue.queueId, timestamp_ms)
@@ -135,6 +137,7 @@ class Offsets:
         """Set where a group goes on at the broker there, and have its consumers go there (222): to a time in
         ms since the epoch, to the END, or one queue to an offset. Without `force` only back. Returns the
         offsets. Apache's brokers refuse with code 206 where no consumer is online."""
+        check_time(timestamp_ms, "timestamp_ms")
         header = ResetOffsetHeader(group, topic, timestamp_ms, force, queue_id, offset)
         answer = await self._asking.leader(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         if not answer.body:
@@ -145,6 +148,7 @@ class Offsets:
         self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> list[OffsetChange]:
         """What `reset` would do at the broker there, looked up one by one; it changes nothing."""
+        check_time(timestamp_ms, "timestamp_ms")
         stats = await self.stats_at(address, group, topic)
         rows = {queue: one for queue, one in stats.offsets.items() if queue.topic == topic}
         if not rows:

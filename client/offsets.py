@@ -13,6 +13,7 @@ from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import MessageQueue
 from dledger.client.options import member_of
+from dledger.client.times import check_time
 from dledger.remoting.bodies import MessageQueue as WireQueue
 from dledger.remoting.bodies import decode_queue_table, queue_table
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -65,7 +66,14 @@ class QueueOffsets:
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time, in ms since the epoch (29)."""
+        """Offset of the first message stored at or after a time, in ms since the epoch (29). ClientError for
+        what is none."""
+        return await self.search(
+            queue, check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
+        )
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The same for any number of milliseconds, as a condition of a query may have."""
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
@@ -113,7 +121,8 @@ class QueueOffsets:
     ) -> dict[int, int]:
         """Set where a group goes on in all queues of a topic at a broker group (222): with what was stored at
         or after a time, in ms since the epoch, or with -1 behind everything. Its consumers go there. Returns
-        the new offset of each queue id when the broker has stored them."""
+        the new offset of each queue id when the broker has stored them. ClientError for what is no time."""
+        check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         header = ResetOffsetHeader(consumer_group, topic, timestamp_ms, isForce=True)
         group = self._core.group(broker_name)
         answer = await self._core.invoke_leader(
@@ -158,8 +167,7 @@ def check_offset(offset: int) -> None:
 def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_name: str) -> FromWhere:
     """Where to begin, by name too; ClientError for an unknown one, and for a time that would not be heard."""
     where = member_of(FromWhere, start, start_name)
-    if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
-        raise ClientError(f"{time_name}={timestamp_ms!r}: give whole milliseconds since 1970")
+    check_time(timestamp_ms, time_name)
     if (where is FromWhere.TIMESTAMP) != (timestamp_ms > 0):
         raise ClientError(
             f"{start_name}={where.name} and {time_name}={timestamp_ms}: FromWhere.TIMESTAMP needs a time, "

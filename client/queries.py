@@ -10,6 +10,7 @@ from dledger.client.errors import BrokerRefused, ClientError, refused_text
 from dledger.client.message import ReceivedMessage, check_topic
 from dledger.client.namespaces import with_namespace
 from dledger.client.routes import subscribe_queues
+from dledger.client.times import check_time
 from dledger.formats.record import CorruptRecord
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import QueryMessageHeader
@@ -33,6 +34,9 @@ class MessageQueries:
         epoch), the oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
         if not 1 <= most <= MAX_MESSAGES:
             raise ClientError(f"most={most}: give 1 to {MAX_MESSAGES}")
+        now_ms = self._core.env.wall.now_ms()
+        check_time(begin_ms, "begin_ms", now_ms)
+        check_time(end_ms, "end_ms", now_ms)
         return await self._ask(QueryMessageHeader(topic, key, most, begin_ms, end_ms))
 
     async def by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:

@@ -7,6 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
+from dledger.client.errors import ClientError
+from dledger.client.times import check_time
+
 EARLIEST = -2
 LATEST = -1
 """Stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka source."""
@@ -54,7 +57,10 @@ def milliseconds(name: str, value: str) -> int:
     """A time in ms since the epoch."""
     if not value.isdecimal():
         raise BadOption(f"option {name}: {value!r} is not a time in milliseconds since 1970-01-01 UTC")
-    return int(value)
+    try:
+        return check_time(int(value), f"option {name}")
+    except ClientError as error:
+        raise BadOption(str(error)) from None
 
 
 def names(value: str) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class RangeReader(AsyncClient):
 
     async def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """Of each queue the offset of the first message stored at or after a time."""
-        return await self._each(queues, lambda queue: self.offsets.at_time(queue, timestamp_ms))
+        return await self._each(queues, lambda queue: self.offsets.search(queue, timestamp_ms))
 
     async def keeps_order(self, group: str) -> bool:
         """Whether store times never go back in the queues of a broker group: so it is in a log of ours.

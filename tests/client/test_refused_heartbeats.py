@@ -149,14 +149,13 @@ def test_a_leader_that_is_searched_for_refuses_nothing() -> None:
 
 def test_a_passing_refusal_of_all_brokers_does_not_end_a_consumer(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
-            async with pushed(fake) as consumer:
-                refuse(fake, REFUSALS[1])
-                consumer._core.beat_soon()
-                await eventually(lambda: refused(caplog))
-                refuse(fake, None)
-                await consumer._core.beat()
-                assert consumer.failure is None and consumer._core._refused_since is None
+        async with FakeCluster(topics={"orders": 1}) as fake, pushed(fake) as consumer, asyncio.timeout(60):
+            refuse(fake, REFUSALS[1])
+            consumer._core.beat_soon()
+            await eventually(lambda: refused(caplog))
+            refuse(fake, None)
+            await consumer._core.beat()
+            assert consumer.failure is None and consumer._core._refused_since is None
 
     asyncio.run(main())
 

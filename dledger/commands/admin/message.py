@@ -87,8 +87,10 @@ async def list_messages(
         queue = MessageQueue(topic, one.broker_name, one.queue_id)
         address = places[queue.brokerName]
         low, high = await admin.offsets.lowest(address, queue), await admin.offsets.highest(address, queue)
-        start = max(low, high - limit) if since is None else await _at(admin, address, queue, since)
-        end = high if until is None else await _at(admin, address, queue, until)
+        start = (
+            max(low, high - limit) if since is None else await _at(admin, address, queue, since, "--since")
+        )
+        end = high if until is None else await _at(admin, address, queue, until, "--until")
         if since is None and until is not None:
             start = max(low, end - limit)
         kept: list[StoredMessage] = []
@@ -105,10 +107,10 @@ async def list_messages(
     )
 
 
-async def _at(admin: AsyncAdminClient, address: str, queue: MessageQueue, text: str) -> int:
-    timestamp, _ = when(text, admin.now_ms())
+async def _at(admin: AsyncAdminClient, address: str, queue: MessageQueue, text: str, option: str) -> int:
+    timestamp, _ = when(text, admin.now_ms(), option, ahead=True)
     if timestamp is None:
-        raise ClientError(f"{text}: give a time, or an age (-1h)")
+        raise ClientError(f"{option} {text}: give a time, or an age (-1h)")
     return await admin.offsets.at_time(address, queue, timestamp)
 
 
@@ -245,9 +247,9 @@ async def redeliver(
         address = places[queue.brokerName]
         lowest = await admin.offsets.lowest(address, queue)
         reached[queue] = max(await admin.offsets.committed(address, REDELIVERY_GROUP, queue) or 0, lowest)
-        start = reached[queue] if since is None else await _at(admin, address, queue, since)
+        start = reached[queue] if since is None else await _at(admin, address, queue, since, "--since")
         end = await admin.offsets.highest(address, queue)
-        end = end if until is None else await _at(admin, address, queue, until)
+        end = end if until is None else await _at(admin, address, queue, until, "--until")
         async for pulled in admin.messages.pulls(address, queue, start, end):
             found += [(address, stored) for stored in pulled.messages]
             if len(found) >= limit:

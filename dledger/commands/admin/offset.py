@@ -10,6 +10,7 @@ from dledger.admin import AsyncAdminClient, OffsetChange, Refused
 from dledger.admin.asking import passing_over
 from dledger.admin.offsets import END, NOBODY
 from dledger.client import ClientError
+from dledger.client.times import MARKS, check_time, meant
 from dledger.commands.admin.completing import complete_groups
 from dledger.commands.admin.group import must_exist, name_of
 from dledger.commands.admin.places import each
@@ -57,8 +58,21 @@ async def show_offsets(admin: AsyncAdminClient, told: Told, name: str, topic: st
     )
 
 
-def when(text: str, now_ms: int) -> tuple[int | None, int | None]:
-    """`--to`: (time in ms or END, None), or (None, an offset). ClientError for what is neither."""
+def when(
+    text: str, now_ms: int, option: str = "--to", *, ahead: bool = False
+) -> tuple[int | None, int | None]:
+    """What an option says: (time in ms or END, None), or (None, an offset). ClientError for what is neither,
+    and unless `ahead` for a time in the future."""
+    timestamp, offset = _when(text, now_ms, option)
+    if timestamp is None or timestamp in MARKS:
+        return timestamp, offset
+    check_time(timestamp, option, now_ms)
+    if timestamp > now_ms and not ahead:
+        raise ClientError(f"{option} {text}: this lies in the future, give latest for the end")
+    return timestamp, offset
+
+
+def _when(text: str, now_ms: int, option: str) -> tuple[int | None, int | None]:
     if text in ("earliest", "first"):
         return 0, None
     if text in ("latest", "last", "end"):
@@ -69,7 +83,9 @@ def when(text: str, now_ms: int) -> tuple[int | None, int | None]:
         return None, int(text.removeprefix("offset:"))
     if text.isdigit():
         if int(text) < FIRST_MS:
-            raise ClientError(f"--to {text}: say offset:{text}, or a time in ms since 1970")
+            raise ClientError(
+                f"{option} {text}: say offset:{text}, or a time in ms since 1970: {meant(int(text), now_ms)}"
+            )
         return int(text), None
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     if text[:1] == "-" and text[-1:] in units and text[1:-1].isdigit():
@@ -78,7 +94,7 @@ def when(text: str, now_ms: int) -> tuple[int | None, int | None]:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ClientError(
-            f"--to {text}: give earliest, latest, now, a time (2026-05-01T12:00, ms since 1970), an age "
+            f"{option} {text}: give earliest, latest, now, a time (2026-05-01T12:00, ms since 1970), an age "
             "(-30m, -2h, -1d), or offset:N with --queue"
         ) from error
     return int(moment.astimezone().timestamp() * 1000), None

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import AsyncProducer, ClientError, ClientOptions, ProducerOptions
+from dledger.client.times import check_time
 from dledger.commands.mqadmin.options import Given, Option, WrongOptions
 from dledger.commands.mqadmin.output import Output
 
@@ -95,10 +96,11 @@ def error_text(error: ClientError) -> str:
 
 def millis(text: str) -> int:
     """A time in ms since the epoch, or as `yyyy-MM-dd#HH:mm:ss:SSS` in this machine's time; WrongOptions."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
+    if text.removeprefix("-").isdecimal():
+        try:
+            return check_time(int(text), "the time")
+        except ClientError as error:
+            raise WrongOptions(str(error)) from None
     try:
         found = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f")
     except ValueError as error:

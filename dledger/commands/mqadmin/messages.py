@@ -216,8 +216,8 @@ async def query_by_key(call: Call) -> None:
             "only -p K, and no -l: brokers here find messages by key, not by tag or from a key on"
         )
     found = await call.admin.messages.by_key(
-        given.text("t"), given.text("k"), given.number("m", 64), given.number("b"),
-        given.number("e", NEVER_MS), route_of=given.maybe("c"),
+        given.text("t"), given.text("k"), given.number("m", 64), *_span(call, "b", "e"),
+        route_of=given.maybe("c"),
     )  # fmt: skip
     call.out.table(
         FOUND,
@@ -227,7 +227,7 @@ async def query_by_key(call: Call) -> None:
 
 async def query_by_unique_key(call: Call) -> None:
     given = call.given
-    begin_ms, end_ms = given.number("s"), given.number("e", NEVER_MS)
+    begin_ms, end_ms = _span(call, "s", "e")
     found = await call.admin.messages.by_key(
         given.text("t"), given.text("i"), 32, begin_ms, end_ms, unique=True, route_of=given.maybe("c")
     )
@@ -255,9 +255,7 @@ async def query_by_offset(call: Call) -> None:
 async def query_trace(call: Call) -> None:
     given = call.given
     message_id, topic = given.text("i"), given.maybe("t") or TRACE_TOPIC
-    found = await call.admin.messages.by_key(
-        topic, message_id, given.number("c", 64), given.number("b"), given.number("e", NEVER_MS)
-    )
+    found = await call.admin.messages.by_key(topic, message_id, given.number("c", 64), *_span(call, "b", "e"))
     subs: dict[str, list[tuple[object, ...]]] = {}
     for stored in found:
         message = stored.message
@@ -305,6 +303,11 @@ async def print_msg(call: Call) -> None:
                 )
                 call.out.line(f"{shown} {what}. status={pulled.status.value}, offset={pulled.next_offset}")
         call.out.line("-" * 56)
+
+
+def _span(call: Call, begin: str, end: str) -> tuple[int, int]:
+    given = call.given
+    return millis(given.maybe(begin) or "0"), millis(given.maybe(end) or str(NEVER_MS))
 
 
 async def _range(call: Call, address: str, queue: MessageQueue, begin: str, end: str) -> tuple[int, int]:

@@ -1,0 +1,47 @@
+"""Times that people give: whole milliseconds since 1970 (UTC), and nothing else that is a number."""
+
+from __future__ import annotations
+
+import operator
+from datetime import UTC, datetime
+
+from dledger.client.errors import ClientError
+from dledger.runtime.env import SystemWallClock
+
+FIRST_MS = 946_684_800_000
+"""2000-01-01: nothing was stored before."""
+AHEAD_MS = 366 * 86_400_000
+"""A time that lies further ahead is meant in another unit."""
+MARKS = (0, -1, (1 << 63) - 1)
+"""Not times: the beginning, the end of the queue where a reset takes it so, and never."""
+_UNITS = (("seconds", 1000, 1), ("microseconds", 1, 1000), ("nanoseconds", 1, 1_000_000))
+"""Name, and how many milliseconds one has, as a fraction."""
+
+
+def check_time(given: int, what: str, now_ms: int | None = None) -> int:
+    """The time, if it lies between 2000 and a year from now, or is one of `MARKS`; else ClientError.
+
+    `what`: how the user calls it. The text names the unit that was probably meant.
+    """
+    try:
+        time_ms = operator.index(given)
+    except TypeError:
+        raise ClientError(
+            f"{what}={given!r}: give whole milliseconds since 1970, as int(time.time() * 1000)"
+        ) from None
+    if isinstance(given, bool):
+        raise ClientError(f"{what}={given!r}: give whole milliseconds since 1970")
+    now_ms = SystemWallClock().now_ms() if now_ms is None else now_ms
+    if time_ms in MARKS or FIRST_MS <= time_ms <= now_ms + AHEAD_MS:
+        return time_ms
+    raise ClientError(f"{what}={time_ms}: {meant(time_ms, now_ms)}")
+
+
+def meant(time_ms: int, now_ms: int) -> str:
+    """What to do about a number that is no time: which unit it probably has."""
+    for unit, many, parts in _UNITS:
+        right = time_ms * many // parts
+        if FIRST_MS <= right <= now_ms + AHEAD_MS:
+            date = datetime.fromtimestamp(right // 1000, UTC)
+            return f"these are {unit}, give milliseconds since 1970: {right} ({date:%Y-%m-%d %H:%M} UTC)"
+    return "no time between 2000 and a year from now: give milliseconds since 1970"
