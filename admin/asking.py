@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dledger.client.core import ClientCore
-from dledger.client.errors import BrokerRefused, ClientError, NoBroker, TopicNotFound, refused_text
+from dledger.client.errors import (
+    BrokerRefused,
+    ClientError,
+    NoBroker,
+    TopicNotFound,
+    outcome_unknown,
+    refused_text,
+)
 from dledger.formats.life import ABSENT
 from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -211,6 +218,8 @@ class Asking:
 
 def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] = ()) -> Response:
     """The answer, if it is a good one; Refused."""
+    if outcome_unknown(answer):
+        raise NotReached(f"{what}: {address}: {answer.remark}: it may be carried out, now or later")
     if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
         raise Refused(what, address, answer.code, answer.remark)
     return answer

@@ -15,7 +15,9 @@ from dledger.client.errors import (
     ClientError,
     NoBroker,
     NoNameServer,
+    OutcomeUnknown,
     TopicNotFound,
+    outcome_unknown,
     refused_text,
 )
 from dledger.client.groups import LEADER_HINT, BrokerGroup
@@ -80,6 +82,8 @@ POLL_GRACE_S = 1.0
 again only after its invisible time."""
 REFUSED_BEATS = 2
 """For so many intervals of heartbeats all brokers refuse them before a client that was known to them ends."""
+CHANGE_TRIES = 3
+"""Tries of a request that changes something whose leader was lost while it worked on it."""
 PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
 """Answers to a heartbeat that say nothing of the client."""
 MAX_WARNED = 64
@@ -471,13 +475,15 @@ class ClientCore:
         timeout_s: float | None = None,
         *,
         poll_s: float = 0.0,
+        lost: list[str] | None = None,
     ) -> Response:
         """Ask the group's leader, looking for it until `failover_timeout_s`: then NoBroker.
 
         Answers with code 14 are not returned. While nobody is known to lead, the group's addresses take
         turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
         NameServers for, None asks for all brokers. `poll_s`: how long the leader lets the request, which has
-        no body, wait for what there is to answer (`long_poll`).
+        no body, wait for what there is to answer (`long_poll`). `lost` gets why each try failed that was sent
+        and not answered.
         """
         self.check_open()
         options = self.options
@@ -493,8 +499,11 @@ class ClientCore:
                 try:
                     answer = await self._ask(group, address, code, header, body, timeout_s, poll_s)
                 except RemotingError as error:
-                    self.unanswered += isinstance(error, ConnectionLost | RequestTimeout)
                     last = error.remark
+                    if isinstance(error, ConnectionLost | RequestTimeout):
+                        self.unanswered += 1
+                        if lost is not None:
+                            lost.append(last)
                     if poll_s:
                         deadline += self.now() - began  # that it waited there was no search
                     if not isinstance(error, Overloaded):  # that says nothing of the broker
@@ -519,6 +528,32 @@ class ClientCore:
                 turn = 0
             await asyncio.sleep(pause)
             pause = min(2 * pause, options.search_longest_s)
+
+    async def change(
+        self, group: BrokerGroup, topic: str | None, code: int, header: Fields, what: str
+    ) -> Response:
+        """Have the group's leader change something, which may be done twice; the answer that it is done.
+
+        BrokerRefused and NoBroker: it is certainly not done. OutcomeUnknown when a try was sent, and nobody
+        said what became of it, or the leader was lost while it worked on it. `what`: for the texts.
+        """
+        lost: list[str] = []
+        for _ in range(CHANGE_TRIES):
+            try:
+                answer = await self.invoke_leader(group, topic, code, header, lost=lost)
+            except NoBroker as error:
+                if lost:
+                    raise OutcomeUnknown(f"{what}: {_not_answered(lost)}, and then {error}") from error
+                raise
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            text = refused_text(answer.code, answer.remark)
+            if not outcome_unknown(answer):
+                if lost:
+                    raise OutcomeUnknown(f"{what}: {_not_answered(lost)}, and then {text}", answer.code)
+                raise BrokerRefused(f"{what}: {text}", answer.code)
+            lost.append(text)
+        raise OutcomeUnknown(f"{what}: {_not_answered(lost)}")
 
     async def _ask(
         self,
@@ -618,6 +653,10 @@ class ClientCore:
                 pass
             self._beat.clear()
             await self.beat()
+
+
+def _not_answered(lost: Sequence[str]) -> str:
+    return f"a try was sent and not answered, so it may be done, now or later ({lost[0]})"
 
 
 def _give_up(waiting: _Waiting, group: BrokerGroup, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
 
 
 class ClientError(Exception):
@@ -38,7 +39,7 @@ class SendFailed(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """No acknowledgement in time, but the message may be stored.
+    """No acknowledgement in time, but the message may be stored, or what was asked for may be done.
 
     The client repeats a send with the same id, and that is stored once; a new send() of your own has a new id
     and is stored again.
@@ -58,7 +59,12 @@ class LibraryMissing(ClientError):
 
 
 class BrokerRefused(ClientError):
-    """A broker answered a request other than a send with an error."""
+    """A broker answered a request other than a send with an error. What was asked for is not done."""
+
+
+def outcome_unknown(answer: Response) -> bool:
+    """Whether a broker says that it does not know what became of the request (safety.md S24)."""
+    return answer.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in (answer.remark or "")
 
 
 def ended_by(error: BaseException) -> ClientError:

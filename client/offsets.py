@@ -125,12 +125,9 @@ class QueueOffsets:
         check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         header = ResetOffsetHeader(consumer_group, topic, timestamp_ms, isForce=True)
         group = self._core.group(broker_name)
-        answer = await self._core.invoke_leader(
-            group, topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header
-        )
         what = f"reset of group {consumer_group} in {topic}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(f"{what}: {refused_text(answer.code, answer.remark)}", answer.code)
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answer = await self._core.change(group, topic, code, header, what)
         try:
             told = decode_queue_table(answer.body, "offsetTable", int)
         except BadBody as error:

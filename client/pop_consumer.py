@@ -376,10 +376,8 @@ class AsyncPopConsumer(AsyncClient):
         )
 
     async def _ask(self, handle: Handle, code: int, header: AckMessageHeader) -> Response:
-        answer = await self._core.invoke_leader(self._core.group(handle.broker), self.topic, code, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
-        return answer
+        what = "acknowledgement" if code == RequestCode.ACK_MESSAGE else "change of the invisible time"
+        return await self._core.change(self._core.group(handle.broker), self.topic, code, header, what)
 
     def _real_topic(self, handle: Handle) -> str:
         return real_topic(self.topic, self.group, handle.retry)

@@ -560,7 +560,8 @@ class AsyncProducer(AsyncClient):
         """A message that was sent with a `delay` or for a time (`deliver_at`) is not to come.
 
         `handle`: `SendResult.recall_handle`. Its unique id. The broker does not say whether there was such a
-        message. BrokerRefused when its time is over; then it came, or is about to.
+        message. BrokerRefused when its time is over; then it came, or is about to. OutcomeUnknown when no
+        broker answered: it may be recalled, and may be recalled again.
         """
         self._core.check_open()
         return await recall(self._core, self.group, with_namespace(topic, self._namespace), handle)

@@ -6,7 +6,7 @@ import asyncio
 
 from dledger.client.core import ClientCore
 from dledger.client.encoding import DEFAULT_TOPIC
-from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound, refused_text
+from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound
 from dledger.client.message import check_topic
 from dledger.client.routes import publish_queues
 from dledger.formats.life import ABSENT
@@ -20,7 +20,8 @@ async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: s
 
     Returns when the NameServers hand out the route. A try that gets no answer is repeated: should the broker
     find the lost one later, it is carried out once more. InvalidMessage for a bad name, BrokerRefused,
-    NoBroker when no leader or no route appears in time.
+    NoBroker when no leader or no route appears in time, OutcomeUnknown when a try got no answer, and no later
+    one that it is done.
     """
     check_topic(topic)
     if not 1 <= queues <= 1024:
@@ -35,11 +36,8 @@ async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: s
         topicSysFlag=0,
     )
     for name in groups:
-        answer = await core.invoke_leader(core.group(name), None, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(
-                f"create topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code
-            )
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        await core.change(core.group(name), None, code, header, f"create topic {topic!r}")
     await _wait_for_route(core, topic, queues, groups)
 
 
@@ -49,7 +47,7 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
 
     A try that gets no answer is repeated. Should a broker find the lost one later, when the topic was made
     again, the new one stays: the request names the life of the topic that is meant. InvalidMessage for a bad
-    name, BrokerRefused, NoBroker.
+    name, BrokerRefused, NoBroker, OutcomeUnknown.
     """
     check_topic(topic)
     for name in await _find_groups(core, broker_name):
@@ -59,11 +57,7 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
         absent = known.code == ResponseCode.TOPIC_NOT_EXIST
         life = ABSENT if absent else known.ext.get("life")  # brokers of others know no lives
         header = DeleteTopicHeader(topic, life)
-        answer = await core.invoke_leader(group, None, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(
-                f"delete topic {topic!r}: {refused_text(answer.code, answer.remark)}", answer.code
-            )
+        await core.change(group, None, RequestCode.DELETE_TOPIC_IN_BROKER, header, f"delete topic {topic!r}")
 
 
 async def _find_groups(core: ClientCore, broker_name: str | None) -> list[str]:

@@ -26,6 +26,7 @@ from dledger.client.errors import (
     InvalidMessage,
     NoBroker,
     OutcomeUnknown,
+    outcome_unknown,
     refused_text,
 )
 from dledger.client.failures import Failures
@@ -306,7 +307,7 @@ class AsyncTransactionProducer(AsyncProducer):
             if answer.code == ResponseCode.SUCCESS:
                 return
             text = refused_text(answer.code, answer.remark)
-            if answer.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in (answer.remark or ""):
+            if outcome_unknown(answer):
                 unknown = text
             elif unknown or (
                 answer.code == ResponseCode.SYSTEM_ERROR and self._core.unanswered > lost_before

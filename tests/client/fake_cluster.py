@@ -138,6 +138,10 @@ class FakeBroker:
             RequestCode.END_TRANSACTION: self._leading(self._end),
             RequestCode.LOCK_BATCH_MQ: self._leading(self._lock),
             RequestCode.UNLOCK_BATCH_MQ: self._leading(self._unlock),
+            RequestCode.RECALL_MESSAGE: self._leading(self._done),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._leading(self._done),
+            RequestCode.ACK_MESSAGE: self._leading(self._done),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self._leading(self._done),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
@@ -285,6 +289,9 @@ class FakeBroker:
             connection.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not supported")
             return
         self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
+        connection.respond(request, 0)
+
+    def _done(self, connection: Connection, request: Request) -> None:
         connection.respond(request, 0)
 
     def _end(self, connection: Connection, request: Request) -> None:

@@ -158,7 +158,11 @@ def test_a_lite_pull_consumer_neither(kind: type[Any]) -> None:
 @pytest.mark.parametrize(("given", "text"), WRONG)
 def test_operators_reset_to_no_such_time(given: int, text: str) -> None:
     nothing: Any = None
-    offsets, messages, queue = Offsets(nothing), Messages(nothing, nothing, nothing), WireQueue("orders", GROUP, 0)
+    offsets, messages, queue = (
+        Offsets(nothing),
+        Messages(nothing, nothing, nothing),
+        WireQueue("orders", GROUP, 0),
+    )
     calls: list[Awaitable[Any]] = [
         offsets.at_time("a", queue, given),
         offsets.reset("a", "g", "orders", given),
