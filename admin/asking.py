@@ -21,7 +21,7 @@ from dledger.formats.life import ABSENT
 from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import BadBody, ConnectFailed, RemotingError
+from dledger.remoting.errors import BadBody, ConnectFailed, RemotingError, WrongTls
 from dledger.remoting.frames import Fields
 from dledger.remoting.operator_bodies import decode_plain
 
@@ -158,7 +158,10 @@ class Asking:
             try:
                 return await self.broker(address, code, header, body, accept=accept, timeout_s=timeout_s)
             except NotReached as error:
-                if not isinstance(error.__cause__, ConnectFailed) or core.now() + LOOK_S >= deadline:
+                gone = isinstance(error.__cause__, ConnectFailed) and not isinstance(
+                    error.__cause__, WrongTls
+                )
+                if not gone or core.now() + LOOK_S >= deadline:
                     raise
                 address = await self._successor(address, deadline) or address
             await asyncio.sleep(LOOK_S)

@@ -50,6 +50,7 @@ from dledger.remoting.errors import (
     Overloaded,
     RemotingError,
     RequestTimeout,
+    WrongTls,
 )
 from dledger.remoting.frames import Fields
 from dledger.remoting.headers import GetRouteHeader, UnregisterClientHeader
@@ -316,6 +317,8 @@ class ClientCore:
             if told:
                 return f"no NameServer answers ({told}): give the NameServer's address (its port: often 9876)"
         reasons = "; ".join(error.remark for error in failures.values())
+        if any(isinstance(error, WrongTls) for error in failures.values()):
+            return f"no NameServer answers ({reasons})"
         return f"no NameServer answers ({reasons}): is it running, is the address right?"
 
     async def _stranger(self, address: str) -> str | None:
@@ -498,6 +501,8 @@ class ClientCore:
                 began = self.now()
                 try:
                     answer = await self._ask(group, address, code, header, body, timeout_s, poll_s)
+                except WrongTls as error:
+                    raise NoBroker(error.remark) from error
                 except RemotingError as error:
                     last = error.remark
                     if isinstance(error, ConnectionLost | RequestTimeout):

@@ -10,7 +10,14 @@ from dledger.client.groups import LEADER_HINT
 from dledger.client.pending import Lane, Outcome, PendingSend, by_serial
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
-from dledger.remoting.errors import ConnectFailed, Overloaded, RemotingError, RequestTimeout, TooLarge
+from dledger.remoting.errors import (
+    ConnectFailed,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+    TooLarge,
+    WrongTls,
+)
 
 
 class LeaderSearch:
@@ -104,7 +111,7 @@ class LeaderSearch:
             hint = outcome.ext.get(LEADER_HINT)
             if hint and hint != addr:
                 group.leader = hint
-        elif isinstance(outcome, TooLarge | Overloaded):
+        elif isinstance(outcome, TooLarge | Overloaded | WrongTls):
             self._settle(send, outcome)
             return False
         else:

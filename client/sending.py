@@ -53,6 +53,7 @@ from dledger.remoting.errors import (
     RemotingError,
     RequestTimeout,
     TooLarge,
+    WrongTls,
 )
 from dledger.remoting.headers import Header
 
@@ -345,6 +346,8 @@ class SendKernel:
                 return
             send.target.lane.crowded = True
             self._park(send)
+        elif isinstance(error, WrongTls) and not send.unknown:
+            self._finish(send, NoBroker(f"{error.remark}; it is not stored"))
         elif isinstance(error, ConnectFailed):
             self._leader_lost(send)
         elif isinstance(error, ConnectionLost):

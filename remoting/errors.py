@@ -39,6 +39,11 @@ class ConnectFailed(RemotingError):
         self.refused = refused
 
 
+class WrongTls(ConnectFailed):
+    """One side speaks TLS and the other does not: the request certainly was not executed, and no repetition
+    will help."""
+
+
 class ConnectionLost(RemotingError):
     """The connection went down with the request in flight: whether it was executed is not known."""
 

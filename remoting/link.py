@@ -21,16 +21,23 @@ from dledger.remoting.errors import (
     RemotingError,
     RequestTimeout,
     TooLarge,
+    WrongTls,
 )
 from dledger.remoting.frames import FrameReader, encode_response
 from dledger.remoting.sockets import discard, set_no_delay, watch
 from dledger.runtime.forks import FORKS
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from dledger.remoting.client import RemotingClient
 
 OnDone = Callable[[Response | RemotingError], None]
 """Told the answer, or why there is none. Called once, from the loop; it must not raise."""
+
+
+TLS_ALERT = b"\x15\x03"
+"""How a TLS server begins its answer to what is no TLS. A frame that begins so would have 352 MB."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -57,6 +64,9 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._last_received = 0.0
+        self._first: memoryview | None = None
+        """Where the first bytes of the peer come to."""
+        self._heard = False
         self._last_used = self._loop.time()
         self._failed = False
 
@@ -185,7 +195,7 @@ class Link(asyncio.BufferedProtocol):
                 if self._client.tls is None:
                     await self._loop.create_connection(lambda: self, host, port)
                 else:
-                    await self._loop.create_connection(lambda: self, host, port, ssl=self._client.tls)
+                    await self._dial_tls(host, port, self._client.tls)
         except TimeoutError:
             self.fail(ConnectFailed(f"{self.address}: no connection in {self._limits.connect_timeout_s:g} s"))
         except OSError as error:
@@ -194,6 +204,26 @@ class Link(asyncio.BufferedProtocol):
             self.fail(ConnectFailed(f"{self.address}: cannot connect: {reason}", refused))
         except ValueError as error:
             self.fail(ConnectFailed(str(error)))
+
+    async def _dial_tls(self, host: str, port: int, tls: SSLContext) -> None:
+        """A handshake that the peer cuts off without a word may be one that it did not understand: then the
+        next one is cut off as well, while a server that just ended listens no more."""
+        try:
+            await self._loop.create_connection(lambda: self, host, port, ssl=tls)
+        except OSError as first:
+            if not _no_tls(first):
+                raise
+            try:
+                await self._loop.create_connection(lambda: self, host, port, ssl=tls)
+            except OSError as error:
+                if not _no_tls(error):
+                    raise
+                self.fail(
+                    WrongTls(
+                        f"{self.address}: the port speaks no TLS: connect without it (ClientOptions.tls, "
+                        "ROCKETMQ_TLS), or have the server take it (tls.server.mode, tls.server.certPath)"
+                    )
+                )
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, base)  # uvloop's is none by its type
@@ -264,12 +294,21 @@ class Link(asyncio.BufferedProtocol):
         self._flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer()
+        buffer = self._reader.buffer()
+        if not self._heard:
+            self._first = buffer
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._failed:
             return
         self._last_received = self._loop.time()
+        if not self._heard:
+            self._heard = True
+            first, self._first = self._first, None
+            if first is not None and nbytes >= len(TLS_ALERT) and first[: len(TLS_ALERT)] == TLS_ALERT:
+                self._refused_without_tls()
+                return
         pending, call = self._pending, self._client.call
         for command in self._reader.received(nbytes):
             if command.flag & 1:
@@ -296,6 +335,16 @@ class Link(asyncio.BufferedProtocol):
                 ConnectionLost(f"{self.address}: closed, its answer is no frame ({self._reader.error})")
             )
 
+    def _refused_without_tls(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self.fail(
+            WrongTls(
+                f"{self.address}: the port takes TLS only: give ClientOptions(tls=TlsOptions(ca=...)), or "
+                "set ROCKETMQ_TLS=true and ROCKETMQ_TLS_CA"
+            )
+        )
+
     def _serve(self, request: Request) -> None:
         answered = self._client.handle(self.address, request)
         if isinstance(answered, Response):
@@ -311,3 +360,11 @@ class Link(asyncio.BufferedProtocol):
             self.send(frame, response.body)
         except RemotingError as error:
             self._client.report(error)
+
+
+def _no_tls(error: OSError) -> bool:
+    """Whether a handshake came to its end as if the peer had not understood it."""
+    reason = getattr(error, "reason", None)  # of OpenSSL
+    if reason is not None:
+        return reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)

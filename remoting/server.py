@@ -142,30 +142,20 @@ class RemotingServer:
         if tls is None:
             return await listen(lambda: Connection(self), host, port)
         tls.on_refused = lambda reason: self.complain("TLS handshake failed", "", reason=reason)
-        if tls.enforcing:
-
-            def accept() -> Connection:
-                tls.refresh(loop.time())  # the handshake comes after this
-                return Connection(self)
-
-            return await listen(
-                accept,
-                host,
-                port,
-                ssl=tls.context,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=HANDSHAKE_TIMEOUT_S,
-            )
 
         def context() -> SSLContext:
             tls.refresh(loop.time())
             return tls.context
+
+        def demanded() -> None:
+            tls.on_refused("no TLS, which tls.server.mode=enforcing demands")
 
         listener = FirstByteListener(
             lambda: Connection(self),
             context,
             HANDSHAKE_TIMEOUT_S,
             lambda reason: self.complain("connection refused", "", reason=reason),
+            on_plain=demanded if tls.enforcing else None,
         )
         await listener.listen(host, port)
         return listener

@@ -25,6 +25,13 @@ MAX_HANDSHAKES = 256
 ACCEPT_PAUSE_S = 1.0
 """While the system has no descriptor or memory for another connection: it would say so without end."""
 
+REFUSED = b"\x15\x03\x03\x00\x02\x02\x46"
+"""A fatal TLS alert (protocol_version): what is told to who speaks no TLS where it is demanded."""
+REFUSED_LINGER_S = 1.0
+"""So long what a refused client still sends is read, at most: a close before would take the answer away."""
+DRAINED = 64 * 1024
+"""Bytes of it that are read at once."""
+
 _Undecided = tuple[socket.socket, asyncio.TimerHandle]
 
 
@@ -37,8 +44,12 @@ class FirstByteListener:
         context: Callable[[], ssl.SSLContext],
         handshake_timeout_s: float,
         on_failed: Callable[[str], None],
+        *,
+        on_plain: Callable[[], None] | None = None,
     ) -> None:
-        """`context`: asked before each handshake; `on_failed` is told why a connection came to nothing."""
+        """`context`: asked before each handshake; `on_failed` is told why a connection came to nothing.
+        `on_plain`: where TLS is demanded; called for each client without, which is told so and closed."""
+        self._on_plain = on_plain
         self._factory = factory
         self._context = context
         self._timeout_s = handshake_timeout_s
@@ -124,11 +135,18 @@ class FirstByteListener:
                 return
             connection.setblocking(False)
             if len(self._undecided) >= MAX_UNDECIDED:
-                self._decide(next(iter(self._undecided)), secure=False)
+                self._make_room()
             number = connection.fileno()
             timer = loop.call_later(DECIDE_WITHIN_S, self._decide, number, False)
             self._undecided[number] = connection, timer
             loop.add_reader(number, self._look, number)
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._undecided))
+        if self._on_plain is None:
+            self._decide(oldest, secure=False)
+        else:
+            self._forget(oldest)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self.sockets:  # not closed meanwhile
@@ -145,10 +163,41 @@ class FirstByteListener:
         if first:
             self._decide(number, secure=first[0] == TLS_HANDSHAKE)
         else:
-            self._take(number).close()
+            self._forget(number)
 
     def _decide(self, number: int, secure: bool) -> None:
-        self._decided.put_nowait((self._take(number), secure))
+        if secure or self._on_plain is None:
+            self._decided.put_nowait((self._take(number), secure))
+        else:
+            self._on_plain()
+            self._refuse(number)
+
+    def _refuse(self, number: int) -> None:
+        connection = self._take(number)
+        try:
+            connection.recv(DRAINED)
+            connection.send(REFUSED)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:  # it said nothing, or is gone
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(REFUSED_LINGER_S, self._forget, number)
+        self._undecided[number] = connection, timer
+        loop.add_reader(number, self._drain, number)
+
+    def _drain(self, number: int) -> None:
+        try:
+            if self._undecided[number][0].recv(DRAINED):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._take(number).close()
 
     def _take(self, number: int) -> socket.socket:
         connection, timer = self._undecided.pop(number)

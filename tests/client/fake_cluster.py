@@ -57,6 +57,7 @@ from dledger.remoting.registration import TopicConfig, TopicTable
 from dledger.remoting.server import Connection, RemotingServer
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.remoting_tls import ServerTls
 
 GROUP = "broker-a"
 STORED_AT_MS = 1_700_000_000_000
@@ -157,6 +158,7 @@ class FakeBroker:
             limits=ServerLimits(close_grace_s=0.05),
             name=f"fake-{self.number}",
             on_close=self._closed,
+            tls=self.cluster.tls_of_brokers,
         )
         await self.server.start("127.0.0.1", self.port)
         self.port = self.server.addresses[0][1]
@@ -399,8 +401,17 @@ class FakeCluster:
     """One NameServer and `nodes` brokers of one group, in this process."""
 
     def __init__(
-        self, nodes: int = 3, topics: Mapping[str, int] | None = None, env: Env | None = None
+        self,
+        nodes: int = 3,
+        topics: Mapping[str, int] | None = None,
+        env: Env | None = None,
+        *,
+        tls_of_namesrv: ServerTls | None = None,
+        tls_of_brokers: ServerTls | None = None,
     ) -> None:
+        self._tls_of_namesrv = tls_of_namesrv
+        self.tls_of_brokers = tls_of_brokers
+        self._accepting: list[asyncio.Task[None]] = []
         self.env = env or production_env("fake")
         self.topics = dict(topics or {})
         self.default_queues = 4
@@ -445,8 +456,10 @@ class FakeCluster:
             },
             limits=ServerLimits(close_grace_s=0.05),
             name="fake-namesrv",
+            tls=self._tls_of_namesrv,
         )
         await self._namesrv.start("127.0.0.1", 0)
+        self._accepting = [asyncio.ensure_future(self._namesrv.run())]
         for broker in self.brokers:
             await broker.start()
         return self
@@ -458,6 +471,8 @@ class FakeCluster:
         for connection in self._namesrv.connections:
             connection.abort()
         await self._namesrv.close()
+        for task in self._accepting:
+            task.cancel()
         self.env.workers.close()
 
     @property

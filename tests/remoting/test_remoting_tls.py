@@ -11,12 +11,13 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.commands import Request, Response
-from dledger.remoting.errors import ConnectFailed, RemotingError
+from dledger.remoting.errors import ConnectFailed, RemotingError, WrongTls
 from dledger.remoting.limits import ClientLimits, ServerLimits
 from dledger.remoting.server import Connection, RemotingServer
 from dledger.runtime import first_byte
@@ -272,3 +273,59 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ROCKETMQ_TLS", "true")
     monkeypatch.setenv("ROCKETMQ_TLS_CA", "ca.pem")
     assert TlsOptions.from_environment() == TlsOptions(ca="ca.pem")
+
+
+def test_who_speaks_no_tls_where_it_is_demanded_is_told(tmp_path: Path) -> None:
+    """Also behind more than the buffers of a connection hold, and when nobody reads the answer."""
+
+    async def test() -> None:
+        async with serving(settings_of(Authority(tmp_path), mode="enforcing")) as server:
+            for body in (b"hello", b"x" * 8_000_000):
+                with pytest.raises(WrongTls, match="takes TLS only"):
+                    await ask(server, None, body)
+            assert server.stats.accepted == 0
+            rude = await asyncio.open_connection(*server.addresses[0])
+            rude[1].write(b"\0" * 100)
+            await until(lambda: server.stats.errors == {"TLS handshake failed": 3})
+            await skip_s(first_byte.REFUSED_LINGER_S)
+            rude[1].close()
+            assert (await ask(server, TlsOptions(verify=False))).code == 0
+
+    asyncio.run(test())
+
+
+def test_silent_connections_are_closed_where_tls_is_demanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_byte, "MAX_UNDECIDED", 3)
+
+    async def test() -> None:
+        async with serving(settings_of(Authority(tmp_path), mode="enforcing")) as server:
+            silent = [await asyncio.open_connection(*server.addresses[0]) for _ in range(5)]
+            assert await silent[0][0].read() == b""
+            assert await silent[1][0].read() == b""
+            await skip_s(first_byte.DECIDE_WITHIN_S)
+            for reader, writer in silent[2:]:
+                assert await reader.read() in (b"", first_byte.REFUSED)
+                writer.close()
+            assert server.stats.accepted == 0
+            assert (await ask(server, TlsOptions(verify=False))).code == 0
+
+    asyncio.run(test())
+
+
+def test_a_port_without_tls_is_named(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(TlsSettings()) as server:
+            with pytest.raises(WrongTls, match="speaks no TLS"):
+                await ask(server, TlsOptions(verify=False))
+        http = await asyncio.start_server(
+            lambda _, writer: writer.write(b"HTTP/1.1 400\r\n\r\n"), "127.0.0.1", 0
+        )
+        async with http:
+            with pytest.raises(WrongTls, match="speaks no TLS"):
+                await ask(
+                    SimpleNamespace(addresses=[http.sockets[0].getsockname()]), TlsOptions(verify=False)
+                )  # type: ignore[arg-type]
+
+    asyncio.run(test())
