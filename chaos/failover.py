@@ -136,6 +136,7 @@ class Helper:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
+            start_new_session=True,  # Ctrl-C is for us: we end it
         )
 
     def __enter__(self) -> Helper:

@@ -30,7 +30,7 @@ from dledger.client.producer import tracing_of
 from dledger.client.queue_locks import QueueLocks
 from dledger.client.subscription import ALL
 from dledger.runtime import Env
-from dledger.runtime.signals import TERMINATED, on_termination
+from dledger.runtime.signals import TERMINATED, Interrupted, on_interruption, on_termination
 
 
 class AsyncPushConsumer(GroupConsumer):
@@ -109,26 +109,31 @@ class AsyncPushConsumer(GroupConsumer):
         """Wait until the consumer ends (True), or the time is over (False).
 
         In an `async with` block that is when its end was asked for: by `close`, or because the listener
-        raised SystemExit or KeyboardInterrupt, which is a ClientError here. On the main thread SIGTERM asks
-        for the end as well, and is SystemExit(143) here, unless the program has a handler of its own.
+        raised SystemExit or KeyboardInterrupt, which is a ClientError here. On the main thread Ctrl-C and
+        SIGTERM ask for the end as well, unless the program has a handler of its own: Ctrl-C is `Interrupted`
+        here, which `except KeyboardInterrupt` catches and which ends a program with exit code 130 and without
+        a traceback, and SIGTERM is SystemExit(143).
         """
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
         self._core.check_open()
-        terminated = asyncio.Event()
+        ends: list[SystemExit] = []
 
-        def terminate() -> None:
-            terminated.set()
+        def end_with(error: SystemExit) -> None:
+            ends.append(error)
             self.stop_soon()
 
-        with on_termination(terminate):
+        with (
+            on_termination(lambda: end_with(SystemExit(TERMINATED))),
+            on_interruption(lambda: end_with(Interrupted())),
+        ):
             try:
                 async with asyncio.timeout(timeout_s):
                     await (self._stop if self._hosting is None else self._over).wait()
             except TimeoutError:
                 return False
-        if terminated.is_set():
-            raise SystemExit(TERMINATED)
+        if ends:
+            raise ends[0]
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
         return True

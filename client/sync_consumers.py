@@ -32,7 +32,7 @@ from dledger.client.push_consumer import AsyncPushConsumer, check_consumer
 from dledger.client.queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.subscription import ALL, subscribe
 from dledger.runtime.loops import LoopClosed
-from dledger.runtime.signals import terminated_by_exception
+from dledger.runtime.signals import Interrupted, terminated_by_exception
 
 
 class PushConsumer(Hosted[AsyncPushConsumer]):
@@ -106,17 +106,26 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the consumer has ended (True) or the time is over (False).
 
-        Ctrl-C interrupts. On the main thread SIGTERM does as well, with SystemExit(143), unless the program
-        has a handler of its own: so a `with` block around it is left in good order. ClientError when the
-        consumer ended for a reason of its own: its listener raised SystemExit, for example.
+        Ctrl-C closes the consumer, which waits for running listeners and commits, and then raises an
+        `Interrupted`: `except KeyboardInterrupt` catches it, and a program that does not ends with exit code
+        130 and without a traceback. (A second Ctrl-C does not wait.) On the main thread SIGTERM does the same
+        with SystemExit(143), unless the program has a handler of its own. ClientError when the consumer ended
+        for a reason of its own: its listener raised SystemExit, for example.
         """
         thread = self._thread
         if thread is not None and thread.forked:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if thread is None and not self._closing:
             raise ClientClosed(NOT_OPEN)
-        with terminated_by_exception():
-            ended = self._ended.wait(timeout_s)
+        try:
+            with terminated_by_exception():
+                ended = self._ended.wait(timeout_s)
+        except KeyboardInterrupt:
+            self.close()
+            raise Interrupted from None
+        except SystemExit:
+            self.close()
+            raise
         if ended and self._failure is not None:
             raise ended_by(self._failure) from self._failure
         return ended
@@ -425,18 +434,20 @@ class PopConsumer(Hosted[AsyncPopConsumer]):
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
 
-        Ctrl-C, and SIGTERM as in `PushConsumer.wait`, end it between two messages, once the listeners that
-        run have ended.
+        Ctrl-C and SIGTERM end it between two messages, once the listeners that run have ended, with the
+        exceptions of `PushConsumer.wait`.
         """
         inner, thread = self._open()
         ended = self._begin(lambda consumer: consumer.listen(listener))
         with terminated_by_exception():
             try:
                 ended()
-            except (KeyboardInterrupt, SystemExit):
+            except (KeyboardInterrupt, SystemExit) as end:
                 with suppress(LoopClosed):  # it is closed meanwhile
                     thread.call_soon(inner.listen_no_more)
                 ended()
+                if isinstance(end, KeyboardInterrupt):
+                    raise Interrupted from None
                 raise
 
     def _called_by(self, inner: AsyncPopConsumer) -> bool:

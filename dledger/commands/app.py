@@ -28,6 +28,8 @@ EXIT_NO_VERDICT = 4
 """The same of audits, for which 2 says that there are errors."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
 """Of a server that was asked to end before it had begun: as shells have it of who SIGTERM ended."""
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+"""Of a command that Ctrl-C ended."""
 _REST = "arguments"
 
 
@@ -132,6 +134,13 @@ class Commands(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else " See `dledger --help`."
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's; Ctrl-C ends it in order, and without a word, as shells have it of who SIGINT ended."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """By section."""
