@@ -340,7 +340,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.abort()
         self.fail(
             WrongTls(
-                f"{self.address}: the port takes TLS only: give ClientOptions(tls=TlsOptions(ca=...)), or "
+                f"{self.address}: the port speaks TLS only: give ClientOptions(tls=TlsOptions(ca=...)), or "
                 "set ROCKETMQ_TLS=true and ROCKETMQ_TLS_CA"
             )
         )

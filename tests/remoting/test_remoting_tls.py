@@ -281,7 +281,7 @@ def test_who_speaks_no_tls_where_it_is_demanded_is_told(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(settings_of(Authority(tmp_path), mode="enforcing")) as server:
             for body in (b"hello", b"x" * 8_000_000):
-                with pytest.raises(WrongTls, match="takes TLS only"):
+                with pytest.raises(WrongTls, match="speaks TLS only"):
                     await ask(server, None, body)
             assert server.stats.accepted == 0
             rude = await asyncio.open_connection(*server.addresses[0])
