@@ -102,8 +102,8 @@ class Message:
     ) -> None:
         self.topic = topic
         self.body = body if type(body) is bytes else _as_bytes(body)
-        if tags is not None and type(tags) is not str:
-            check_tags(tags)
+        if tags is not None:
+            check_new_tags(tags)
         self.tags = tags
         self.keys = keys if keys is None or type(keys) is str else joined_keys(keys)
         self.properties = properties
@@ -241,6 +241,21 @@ def check_tags(tags: object) -> None:
         raise InvalidMessage(
             f"tags={tags!r} is {type(tags).__name__}: a message has one tag, given as text (tags='paid'); "
             "further words to find it by are keys="
+        )
+
+
+def check_new_tags(tags: object) -> None:
+    """InvalidMessage unless it is one tag that a subscription can name: these separate tags by `||`, strip
+    blanks from each, and mean all by `*`. A copy of a message of others may carry what it carried: its `tags`
+    are set after it was made."""
+    check_tags(tags)
+    assert isinstance(tags, str)
+    if tags.isalnum():
+        return
+    if tags in ("", "*") or "||" in tags or tags != tags.strip() or not tags.isprintable():
+        raise InvalidMessage(
+            f"tags={tags!r}: no subscription can name this tag: give one without ||, other than '*', without "
+            "blanks at its ends and without control characters; leave tags= out for none"
         )
 
 

@@ -281,7 +281,7 @@ class AsyncProducer(AsyncClient):
         asked = Message(
             message.topic,
             message.body,
-            message.tags,
+            None,
             message.keys,
             {**(message.properties or {}), **asking},
             message.flag,
@@ -289,6 +289,7 @@ class AsyncProducer(AsyncClient):
             message.delay,
             message.deliver_at,
         )
+        asked.tags = message.tags
         with self._requests.expecting(correlation_id) as reply:  # it may be here before the acknowledgement
             await self.send(asked, queue, ordering_key)
             try:

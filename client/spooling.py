@@ -369,7 +369,7 @@ def _again(kept: Kept) -> NamedMessage:
     message = Message(
         kept.topic,
         kept.body,
-        kept.tags,
+        None,
         kept.keys,
         kept.properties,
         kept.flag,
@@ -377,4 +377,5 @@ def _again(kept: Kept) -> NamedMessage:
         None,
         None if deliver_at is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=deliver_at),
     )
+    message.tags = kept.tags  # as it was, also where no subscription can name it
     return named_as(message, kept.unique_id, again=True)

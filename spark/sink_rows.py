@@ -97,7 +97,9 @@ def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Mess
         properties[DEDUP_ID] = dedup_id
     keys = row.get("key") or headers.get(names.KEYS)
     tags = row.get("tags") or headers.get(names.TAGS)
-    return Message(to, body, tags=tags, keys=keys, properties=properties, flag=row.get("flag") or 0)
+    message = Message(to, body, keys=keys, properties=properties, flag=row.get("flag") or 0)
+    message.tags = tags  # also one that no subscription can name, as of a copied message
+    return message
 
 
 def _refuse(headers: Mapping[str, str | None]) -> None:

@@ -206,7 +206,9 @@ def again(
     properties[ORIGIN] = origin
     if names.UNIQ_KEY in headers:
         properties[ORIGIN_ID] = headers[names.UNIQ_KEY]
-    return Message(topic, value, tags=tags, keys=key, properties=properties, flag=flag)
+    message = Message(topic, value, keys=key, properties=properties, flag=flag)
+    message.tags = tags  # also one that no subscription can name
+    return message
 
 
 def _runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import pickle
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from dledger.client import (
+    AsyncProducer,
     ClientError,
     ClientOptions,
     ConsumerOptions,
@@ -53,6 +55,35 @@ def test_a_key_that_is_set_later_is_refused_when_it_is_sent() -> None:
         with pytest.raises(InvalidMessage, match="no query would find it"):
             producer.send(message)
         assert not fake.queues.get(("orders", 0))
+
+
+UNNAMEABLE = ["", "*", "a||b", "a || b", "||", " a", "a ", "a\n", "a\x00b", "a\x1bb", "\u2028"]
+
+
+@pytest.mark.parametrize("tag", UNNAMEABLE)
+def test_a_tag_that_no_subscription_names_is_refused_but_in_a_copy(tag: str) -> None:
+    with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
+        Message("orders", b"x", tags=tag)
+    copied = Message("orders", b"x")
+    copied.tags = tag
+
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncProducer("group", fake.namesrv) as producer,
+        ):
+            with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
+                await producer.send("orders", b"x", tags=tag or " ")
+            if tag.isprintable():  # what brokers cannot store is refused by them
+                await producer.send(copied)
+                assert fake.stored("orders")[0].properties.get("TAGS", "") == tag
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("tag", ["a", "a-b", "a|b", "in transit", "bezahlt", "已付", "a*", "order:17"])
+def test_other_tags_are_taken(tag: str) -> None:
+    assert Message("orders", b"x", tags=tag).tags == tag
 
 
 @pytest.mark.parametrize(

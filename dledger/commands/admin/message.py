@@ -213,7 +213,9 @@ async def resend(admin: AsyncAdminClient, told: Told, topic: str, message_id: st
         told.show({"id": one.message_id, "dryRun": True}, text)
         return
     told.agreed(f"Send it again to {one.topic}? {text}.")
-    await _send(admin, told, Message(one.topic, one.body, one.tags, one.keys or None, own or None, one.flag))
+    again = Message(one.topic, one.body, None, one.keys or None, own or None, one.flag)
+    again.tags = one.tags  # also one that no subscription can name
+    await _send(admin, told, again)
 
 
 @command(

@@ -250,8 +250,9 @@ class Mirror:
         source = copy.source
         own[ORIGIN] = f"{source.brokerName}:{source.queueId}:{found.queue_offset}"
         message = Message(
-            copy.target.topic, found.body, found.tags, found.properties.get(names.KEYS), own, found.flag
+            copy.target.topic, found.body, None, found.properties.get(names.KEYS), own, found.flag
         )
+        message.tags = found.tags  # also one that no subscription can name
         target = copy.target
         await self._producer.send(
             named_as(message, found.message_id), Target(target.topic, target.brokerName, target.queueId)

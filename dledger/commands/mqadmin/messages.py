@@ -190,7 +190,8 @@ async def _consume_directly(call: Call, stored: StoredMessage) -> None:
 async def _send_again(call: Call, stored: StoredMessage, message_id: str) -> None:
     message = stored.message
     async with call.producer("ReSendMsgById") as producer:
-        again = Message(message.topic, message.body, message.tags, message.keys, flag=message.flag)
+        again = Message(message.topic, message.body, keys=message.keys, flag=message.flag)
+        again.tags = message.tags  # also one that no subscription can name
         result = await producer.send(again)
     call.out.item(
         "sent",
