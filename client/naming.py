@@ -19,7 +19,7 @@ def named_as(message: Message, unique_id: str, again: bool = False) -> NamedMess
     named = NamedMessage(
         message.topic,
         message.body,
-        message.tags,
+        None,
         message.keys,
         message.properties,
         message.flag,
@@ -27,5 +27,6 @@ def named_as(message: Message, unique_id: str, again: bool = False) -> NamedMess
         message.delay,
         message.deliver_at,
     )
+    named.tags = message.tags  # as it is: it may be a copy of another client's message
     named.unique_id, named.again = unique_id, again
     return named
