@@ -31,8 +31,10 @@ def check_time(given: int, what: str, now_ms: int | None = None) -> int:
         ) from None
     if isinstance(given, bool):
         raise ClientError(f"{what}={given!r}: give whole milliseconds since 1970")
+    if time_ms in MARKS:
+        return time_ms
     now_ms = SystemWallClock().now_ms() if now_ms is None else now_ms
-    if time_ms in MARKS or FIRST_MS <= time_ms <= now_ms + AHEAD_MS:
+    if FIRST_MS <= time_ms <= now_ms + AHEAD_MS:
         return time_ms
     raise ClientError(f"{what}={time_ms}: {meant(time_ms, now_ms)}")
 
