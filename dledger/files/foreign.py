@@ -1,25 +1,33 @@
-"""Whether a directory without an identity holds the store of somebody else: then a node must not begin an
-empty
-log beside it. Blocking.
+"""Whether a node may make its store in a directory: not beside, and not inside, the store of somebody else.
 
-A broker of Apache's that is moved here with its old storePathRootDir would else start, empty, and its
-messages would
-seem to be gone.
+A broker of Apache's that is moved here with its old storePathRootDir would otherwise start with an empty log,
+and so would a node that is given another id: all messages would seem to be gone. Blocking.
 """
 
 from __future__ import annotations
 
-from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, unpack_header
-from dledger.formats.store_files import DATA_DIR, IMPORTING_DIR, parse_segment_name
-from dledger.runtime import Files
+import re
 
+from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, unpack_header
+from dledger.formats.store_files import (
+    DATA_DIR,
+    IDENTITY_FILE,
+    IMPORTING_DIR,
+    CorruptFile,
+    decode_identity,
+    parse_segment_name,
+)
+from dledger.runtime import Files
+from dledger.runtime.atomic_file import read_file
+
+NODE_DIR = re.compile(r"dledger-([A-Za-z][0-9]+)")
+"""The directory of a node in a storePathRootDir. What else begins so (`dledger-n0.old`) is no store."""
 COMMITLOG_DIR = "commitlog"
 TERM_FILE = "currterm"
 """Where Apache's DLedger keeps term and vote."""
 _ADVICE = (
     "It is not opened in place: `dledger import {root} <new directory>... --group <dLegerGroup>` makes "
-    "stores of "
-    "it (docs: Move a cluster over)"
+    "stores of it (docs: Move a cluster over)"
 )
 
 
@@ -28,8 +36,7 @@ def foreign_store(files: Files, root: str, node_dir: str) -> str:
     if files.is_dir(f"{root}/{IMPORTING_DIR}"):
         return (
             f"{root}: an import into this directory was begun and is not finished. Give the same `dledger "
-            "import` "
-            f"command again, or remove {root}/{IMPORTING_DIR}"
+            f"import` command again, or remove {root}/{IMPORTING_DIR}"
         )
     advice = _ADVICE.format(root=root)
     if any(parse_segment_name(name) is not None for name in files.listdir(f"{root}/{COMMITLOG_DIR}")):
@@ -39,6 +46,53 @@ def foreign_store(files: Files, root: str, node_dir: str) -> str:
         if name.startswith("dledger-") and _is_apaches(files, directory):
             return f"{directory} is the store of a broker of Apache RocketMQ in DLedger mode. {advice}"
     return ""
+
+
+def other_node(files: Files, root: str, self_id: str) -> str:
+    """Why the node `self_id` may not use `root` (storePathRootDir); empty when it may.
+
+    All that lies beside the log (ConsumeQueues, index, state) belongs to one node. Directories without an
+    identity and without a log, as a start that was refused leaves them, belong to nobody.
+    """
+    if _holds_a_node(files, root):
+        return (
+            f"{root} is the directory of a node itself{_named(files, root)}: storePathRootDir is the "
+            "directory above it"
+        )
+    others = {
+        found[1]: f"{root}/{name}"
+        for name in files.listdir(root)
+        if (found := NODE_DIR.fullmatch(name))
+        and found[1] != self_id
+        and _holds_a_node(files, f"{root}/{name}")
+    }
+    if not others:
+        return ""
+    whose, where = ", ".join(others), ", ".join(others.values())
+    if _holds_a_node(files, f"{root}/dledger-{self_id}"):
+        return (
+            f"{root} holds the stores of {self_id} and of {whose}: each needs its own. Find out which "
+            f"of them has the messages (`dledger dump DIRECTORY`), and move the other away ({where})"
+        )
+    return (
+        f"{root}: this store is that of {whose} ({where}), the configuration says dLegerSelfId={self_id}: a "
+        "node keeps its id. Set it back, or give the new node an empty storePathRootDir and add it by "
+        "`dledger member`"
+    )
+
+
+def _holds_a_node(files: Files, directory: str) -> bool:
+    if files.exists(f"{directory}/{IDENTITY_FILE}"):
+        return True
+    data = f"{directory}/{DATA_DIR}"
+    return files.is_dir(data) and any(parse_segment_name(name) is not None for name in files.listdir(data))
+
+
+def _named(files: Files, directory: str) -> str:
+    try:
+        return f", {decode_identity(read_file(files, f'{directory}/{IDENTITY_FILE}') or b'').node}"
+    except CorruptFile:
+        return ""
 
 
 def _is_apaches(files: Files, directory: str) -> bool:

@@ -18,7 +18,7 @@ from dledger.errors import (
     NodeFailed,
     refused_by_system,
 )
-from dledger.files.foreign import foreign_store
+from dledger.files.foreign import foreign_store, other_node
 from dledger.files.run_lock import LastRun, RunLock
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
@@ -115,6 +115,9 @@ class StoreFiles:
     async def _open(self, log: LogStore, snapshots: Snapshots) -> Opened:
         run = self._env.workers.run
         self._pool = log.pool
+        refused = await run(Lane.DISK, self._not_ours)
+        if refused:  # before anything is made here: tools want the directory of one node alone
+            raise NodeFailed(refused, EXIT_CONFIG)
         await run(Lane.DISK, self._env.files.mkdir, self._dir)
         before = await run(Lane.DISK, self._take_lock)
         power_lost, clean = before.other_boot, before.clean
@@ -210,6 +213,13 @@ class StoreFiles:
     def _read(self, name: str) -> bytes | None:
         return read_file(self._env.files, f"{self._dir}/{name}")
 
+    def _not_ours(self) -> str:
+        files, root = self._env.files, self._config.store_dir
+        new = not files.exists(f"{self._dir}/{IDENTITY_FILE}")
+        return (foreign_store(files, root, self._dir) if new else "") or other_node(
+            files, root, self._config.self_id
+        )
+
     def _take_lock(self) -> LastRun:
         """Keep others out; how the run before this one was and ended."""
         try:
@@ -227,11 +237,6 @@ class StoreFiles:
         data = await self._env.workers.run(Lane.DISK, self._read, IDENTITY_FILE)
         config = self._config
         if data is None:
-            found = await self._env.workers.run(
-                Lane.DISK, foreign_store, self._env.files, config.store_dir, self._dir
-            )
-            if found:
-                raise NodeFailed(found, EXIT_CONFIG)
             return Identity(config.group, config.self_id, self._env.ids.uuid(), config.segment_size), True
         try:
             identity = decode_identity(data)
