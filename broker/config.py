@@ -19,21 +19,36 @@ from dledger.broker.auth.auth_settings import (
     parse_init_user,
     parse_inner_user,
 )
+from dledger.broker.collisions import collisions_of
 from dledger.broker.ignored_settings import IGNORED
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
+from dledger.broker.setting_texts import (
+    parse_address_server,
+    parse_addresses,
+    parse_host,
+    parse_host_or_none,
+    parse_ipv4,
+    parse_name_or_none,
+    parse_place,
+    parse_rates,
+    parse_region,
+    parse_subgroup,
+    parse_topics,
+    rates_text,
+)
 from dledger.broker.store.message_store import StoreLimits
 from dledger.config import MAX_RATE, BindAddress, NodeConfig, NodeSettings, Peers, SelfId, StoreRoot
-from dledger.formats.addresses import check_host, join_address, split_address
+from dledger.formats.addresses import join_address
 from dledger.formats.message_ids import is_ipv4, pack_ipv4_host
 from dledger.formats.record import MAX_TOPIC_V1
 from dledger.formats.state import User
 from dledger.log.retention import RetentionSettings
+from dledger.remoting import rocketmq_names
 from dledger.remoting.address_server import DOMAIN, SUBGROUP, url_of
 from dledger.remoting.exposure import open_address
 from dledger.remoting.limits import ServerLimits
-from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.remoting_tls import TlsSettings
-from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, name, parts
+from dledger.runtime.settings import ConfigError, Protective, Schema, Setting, name
 from dledger.runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
@@ -44,16 +59,6 @@ MAX_GROUP_NAME = 120
 MIN_LOCK_LIVE_MS = 35_000
 """Longer than the 30 s for which clients hold on to a lock that they hear nothing of: two would have one
 queue."""
-MAX_REGION = 127
-"""Characters: each message has them."""
-MAX_NAMESRVS = 64
-"""NameServers: each is a task, and gets the whole table of topics."""
-MAX_CHECKED_TOPICS = 1000
-"""Topics that are named in `duplicateCheckTopics`."""
-MAX_MESSAGE_RATE = 1_000_000_000
-"""Messages a second."""
-MAX_RATES = 1000
-"""Names that one setting of rates has."""
 MAX_TOPICS = 50_000
 """And groups: what a snapshot of the state copies in one step."""
 MAX_POP_IN_FLIGHT = 50_000
@@ -88,89 +93,6 @@ PROTECTIVE = MappingProxyType(
 """Names that protect, or make durable, in RocketMQ: with another value than these the start is refused."""
 
 
-def _name_or_none(text: str) -> str:
-    return name(text) if text else text
-
-
-def _host_or_none(text: str) -> str:
-    return check_host(text) if text else text
-
-
-def _region(text: str) -> str:
-    if len(text) > MAX_REGION:
-        raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
-    return name(text)  # without control characters: they separate the properties of a message
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
-    if len(topics) > MAX_CHECKED_TOPICS:
-        raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
-    for topic in topics:
-        if topic != "*":
-            name(topic)
-    return topics
-
-
-def _rates(text: str) -> dict[str, int]:
-    rates: dict[str, int] = {}
-    for part in parts(text):
-        what, _, rate = (piece.strip() for piece in part.rpartition("="))
-        number = int(rate[:11]) if rate.isascii() and rate.isdecimal() else 0
-        if not what or not 0 < number <= MAX_MESSAGE_RATE:
-            raise ValueError(f"{part!r}: expected NAME=MESSAGES_A_SECOND, 1 to {MAX_MESSAGE_RATE}")
-        if what in rates:
-            raise ValueError(f"{what!r} is given twice")
-        rates[what if what == "*" else name(what)] = number
-    if len(rates) > MAX_RATES:
-        raise ValueError(f"{len(rates)} rates: at most {MAX_RATES}")
-    return rates
-
-
-def _rates_text(rates: dict[str, int]) -> str:
-    return ";".join(f"{what}={rate}" for what, rate in rates.items())
-
-
-def _place(text: str) -> str:
-    """A directory, or a URL of an object store; `file:` is a directory."""
-    if not is_url(text) and not text.startswith("file:"):
-        return text.rstrip("/") or text[:1]
-    scheme, separator, rest = text.partition("://")
-    if "::" in text or not separator or not rest.strip("/"):
-        raise ValueError(f"{text!r}: expected a directory, or a URL as s3://bucket/digests")
-    # Files have renames, and would be written in place through a driver.
-    return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
-
-
-def _address_server(text: str) -> str:
-    url_of(text)
-    return text
-
-
-def _subgroup(text: str) -> str:
-    url_of(DOMAIN, text)
-    return text
-
-
-def _host(text: str) -> str:
-    return check_host(text.removeprefix("[").removesuffix("]"))
-
-
-def _ipv4(text: str) -> str:
-    if text:
-        pack_ipv4_host(text, 0)
-    return text
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = tuple(parts(text))
-    if len(addresses) > MAX_NAMESRVS:
-        raise ValueError(f"{len(addresses)} addresses: at most {MAX_NAMESRVS}")
-    for address in addresses:
-        split_address(address)
-    return addresses
-
-
 def route_id(node: str) -> int:
     """brokerId of a node that does not lead: nK -> K + 1 (DLedgerCommitLog.id)."""
     return int(node[1:]) + 1
@@ -184,9 +106,9 @@ class BrokerConfig:
     """Name of the cluster, for clients and tools."""
     broker_name: Annotated[str, Setting("brokerName", parse=name, important=True)] = "broker-a"
     """Name of the broker group, equal on all its members."""
-    broker_ip: Annotated[str, Setting("brokerIP1", parse=_host, important=True)] = "127.0.0.1"
+    broker_ip: Annotated[str, Setting("brokerIP1", parse=parse_host, important=True)] = "127.0.0.1"
     """IP address or host name of this broker: clients and peers are told it as it is written."""
-    store_ip: Annotated[str, Setting("storeHostIP", parse=_ipv4)] = ""
+    store_ip: Annotated[str, Setting("storeHostIP", parse=parse_ipv4)] = ""
     """IPv4 address of this broker in records and message ids; empty: that of `brokerIP1` at the start."""
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
@@ -200,7 +122,8 @@ class BrokerConfig:
     ] = parse_levels(DEFAULT_LEVELS)
     """How long messages of the delay levels wait, the first level is 1: `1s 5s 10s`."""
     namesrv_addr: Annotated[
-        tuple[str, ...], Setting("namesrvAddr", parse=_addresses, format=";".join, hot=True, important=True)
+        tuple[str, ...],
+        Setting("namesrvAddr", parse=parse_addresses, format=";".join, hot=True, important=True),
     ] = ()
     """NameServers to register with: `host:port;host:port`."""
     namesrv_by_dns: Annotated[bool, Setting("fetchNameSrvAddrByDnsLookup", hot=True)] = False
@@ -213,9 +136,9 @@ class BrokerConfig:
     namesrv_by_address_server: Annotated[bool, Setting("fetchNamesrvAddrByAddressServer", hot=True)] = False
     """Whether an address server tells where the NameServers are, if `namesrvAddr` is empty:
     `GET http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
-    address_server: Annotated[str, Setting("rmqAddressServerDomain", parse=_address_server)] = DOMAIN
+    address_server: Annotated[str, Setting("rmqAddressServerDomain", parse=parse_address_server)] = DOMAIN
     """Its domain, `domain:port`, or a URL."""
-    address_server_group: Annotated[str, Setting("rmqAddressServerSubGroup", parse=_subgroup)] = SUBGROUP
+    address_server_group: Annotated[str, Setting("rmqAddressServerSubGroup", parse=parse_subgroup)] = SUBGROUP
     """Name of the list of addresses there."""
     address_server_interval_s: Annotated[
         float, Setting("fetchNamesrvAddrInterval", 100, 86_400_000, "ms", hot=True)
@@ -225,14 +148,14 @@ class BrokerConfig:
     """Directory of the store."""
     dledger_enabled: Annotated[bool, Setting("enableDLegerCommitLog")] = True
     """RocketMQ's switch; must be true, as there is no other commit log here."""
-    dledger_group: Annotated[str, Setting("dLegerGroup", parse=_name_or_none, important=True)] = ""
+    dledger_group: Annotated[str, Setting("dLegerGroup", parse=parse_name_or_none, important=True)] = ""
     """Name of the group for its peers; empty: `brokerName`."""
     self_id: SelfId = "n0"
     """This node's id in `dLegerPeers`."""
     peers: Peers = field(default_factory=dict)
     """All members at the foundation of the group, with their addresses for peers:
     `n0-host:port;n1-host:port`."""
-    region_id: Annotated[str, Setting("regionId", parse=_region, hot=True)] = "DefaultRegion"
+    region_id: Annotated[str, Setting("regionId", parse=parse_region, hot=True)] = "DefaultRegion"
     """Noted in each message (MSG_REGION)."""
     trace_on: Annotated[bool, Setting("traceOn", hot=True)] = True
     """Whether clients with message trace send traces of messages here."""
@@ -241,12 +164,12 @@ class BrokerConfig:
     `autoCreateTopicEnable` lets it."""
     trace_topic: Annotated[str, Setting("msgTraceTopicName", parse=name)] = "RMQ_SYS_TRACE_TOPIC"
     """Its name."""
-    zone: Annotated[str, Setting("rocketmq.zone", parse=_name_or_none)] = ""
+    zone: Annotated[str, Setting("rocketmq.zone", parse=parse_name_or_none)] = ""
     """Zone of the group, for clients that use brokers of their own zone alone (`rocketmq.zone.mode` of Java
     clients); equal on all its members."""
     http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
     """Port of `/health` and `/metrics`; 0: off."""
-    http_address: Annotated[str, Setting("httpAddress", parse=_host_or_none)] = ""
+    http_address: Annotated[str, Setting("httpAddress", parse=parse_host_or_none)] = ""
     """Where to listen for HTTP; empty: as `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
     """Directory of broker.log and stats.log; empty: standard error, without statistics."""
@@ -330,20 +253,20 @@ class BrokerConfig:
     """How long a message that is sent again waits until it is known whether it is stored already; then it is
     refused (2, `[TIMEOUT_CLEAN_QUEUE]`), and its producer asks again."""
     topic_send_rates: Annotated[
-        dict[str, int], Setting("sendRatesOfTopics", parse=_rates, format=_rates_text, hot=True)
+        dict[str, int], Setting("sendRatesOfTopics", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
     """Messages a second that a topic takes: `orders=1000;*=5000`, where `*` is each topic that is not named.
     What is more is refused (215 FLOW_CONTROL). Empty: no limit."""
     group_send_rates: Annotated[
-        dict[str, int], Setting("sendRatesOfGroups", parse=_rates, format=_rates_text, hot=True)
+        dict[str, int], Setting("sendRatesOfGroups", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
     """The same for a producer group."""
     topic_pull_rates: Annotated[
-        dict[str, int], Setting("pullRatesOfTopics", parse=_rates, format=_rates_text, hot=True)
+        dict[str, int], Setting("pullRatesOfTopics", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
     """Messages a second of a topic that the leader gives out to pulls and pops, to all groups together."""
     group_pull_rates: Annotated[
-        dict[str, int], Setting("pullRatesOfGroups", parse=_rates, format=_rates_text, hot=True)
+        dict[str, int], Setting("pullRatesOfGroups", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
     """The same for a consumer group."""
     stop_slow_consumers: Annotated[bool, Setting("disableConsumeIfConsumerReadSlowly", hot=True)] = False
@@ -355,7 +278,7 @@ class BrokerConfig:
     ] = 16 << 30
     """Bytes of the log between the end and the last message that such a group was given."""
     duplicate_check_topics: Annotated[
-        tuple[str, ...], Setting("duplicateCheckTopics", parse=_topics, format=",".join, hot=True)
+        tuple[str, ...], Setting("duplicateCheckTopics", parse=parse_topics, format=",".join, hot=True)
     ] = ()
     """Topics to which every send is looked for by its unique id before it is stored, so that a repetition of
     any client is recognised: `orders,bills`, or `*` for all. What our client sends again is recognised
@@ -502,7 +425,7 @@ class BrokerConfig:
         32 * 1024 * 1024
     )
     """What scans of the own store for auditors read at most; 0: no limit."""
-    digest_ship_path: Annotated[str, Setting("digestShipPath", parse=_place)] = ""
+    digest_ship_path: Annotated[str, Setting("digestShipPath", parse=parse_place)] = ""
     """A directory or URL where this broker writes digests of its store for auditors; empty: it does not."""
     digest_ship_interval_ms: Annotated[
         int, Setting("digestShipIntervalMs", 100, 7 * 24 * 3_600_000, "ms")
@@ -536,7 +459,9 @@ class BrokerConfig:
             raise ConfigError(
                 f"brokerName and brokerClusterName name topics: at most {MAX_TOPIC_V1} characters"
             )
-        self.node_config()
+        node = self.node_config()
+        if collisions := collisions_of(self, node):
+            raise ConfigError("\n".join(collisions))
 
     @property
     def client_addr(self) -> str:
@@ -597,4 +522,11 @@ class BrokerConfig:
         )
 
 
-SETTINGS = Schema(BrokerConfig, ignored=IGNORED, protective=PROTECTIVE, lenient=True)
+SETTINGS = Schema(
+    BrokerConfig,
+    ignored=IGNORED,
+    protective=PROTECTIVE,
+    foreign=rocketmq_names.BROKER | rocketmq_names.FOLKLORE,
+    foreign_why=rocketmq_names.WITHOUT_COUNTERPART,
+    lenient=True,
+)

@@ -6,7 +6,7 @@ and stand-alone nodes have it as a group of theirs. `NodeConfig` adds who the no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any
@@ -23,6 +23,8 @@ HEARTBEATS_PER_TIMEOUT = 2
 """An election time-out is no shorter than so many heartbeats: one that is late must not depose a leader."""
 PAGE = 4096
 """Bytes: a segment is a multiple of it."""
+NOWHERE = ("0.0.0.0", "::")
+"""All addresses of a machine: to listen at, not to connect to."""
 MAX_RATE = 1 << 40
 """Bytes a second."""
 
@@ -43,6 +45,17 @@ def parse_peers(text: str) -> dict[str, str]:
         peers[node] = address
     if not peers:
         raise ConfigError("dLegerPeers: empty")
+    nodes: dict[tuple[str, int], str] = {}
+    for node, address in peers.items():
+        host, port = split_address(address)
+        if len(peers) > 1 and host in NOWHERE:
+            raise ConfigError(
+                f"dLegerPeers: {node}: {address}: the other members cannot connect to it. Where to listen is "
+                "bindAddress, or peerBindAddress"
+            )
+        first = nodes.setdefault((host.lower().rstrip("."), port), node)
+        if first != node:
+            raise ConfigError(f"dLegerPeers: {first} and {node} have one address, {address}")
     if len(peers) > MAX_MEMBERS:
         raise ConfigError(f"dLegerPeers: a group has at most {MAX_MEMBERS} members")
     return peers
@@ -75,6 +88,29 @@ Peers = Annotated[
 ]
 StoreRoot = Annotated[str, Setting("storePathRootDir", parse=directory, important=True)]
 BindAddress = Annotated[str, Setting("bindAddress", parse=check_host, important=True)]
+
+
+def _in_order(
+    settings: object, given: Mapping[str, object], times: Sequence[str], least: Sequence[int]
+) -> dict[str, float]:
+    """Times of which each is at least `least` times the one before it. Those that are not given move, by the
+    proportion of the defaults, away from one that is given where they would be on its wrong side."""
+    default = {name: float(getattr(settings, name)) for name in times}
+    now = {name: value for name in times if isinstance(value := given.get(name), (int, float))}
+    moved: dict[str, float] = {}
+    for at in range(1, len(times)):  # upwards from what is given
+        below, name = times[at - 1], times[at]
+        if name not in now and below in now:
+            fits = default[name] >= least[at] * now[below]
+            now[name] = default[name] if fits else now[below] * max(least[at], default[name] / default[below])
+            moved[name] = now[name]
+    for at in reversed(range(1, len(times))):  # downwards
+        name, above = times[at - 1], times[at]
+        if name not in now and above in now:
+            fits = now[above] >= least[at] * default[name]
+            now[name] = default[name] if fits else now[above] / max(least[at], default[above] / default[name])
+            moved[name] = now[name]
+    return moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +266,14 @@ class NodeSettings:
     """Time between two measurements of the event loop's lag."""
     apply_bytes: Annotated[int, Setting("applyChunkBytes", 4096, 16 << 20, "bytes")] = 256 * 1024
     """Committed bytes handed on in one step: larger steps hold up everything else for longer."""
+
+    def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Times that were not given follow those that were, with the proportions of the defaults."""
+        moved: dict[str, float] = {}
+        moved |= _in_order(self, given, ("redial_min_s", "redial_max_s"), (1, 1))
+        times = ("heartbeat_interval_s", "election_timeout_min_s", "election_timeout_max_s")
+        moved |= _in_order(self, given, times, (1, HEARTBEATS_PER_TIMEOUT, 1))
+        return dict(moved)
 
     def __post_init__(self) -> None:
         if not HEADER_SIZE < self.max_entry_bytes <= MAX_ENTRY_SIZE:

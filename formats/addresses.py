@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 MAX_ADDRESS = 256
 """Bytes of an address: those of all members together fit into the header of one frame."""
 _IN_NO_NAME = frozenset(" /;,")
@@ -41,8 +43,18 @@ def check_host(host: str) -> str:
     wrong = f"{host[:MAX_ADDRESS]!r} is neither an IP address nor a host name"
     if not host.isprintable() or not _IN_NO_NAME.isdisjoint(host):
         raise ValueError(f"{wrong}: it has a character that none has")
+    if ":" in host and not _is_ipv6(host):
+        raise ValueError(f"{wrong}: a port has no place in it")
     try:
         host.encode("idna")
     except UnicodeError:
         raise ValueError(f"{wrong}: a part between its dots is empty, or longer than 63 characters") from None
     return host
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True

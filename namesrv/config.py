@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated
 
-from dledger.formats.addresses import check_host
+from dledger.formats.addresses import check_host, split_address
 from dledger.namesrv.replicated_kv import KvPeers
+from dledger.remoting import rocketmq_names
 from dledger.remoting.limits import ServerLimits
+from dledger.remoting.listening import Place, is_loopback, listening_twice, meet, within
 from dledger.runtime.remoting_tls import TlsSettings
-from dledger.runtime.settings import Schema, Setting
+from dledger.runtime.settings import ConfigError, Schema, Setting
 
 _NO_POOL = "one event loop serves all requests"
 _NO_BUFFERS = "sockets have the system's buffers"
@@ -59,5 +62,32 @@ class NamesrvConfig:
     kv: KvPeers = field(default_factory=KvPeers)
     tls: TlsSettings = field(default_factory=TlsSettings)
 
+    def check(self, given: Collection[str]) -> None:
+        """ConfigError names each two settings that mean one place."""
+        found = [
+            f"kvPeers names {address} twice" for address in self.kv.peers if self.kv.peers.count(address) > 1
+        ]
+        own = Place("listenPort", self.bind_address, self.listen_port)
+        for address in self.kv.peers:
+            host, port = split_address(address)
+            if address == self.kv.self_address:
+                found += listening_twice([own, Place("kvSelfAddress", host, port)])
+            elif is_loopback(host) and port == own.port and meet(host, own.host):
+                found.append(f"kvPeers {address} is this NameServer's own listenPort: give it another port")
+        directories = {"kvDirectory": self.kv.directory, "logDir": self.log_dir}
+        if self.kv_path:
+            found += [
+                f"kvConfigPath {self.kv_path}: it is a file, and {name} says that it is a directory"
+                for name, path in directories.items()
+                if path and within(path, self.kv_path)
+            ]
+        if found:
+            raise ConfigError("\n".join(dict.fromkeys(found)))
 
-SETTINGS = Schema(NamesrvConfig, ignored=IGNORED)
+
+SETTINGS = Schema(
+    NamesrvConfig,
+    ignored=IGNORED,
+    foreign=rocketmq_names.NAMESRV,
+    foreign_why=rocketmq_names.WITHOUT_COUNTERPART,
+)

@@ -71,8 +71,9 @@ def parse_arguments(program: str, description: str, argv: list[str] | None = Non
 def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:
     """The settings, warnings, and where the settings came from; ConfigError."""
     path = arguments.config_file
-    properties = read_properties(env.files, path) if path else []
-    config, warnings = schema.load(properties, arguments.overrides)
+    wrong: list[str] = []
+    properties = read_properties(env.files, path, wrong) if path else []
+    config, warnings = schema.load(properties, arguments.overrides, wrong)
     # A link stays when the file that it names is replaced.
     real = os.path.realpath(path) if path else ""
     return config, warnings, SettingsSource(real, tuple(item.key for item in arguments.overrides))
@@ -148,8 +149,9 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
 
 
 def complain(message: str, code: int) -> int:
-    """Print an error of one line to standard error; returns `code`."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    """Print an error to standard error, or one for each line of `message`; returns `code`."""
+    for line in message.splitlines():
+        print(f"error: {line}", file=sys.stderr, flush=True)
     return code
 
 

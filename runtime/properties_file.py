@@ -24,9 +24,10 @@ class _Line(NamedTuple):
     end: int
 
 
-def read_properties(files: Files, path: str) -> list[Property]:
-    """The properties of a file; ConfigError when it cannot be read. Blocking."""
-    return parse_properties(read_text(files, path), path)
+def read_properties(files: Files, path: str, wrong: list[str] | None = None) -> list[Property]:
+    """The properties of a file; ConfigError when it cannot be read. `wrong` as in `parse_properties`.
+    Blocking."""
+    return parse_properties(read_text(files, path), path, wrong)
 
 
 def read_text(files: Files, path: str) -> str:
@@ -44,10 +45,18 @@ def read_text(files: Files, path: str) -> str:
         raise ConfigError(f"{path}, line {line}: not UTF-8") from error
 
 
-def parse_properties(text: str, name: str = "properties") -> list[Property]:
-    """All properties in order. `name` is the file's, for messages. ConfigError for a line without a key."""
-    lines = text.removeprefix(BYTE_ORDER_MARK).splitlines()
-    return [_property(line.text, f"{name}, line {line.first + 1}") for line in _logical(lines)]
+def parse_properties(text: str, name: str = "properties", wrong: list[str] | None = None) -> list[Property]:
+    """All properties in order. `name` is the file's, for messages. ConfigError for a line that sets nothing;
+    with `wrong` such lines are left out, and what is wrong with them is added to it."""
+    found = []
+    for line in _logical(text.removeprefix(BYTE_ORDER_MARK).splitlines()):
+        try:
+            found.append(_property(line.text, f"{name}, line {line.first + 1}"))
+        except ConfigError as error:
+            if wrong is None:
+                raise
+            wrong.append(str(error))
+    return found
 
 
 def edit_properties(text: str, changes: Mapping[str, str], name: str = "properties") -> str:

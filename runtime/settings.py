@@ -7,7 +7,9 @@ hints for wrong names, what `-p` prints, the tables of docs/reference/settings.m
 (`runtime.settings_page`), and which may change while the process runs (`runtime.live_settings`).
 
 A class may define `check(given)`: what belongs together, told the names that were given. Its ValueErrors, and
-those of `__post_init__`, name the property first; the place where that was set is put before them.
+those of `__post_init__`, name the property first; the place where that was set is put before them. A text may
+have several lines, one for each thing that is wrong. A class may also define `moved_defaults(given)`: told
+which of its fields a file sets, it returns other defaults for fields that would not fit to those.
 """
 
 from __future__ import annotations
@@ -150,13 +152,17 @@ class Schema(Generic[C]):
         *,
         ignored: Mapping[str, str] | None = None,
         protective: Mapping[str, Protective] | None = None,
+        foreign: Collection[str] = (),
+        foreign_why: str = "",
         lenient: bool = False,
     ) -> None:
         """`ignored`: names of RocketMQ's that are taken without effect -> why. `protective`: names whose
-        being ignored would leave less protected, or less durable, than was written. `lenient`: an unknown
-        name is only warned of, unless it is near to a known one."""
+        being ignored would leave less protected, or less durable, than was written. `foreign`: further names
+        of RocketMQ's, taken from files without effect, all because of `foreign_why`; never hints. `lenient`:
+        an unknown name is only warned of, unless it is near to a known one."""
         self.type = type_
         self.ignored: Mapping[str, str] = ignored or {}
+        self._foreign = dict.fromkeys(foreign, foreign_why)
         self._protective = protective or {}
         self.settings: tuple[Declared, ...] = tuple(_declared(type_, ()))
         self._lenient = lenient
@@ -169,15 +175,35 @@ class Schema(Generic[C]):
         return self._by_name[name]
 
     def load(
-        self, properties: Iterable[Property] | Mapping[str, str], overrides: Iterable[Property] = ()
+        self,
+        properties: Iterable[Property] | Mapping[str, str],
+        overrides: Iterable[Property] = (),
+        wrong: Iterable[str] = (),
     ) -> tuple[C, list[str]]:
-        """The configuration, and warnings. `overrides` (a command line) win. ConfigError."""
+        """The configuration, and warnings. `overrides` (a command line) win.
+
+        ConfigError has all that is wrong, a line for each, after `wrong`, what is known already. A default
+        that does not fit to what was given moves (`moved_defaults` of a class); properties that were given
+        and do not fit together are refused.
+        """
         if isinstance(properties, Mapping):
             properties = [Property(key, value) for key, value in properties.items()]
-        given, warnings = self._known(properties)
-        given |= self._known(overrides, lenient=False)[0]
-        values = {item.key: _parsed(self._by_name[item.key], item) for item in given.values()}
-        return self._build(self.type(), values, given), warnings
+        errors = list(wrong)
+        given, warnings = self._known(properties, errors=errors)
+        given |= self._known(overrides, lenient=False, foreign={}, errors=errors)[0]
+        values = {}
+        for item in given.values():
+            try:
+                values[item.key] = _parsed(self._by_name[item.key], item)
+            except ConfigError as error:
+                errors.append(str(error))
+        # What could not be read has its default in `config`: what follows from that is no news.
+        told = {word for error in errors for word in _WORD.findall(error)} & self._by_name.keys()
+        config, misfits = self._build(self.type(), values, given, moving=True)
+        errors += [line for line in misfits if told.isdisjoint(_WORD.findall(line))]
+        if errors:
+            raise ConfigError("\n".join(errors))
+        return config, warnings
 
     def change(self, config: C, properties: Iterable[Property]) -> tuple[C, dict[str, str]]:
         """`config` with these properties, and the texts of those that differ; ConfigError when one of them is
@@ -198,7 +224,9 @@ class Schema(Generic[C]):
                     "and restart"
                 )
             values[item.key] = value
-        changed = self._build(config, values, given)
+        changed, misfits = self._build(config, values, given)
+        if misfits:
+            raise ConfigError("; ".join(misfits))
         return changed, {key: self._by_name[key].format(value) for key, value in values.items()}
 
     def format(self, config: C, *, important: bool = False) -> dict[str, str]:
@@ -210,36 +238,64 @@ class Schema(Generic[C]):
         }
 
     def _known(
-        self, properties: Iterable[Property], *, lenient: bool | None = None, skip: bool = True
+        self,
+        properties: Iterable[Property],
+        *,
+        lenient: bool | None = None,
+        foreign: Mapping[str, str] | None = None,
+        skip: bool = True,
+        errors: list[str] | None = None,
     ) -> tuple[dict[str, Property], list[str]]:
-        """By name, and warnings. `skip`: what is ignored on purpose is left out, else refused."""
+        """By name, and warnings. `skip`: what is ignored on purpose is left out, else refused. What is wrong
+        is added to `errors`; without that the first one is raised."""
         if lenient is None:
             lenient = self._lenient
+        without_effect = {**(self._foreign if foreign is None else foreign), **self.ignored}
         given: dict[str, Property] = {}
         seen: dict[str, str] = {}
-        warnings = []
+        warnings: list[str] = []
         for item in properties:
-            place = f"{item.where}: " if item.where else ""
-            if item.key in seen:
-                before = f" at {seen[item.key]}" if seen[item.key] else ""
-                raise ConfigError(f"{place}the key {item.key!r} was already set{before}")
-            seen[item.key] = item.where
-            if item.key in self._by_name:
-                given[item.key] = item
-            elif item.key in self.ignored:
-                if not skip:
-                    raise ConfigError(f"{item.key} has no effect here: {self.ignored[item.key]}")
-                warnings.append(f"{place}{item.key} has no effect here: {self.ignored[item.key]}")
-            elif item.key in self._protective:
-                harmless, why = self._protective[item.key]
-                if not skip or item.value.strip().lower() not in harmless:
-                    raise ConfigError(f"{place}{item.key}={item.value} has no effect here: {why}")
-            else:
-                hint = self._hint(item.key, NEAR_UNKNOWN if lenient else NEAR_HINT)
-                if hint or not lenient:
-                    raise ConfigError(f"{place}unknown key {item.key!r}{hint}")
-                warnings.append(f"{place}unknown key {item.key!r} is ignored")
+            try:
+                self._sort(item, given, seen, warnings, without_effect, lenient=lenient, skip=skip)
+            except ConfigError as error:
+                if errors is None:
+                    raise
+                errors.append(str(error))
         return given, warnings
+
+    def _sort(
+        self,
+        item: Property,
+        given: dict[str, Property],
+        seen: dict[str, str],
+        warnings: list[str],
+        without_effect: Mapping[str, str],
+        *,
+        lenient: bool,
+        skip: bool,
+    ) -> None:
+        """One property into `given` or `warnings`; ConfigError."""
+        place = f"{item.where}: " if item.where else ""
+        if item.key in seen:
+            before = f" at {seen[item.key]}" if seen[item.key] else ""
+            raise ConfigError(f"{place}the key {item.key!r} was already set{before}")
+        seen[item.key] = item.where
+        if item.key in self._by_name:
+            given[item.key] = item
+        elif item.key in self._protective:
+            harmless, why = self._protective[item.key]
+            if not skip or item.value.strip().lower() not in harmless:
+                raise ConfigError(f"{place}{item.key}={item.value} has no effect here: {why}")
+        elif item.key in without_effect:
+            text = f"{item.key} has no effect here: {without_effect[item.key]}"
+            if not skip:
+                raise ConfigError(text)
+            warnings.append(place + text)
+        else:
+            hint = self._hint(item.key, NEAR_UNKNOWN if lenient else NEAR_HINT)
+            if hint or not lenient:
+                raise ConfigError(f"{place}unknown key {item.key!r}{hint}")
+            warnings.append(f"{place}unknown key {item.key!r} is ignored")
 
     def _hint(self, key: str, cutoff: float) -> str:
         known = [*self._by_name, *self.ignored, *self._protective]
@@ -247,16 +303,20 @@ class Schema(Generic[C]):
         near = difflib.get_close_matches(key.lower()[:100], lowered, 1, cutoff)
         return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 
-    def _build(self, base: C, values: Mapping[str, Any], given: Mapping[str, Property]) -> C:
-        try:
-            by_path = {self._by_name[name].path: value for name, value in values.items()}
-            config: C = _replaced(base, by_path)
-            check: Callable[[Collection[str]], None] | None = getattr(config, "check", None)
-            if check is not None:
+    def _build(
+        self, base: C, values: Mapping[str, Any], given: Mapping[str, Property], *, moving: bool = False
+    ) -> tuple[C, list[str]]:
+        """The configuration, and a line for each thing that does not fit together."""
+        by_path = {self._by_name[name].path: value for name, value in values.items()}
+        misfits: list[str] = []
+        config: C = _replaced(base, by_path, misfits, moving=moving)
+        check: Callable[[Collection[str]], None] | None = getattr(config, "check", None)
+        if check is not None:
+            try:
                 check(given)
-        except ValueError as error:
-            raise ConfigError(_located(str(error), given)) from error
-        return config
+            except ValueError as error:
+                misfits += str(error).splitlines()
+        return config, list(dict.fromkeys(_located(line, given) for line in misfits))
 
 
 def _declared(type_: type, path: tuple[str, ...]) -> Iterator[Declared]:
@@ -291,8 +351,9 @@ def _parsed(one: Declared, item: Property) -> Any:
         raise ConfigError(f"{item.where}: {reason}" if item.where else reason) from error
 
 
-def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """A copy of a dataclass with the values at these paths, groups and all."""
+def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[str], *, moving: bool) -> Any:
+    """A copy of a dataclass with the values at these paths, groups and all. What misfits is left out, and
+    added to `misfits`. `moving`: what is not among the values is a default, which may move."""
     groups: dict[str, dict[tuple[str, ...], Any]] = {}
     changes: dict[str, Any] = {}
     for (name, *rest), value in values.items():
@@ -301,8 +362,14 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
         else:
             changes[name] = value
     for name, inner in groups.items():
-        changes[name] = _replaced(getattr(config, name), inner)
-    return replace(config, **changes)
+        changes[name] = _replaced(getattr(config, name), inner, misfits, moving=moving)
+    if moving and (move := getattr(config, "moved_defaults", None)) is not None:
+        changes = {**move(changes), **changes}
+    try:
+        return replace(config, **changes)
+    except ValueError as error:
+        misfits += str(error).splitlines()
+        return config
 
 
 def _located(message: str, given: Mapping[str, Property]) -> str:

@@ -50,7 +50,7 @@ PURE = (
 )  # fmt: skip
 PURE_LIBRARY = (
     "__future__", "array", "base64", "binascii", "collections", "contextlib", "dataclasses", "difflib",
-    "enum", "errno",
+    "enum", "errno", "ipaddress",
     "functools", "hashlib", "heapq", "itertools", "json", "math", "msgpack", "msgspec", "re", "struct",
     "types", "typing", "zlib", "zlib_ng",
 )  # fmt: skip

@@ -8,7 +8,7 @@ The age of a segment is that of its last record by store time, so that replicas 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -53,7 +53,8 @@ class RetentionSettings:
     utc_offset_s: int = 0
     """Of the local time that `delete_hours` means; the outer shell knows it."""
     clean_ratio: Annotated[float, Setting("diskMaxUsedSpaceRatio", 10, 95, "percent", hot=True)] = 0.75
-    """Share of the file system in use above which what expired is deleted at any hour."""
+    """Share of the file system in use above which what expired is deleted at any hour. Where only one of the
+    two ratios is set, the other follows, so that this one is never above `diskSpaceCleanForciblyRatio`."""
     force_ratio: Annotated[float, Setting("diskSpaceCleanForciblyRatio", 10, 100, "percent", hot=True)] = 0.85
     """Share above which segments are deleted whatever their age, the oldest first, one a round."""
     clean_forcibly: Annotated[bool, Setting("cleanFileForciblyEnable", hot=True)] = False
@@ -63,6 +64,18 @@ class RetentionSettings:
     snapshots_kept: Annotated[int, Setting("boundarySnapshotsKept", 3, 10_000)] = 64
     """Snapshots at boundaries of segments, at most: those between the first and the newest are thinned out,
     and retention moves from one to the next."""
+
+    def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Of the two ratios the one that is not given follows the other, so that they stay in order."""
+        said = [
+            value for name in ("clean_ratio", "force_ratio") if isinstance(value := given.get(name), float)
+        ]
+        if len(said) != 1:
+            return {}
+        return {
+            "clean_ratio": min(self.clean_ratio, said[0]),
+            "force_ratio": max(self.force_ratio, said[0]),
+        }
 
     def __post_init__(self) -> None:
         if self.reserved_hours < 0 or self.interval_s <= 0:

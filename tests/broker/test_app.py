@@ -387,14 +387,26 @@ def test_a_wrong_command_line_says_how_it_is_used(
         (GOOD.replace("Name=", "Name=mine # "), "line 1: brokerName: 'mine # "),
         (GOOD + "dLegerGroup=two words\n", "line 4: dLegerGroup: 'two words': a name has neither"),
         (GOOD + "storePathRootDir=/data # large\n", "line 4: storePathRootDir: '/data # large': ' #' in"),
-        (GOOD + "electionTimeoutMinMs=150\n", "line 4: electionTimeoutMinMs 150: at least 2 times"),
-        (GOOD + "heartBeatTimeIntervalMs=300\n", "line 4: electionTimeoutMinMs 400: at least 2 times"),
-        (GOOD + "electionTimeoutMinMs=900\n", "line 4: electionTimeoutMaxMs 800: not below electionTim"),
+        (
+            GOOD + "heartBeatTimeIntervalMs=100\nelectionTimeoutMinMs=150\n",
+            "line 5: electionTimeoutMinMs 150: at least 2 times",
+        ),
+        (
+            GOOD + "heartBeatTimeIntervalMs=300\nelectionTimeoutMinMs=400\n",
+            "line 5: electionTimeoutMinMs 400: at least 2 times",
+        ),
+        (
+            GOOD + "electionTimeoutMinMs=900\nelectionTimeoutMaxMs=800\n",
+            "line 5: electionTimeoutMaxMs 800: not below electionTim",
+        ),
         (GOOD + "heartBeatTimeIntervalMs=1\n", "line 4: heartBeatTimeIntervalMs: 1: expected 5 to 10000"),
         (GOOD + "peerProtocolMin=4\npeerProtocolMax=2\n", "line 4: peerProtocolMin 4: from 1 to"),
         (GOOD + "mapedFileSizeCommitLog=8519681\n", "line 4: mapedFileSizeCommitLog 8519681: must be"),
         (GOOD + "tls.peer.keyPath=k\n", "line 4: tls.peer.certPath, tls.peer.keyPath"),
-        (GOOD + "diskMaxUsedSpaceRatio=90\n", "line 4: diskSpaceCleanForciblyRatio must not be below"),
+        (
+            GOOD + "diskMaxUsedSpaceRatio=90\ndiskSpaceCleanForciblyRatio=85\n",
+            "line 5: diskSpaceCleanForciblyRatio must not be below",
+        ),
     ],
 )
 def test_a_broken_configuration_names_line_and_key(
@@ -441,12 +453,12 @@ def test_what_does_not_count_is_shown_before_what_does(
     file = tmp_path / "broker.conf"
     names = ("brokerIP2", "haListenPort", "queryMessageThreadPoolNums", "flushConsumerOffsetHistoryInterval")
     ignored = (*names, "mappedFileSizeCommitLog", "brokerRole")
-    file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "diskFallRecorded=1\n")
+    file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "noSuchSetting=1\n")
     assert shell(["-c", str(file), "-p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for number, name in enumerate(ignored, 4):
         assert f"line {number}: {name} has no effect here: " in lines[number - 4]
-    assert lines[6].endswith("line 10: unknown key 'diskFallRecorded' is ignored")
+    assert lines[6].endswith("line 10: unknown key 'noSuchSetting' is ignored")
     assert all(line.startswith("# ") for line in lines[:7]) and lines[7] == "brokerClusterName=DefaultCluster"
 
 

@@ -59,7 +59,12 @@ def test_retention_has_the_names_that_brokers_know() -> None:
         ({"diskMaxUsedSpaceRatio": "80"}, "diskMaxUsedSpaceRatio has no effect without fileReservedTime"),
         ({"cleanFileForciblyEnable": "yes"}, "cleanFileForciblyEnable: 'yes': expected true or false"),
         (
-            {"fileReservedTime": "1", "diskMaxUsedSpaceRatio": "90"},
+            {
+                "fileReservedTime": "1",
+                "diskMaxUsedSpaceRatio": "90",
+                "cleanFileForciblyEnable": "true",
+                "diskSpaceCleanForciblyRatio": "85",
+            },
             "diskSpaceCleanForciblyRatio must not be below diskMaxUsedSpaceRatio",
         ),
         ({"flushDiskType": "FLUSH"}, "flushDiskType: 'FLUSH': expected SYNC_FLUSH or ASYNC_FLUSH"),
@@ -110,7 +115,9 @@ def test_a_wrong_line_is_named_with_its_file(
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "n0.conf"
-    path.write_text("dLegerGroup=a\ndLegerGroup=b\n")
+    path.write_text(
+        "dLegerGroup=a\ndLegerGroup=b\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\nstorePathRootDir=s\n"
+    )
     said = refusal(capsys, "--config", str(path))
     assert said == f"serve: {path}, line 2: the key 'dLegerGroup' was already set at {path}, line 1\n"
 

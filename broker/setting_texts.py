@@ -1,0 +1,127 @@
+"""How the texts of a broker's settings are read. ValueError says what is expected. Pure."""
+
+from __future__ import annotations
+
+from dledger.formats.addresses import check_host, split_address
+from dledger.formats.message_ids import pack_ipv4_host
+from dledger.remoting.address_server import DOMAIN, url_of
+from dledger.remoting.listening import ip_of, is_anywhere
+from dledger.runtime.remote_files import absolute, is_url
+from dledger.runtime.settings import name, parts
+
+MAX_REGION = 127
+"""Characters: each message has them."""
+MAX_NAMESRVS = 64
+"""NameServers: each is a task, and gets the whole table of topics."""
+MAX_CHECKED_TOPICS = 1000
+"""Topics that are named in `duplicateCheckTopics`."""
+MAX_MESSAGE_RATE = 1_000_000_000
+"""Messages a second."""
+MAX_RATES = 1000
+"""Names that one setting of rates has."""
+
+
+def parse_name_or_none(text: str) -> str:
+    """A name, or nothing."""
+    return name(text) if text else text
+
+
+def parse_host_or_none(text: str) -> str:
+    """A host, or nothing."""
+    return check_host(text) if text else text
+
+
+def parse_region(text: str) -> str:
+    """A name of `MAX_REGION` characters."""
+    if len(text) > MAX_REGION:
+        raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
+    return name(text)  # without control characters: they separate the properties of a message
+
+
+def parse_topics(text: str) -> tuple[str, ...]:
+    """Topics between `;` or `,`, or `*`."""
+    topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
+    if len(topics) > MAX_CHECKED_TOPICS:
+        raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
+    for topic in topics:
+        if topic != "*":
+            name(topic)
+    return topics
+
+
+def parse_rates(text: str) -> dict[str, int]:
+    """`NAME=MESSAGES_A_SECOND;...`."""
+    rates: dict[str, int] = {}
+    for part in parts(text):
+        what, _, rate = (piece.strip() for piece in part.rpartition("="))
+        number = int(rate[:11]) if rate.isascii() and rate.isdecimal() else 0
+        if not what or not 0 < number <= MAX_MESSAGE_RATE:
+            raise ValueError(f"{part!r}: expected NAME=MESSAGES_A_SECOND, 1 to {MAX_MESSAGE_RATE}")
+        if what in rates:
+            raise ValueError(f"{what!r} is given twice")
+        rates[what if what == "*" else name(what)] = number
+    if len(rates) > MAX_RATES:
+        raise ValueError(f"{len(rates)} rates: at most {MAX_RATES}")
+    return rates
+
+
+def rates_text(rates: dict[str, int]) -> str:
+    """Inverse of `parse_rates`."""
+    return ";".join(f"{what}={rate}" for what, rate in rates.items())
+
+
+def parse_place(text: str) -> str:
+    """A directory, or a URL of an object store; `file:` is a directory."""
+    if not is_url(text) and not text.startswith("file:"):
+        return text.rstrip("/") or text[:1]
+    scheme, separator, rest = text.partition("://")
+    if "::" in text or not separator or not rest.strip("/"):
+        raise ValueError(f"{text!r}: expected a directory, or a URL as s3://bucket/digests")
+    # Files have renames, and would be written in place through a driver.
+    return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
+
+
+def parse_address_server(text: str) -> str:
+    """A domain, with a port or as a URL."""
+    url_of(text)
+    return text
+
+
+def parse_subgroup(text: str) -> str:
+    """The name of a list at an address server."""
+    url_of(DOMAIN, text)
+    return text
+
+
+def parse_host(text: str) -> str:
+    """The address that clients are told: without a port, and one that can be connected to."""
+    bare = text.removeprefix("[").removesuffix("]")
+    if is_anywhere(bare):
+        raise ValueError(
+            f"{text!r}: clients and peers are told this address, and none can connect to it. Where to listen "
+            "is bindAddress"
+        )
+    try:
+        host, port = split_address(text)
+    except ValueError:
+        return check_host(bare)
+    if ip_of(bare) is None:  # else it is an IPv6 address without brackets
+        raise ValueError(f"{text!r}: give {host} without the port, which is listenPort ({port} here)")
+    return bare
+
+
+def parse_ipv4(text: str) -> str:
+    """An IPv4 address, or nothing."""
+    if text:
+        pack_ipv4_host(text, 0)
+    return text
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Addresses of NameServers between `;`."""
+    addresses = tuple(parts(text))
+    if len(addresses) > MAX_NAMESRVS:
+        raise ValueError(f"{len(addresses)} addresses: at most {MAX_NAMESRVS}")
+    for address in addresses:
+        split_address(address)
+    return addresses

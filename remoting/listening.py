@@ -1,0 +1,112 @@
+"""What one look at a server's settings shows of its ports and directories: two things cannot be at one place.
+
+Pure: host names are not resolved, so two names of one machine are only found where they are equal.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from dledger.formats.addresses import join_address
+
+_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Place(NamedTuple):
+    """A host and port where a server listens, or where its clients or peers are told to find somebody."""
+
+    setting: str
+    """What an operator changes to move it."""
+    host: str
+    port: int
+
+    @property
+    def shown_host(self) -> str:
+        """For messages."""
+        return self.host or "all addresses"
+
+    def __str__(self) -> str:
+        return f"{self.setting} ({join_address(self.shown_host, self.port)})"
+
+
+def ip_of(host: str) -> _IPAddress | None:
+    """The address that the text is, `localhost` too; None for another name."""
+    if host.lower().rstrip(".") == "localhost":
+        host = "127.0.0.1"
+    if host and set(host) <= set("0."):
+        host = "0.0.0.0"  # as the system reads `0`
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_anywhere(host: str) -> bool:
+    """Whether it means all addresses of a machine: to listen at, not to connect to."""
+    ip = ip_of(host)
+    return not host or host == "*" or (ip is not None and ip.is_unspecified)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is known to be this machine."""
+    ip = ip_of(host)
+    return ip is not None and ip.is_loopback
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two texts are known to mean one address."""
+    ips = ip_of(one), ip_of(other)
+    if None in ips:
+        return one.lower().rstrip(".") == other.lower().rstrip(".")
+    return ips[0] == ips[1]
+
+
+def meet(one: str, other: str) -> bool:
+    """Whether one port at both hosts is one port: all addresses, or the same."""
+    families = {ip.version for host in (one, other) if (ip := ip_of(host)) is not None and host}
+    if is_anywhere(one) or is_anywhere(other):
+        return len(families) < 2
+    return same_host(one, other)
+
+
+def listening_twice(places: Sequence[Place]) -> list[str]:
+    """A text for each pair of places that cannot both be listened at; each names both settings."""
+    return [
+        f"{one.setting} and {other.setting} both mean port {one.port}, at {one.shown_host} and "
+        f"{other.shown_host}: give one of them another port"
+        for one, other in combinations(places, 2)
+        if one.port == other.port and meet(one.host, other.host)
+    ]
+
+
+def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
+    """A text for each of `others` at an address where this server itself is found."""
+    mine = list(own)
+    return [
+        f"{other} is this server's own {one}: one address is one server's"
+        for other in others
+        for one in mine
+        if other.port == one.port and same_host(one.host, other.host)
+    ]
+
+
+def within(path: str, directory: str) -> bool:
+    """Whether `path` is `directory`, or lies in it, as far as the texts tell."""
+    path, directory = normal(path), normal(directory)
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def normal(path: str) -> str:
+    """The path without what means nothing: `./a//b/../c/` is `a/c`."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part in ("", "."):
+            continue
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return ("/" if path.startswith("/") else "") + "/".join(parts) or "."
