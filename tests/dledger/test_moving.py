@@ -19,7 +19,7 @@ import pytest
 
 from dledger.audit.layout import open_stores
 from dledger.client.compression import decompress
-from dledger.commands.moving.apache_views import ApacheSizes
+from dledger.commands.moving.apache_views import ApacheSizes, read_sizes
 from dledger.commands.moving.exporting import ExportRequest, export_store
 from dledger.commands.moving.exporting import _read as read_ours
 from dledger.commands.moving.importing import Imported, Request, import_stores
@@ -539,6 +539,35 @@ def test_a_node_does_not_begin_beside_a_store_of_apache_s(tmp_path: Path) -> Non
         FILES, str(root.write(tmp_path / "plain")), str(tmp_path / "plain/dledger-n0")
     )
     assert foreign_store(FILES, str(tmp_path / "fresh"), str(tmp_path / "fresh" / "dledger-n0")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "segment", "queue_file"),
+    [
+        ("mappedFileSizeCommitLog=16777216\nmappedFileSizeConsumeQueue=30\n", 16 << 20, 40),
+        ("mapedFileSizeCommitLog=16777216\nmapedFileSizeConsumeQueue=30\n", 1 << 30, 6_000_000),
+        ("mapedFileSizeCommitLog=1\nmappedFileSizeCommitLog = 16777216", 16 << 20, 6_000_000),
+        ("mappedFileSizeConsumeQueue: 20\n#mappedFileSizeConsumeQueue=40\nnonsense\n", 1 << 30, 20),
+        ("", 1 << 30, 6_000_000),
+    ],
+)
+def test_of_a_broker_conf_of_apache_s_counts_what_apache_s_broker_reads(
+    text: str, segment: int, queue_file: int, tmp_path: Path
+) -> None:
+    """It knows the names with two p since 4.5; files of another size keep it from starting."""
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    sizes = read_sizes(str(path))
+    assert (sizes.segment, sizes.queue_file) == (segment, queue_file)
+
+
+@pytest.mark.parametrize("text", ["mappedFileSizeConsumeQueue=large", None])
+def test_a_broker_conf_of_apache_s_that_cannot_be_used(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(MovingFailed, match=r"broker\.conf"):
+        read_sizes(str(path))
 
 
 def test_a_broker_does_not_start_on_a_store_of_apache_s(tmp_path: Path) -> None:

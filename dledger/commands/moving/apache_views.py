@@ -14,7 +14,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, parse_levels
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
@@ -32,10 +31,15 @@ from dledger.formats.message_ids import java_hash
 from dledger.formats.properties import TAGS, find_property
 from dledger.formats.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
 from dledger.formats.store_files import segment_name
+from dledger.runtime.files import OsFiles
+from dledger.runtime.properties_file import read_properties
+from dledger.runtime.settings import ConfigError
 
 QUEUES_DIR, KEYS_DIR = "consumequeue", "index"
 PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
 """Unit in front of the first message of a queue that does not begin at 0 (fillPreBlank)."""
+SEGMENT_SIZE = 1 << 30
+"""mappedFileSizeCommitLog, where a file does not say it."""
 BUFFERED_UNITS = 200_000
 _TAGS = TAGS.encode()
 
@@ -52,21 +56,25 @@ class ApacheSizes:
 
 
 def read_sizes(path: str) -> ApacheSizes:
-    """From a broker.conf of Apache's; MovingFailed for a value that is no number."""
-    values = {}
-    for line in Path(path).read_text().splitlines():
-        name, separator, value = line.strip().partition("=")
-        if separator and not name.startswith("#"):
-            values[name.strip()] = value.strip()
-    segment = values.get("mappedFileSizeCommitLog", values.get("mapedFileSizeCommitLog"))
-    queue_file = values.get("mappedFileSizeConsumeQueue", values.get("mapedFileSizeConsumeQueue", FILE_SIZE))
+    """From a broker.conf of Apache's; MovingFailed for a file, or a number, that cannot be read.
+
+    Since 4.5 its broker reads names with two p (`mapped...`) only, and so does this:
+    with a file that says `maped...` the default sizes count.
+    """
+    try:
+        # The last of two lines counts, as in java.util.Properties.
+        values = {item.key: item.value for item in read_properties(OsFiles(), path, [])}
+    except ConfigError as error:
+        raise MovingFailed(str(error)) from error
+    segment = values.get("mappedFileSizeCommitLog", SEGMENT_SIZE)
+    queue_file = values.get("mappedFileSizeConsumeQueue", FILE_SIZE)
     try:
         return ApacheSizes(
             # MessageStoreConfig.getMappedFileSizeConsumeQueue rounds up to whole units.
             -(-int(queue_file) // UNIT_SIZE) * UNIT_SIZE,
             int(values.get("maxHashSlotNum", SLOTS)),
             int(values.get("maxIndexNum", UNITS)),
-            None if segment is None else int(segment),
+            int(segment),
             parse_levels(values.get("messageDelayLevel", DEFAULT_LEVELS)),
         )
     except ValueError as error:
