@@ -19,13 +19,13 @@ STORE_PARTS = ("config", "consumequeue", "importing", "index", "state", "timer")
 def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
     """A text for each pair of settings; each begins with a setting's name and names both."""
     return [
-        *listening_twice(_listeners(config, node)),
+        *listening_twice(listeners(config, node)),
         *found_twice(_found(config, node), _elsewhere(config)),
         *_directories(config, node),
     ]
 
 
-def _listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
+def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
     """Where this broker listens."""
     _, port = split_address(node.peers[node.self_id])
     bind = node.peer_bind or node.bind_host

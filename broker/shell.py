@@ -17,10 +17,13 @@ from functools import partial
 from dledger.broker.app import main
 from dledger.broker.audit.shipping import check_installed
 from dledger.broker.broker import Broker
+from dledger.broker.collisions import listeners
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.errors import NodeFailed
+from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.remoting.address_server import load_http
+from dledger.remoting.listening import is_anywhere
 from dledger.remoting.shell import (
     EXIT_BAD_CONFIG,
     EXIT_FAILED,
@@ -34,6 +37,7 @@ from dledger.remoting.shell import (
 )
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
 from dledger.runtime.tls import PeerTls
@@ -76,6 +80,26 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     return code
 
 
+def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
+    """Where it will listen, but for the VIP channel, whose port may be another program's. The port for peers, without
+    TLS, is at the own address, where that is one of this machine's (`PeerPort`)."""
+    node = config.node_config()
+    found = []
+    for place in listeners(config, node):
+        host = place.host
+        if (
+            place.setting == "dLegerPeers"
+            and is_anywhere(host)
+            and config.peer_tls is None
+            and not node.peer_bind
+        ):
+            own = split_address(node.peers[node.self_id])[0]
+            host = own if is_here(own) else host
+        if not place.setting.startswith("vipChannel"):
+            found.append(WantedPort(place.setting, host, place.port))
+    return found
+
+
 def ipv4_address(host: str) -> str:
     """What the system's resolver says; empty when it knows none."""
     try:
@@ -109,5 +133,10 @@ def shell(argv: list[str] | None = None) -> int:
             text = f"brokerIP1: {config.broker_ip} has no IPv4 address that could be found now"
             return complain(f"{text}, and message ids need one: say it with storeHostIP", EXIT_FAILED)
         config = replace(config, store_ip=found)
+    try:
+        wait_for_ports(wanted_ports(config))
+    except PortInUse as error:
+        env.log.error("ended", reason=error.strerror)
+        return complain(str(error.strerror), EXIT_FAILED)
     node = config.node.at_utc_offset(time.localtime().tm_gmtoff)
     return run(env, replace(config, node=node), source)

@@ -10,9 +10,10 @@ from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.service import NameServer, main
 from dledger.remoting import shell
 from dledger.remoting.exposure import open_address
-from dledger.remoting.shell import EXIT_BAD_CONFIG, Arguments, announce, complain
+from dledger.remoting.shell import EXIT_BAD_CONFIG, EXIT_FAILED, Arguments, announce, complain
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.port_waits import PortInUse, WantedPort, wait_for_ports
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
 
@@ -49,6 +50,13 @@ def run(argv: list[str] | None = None) -> int:
             )
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
+
+    try:
+        if config.listen_port:
+            wait_for_ports([WantedPort("listenPort", config.bind_address, config.listen_port)])
+    except PortInUse as error:
+        env.log.error("ended", reason=error.strerror)
+        return complain(str(error.strerror), EXIT_FAILED)
 
     def ready(nameserver: NameServer) -> None:
         settle()

@@ -143,7 +143,8 @@ class Files(Protocol):
         """Of the file system that holds the path."""
 
     def lock(self, path: str) -> File:
-        """Create and lock a file against other processes until closed; BlockingIOError if held."""
+        """Create and lock a file, and the directory that it lies in, against other processes until closed;
+        BlockingIOError if one is held. Who removes the file does not let others in."""
 
 
 class OsFile:
@@ -155,6 +156,11 @@ class OsFile:
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self._syncs_writes = _DSYNC is not None
+        self._held = -1
+
+    def hold(self, fd: int) -> None:
+        """Close this descriptor as well, with the file; -1: none."""
+        self._held = fd
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -255,6 +261,9 @@ class OsFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+        if self._held >= 0:
+            fd, self._held = self._held, -1
+            os.close(fd)
 
 
 def _must_be_a_file(path: str, found: os.stat_result) -> None:
@@ -351,7 +360,24 @@ class OsFiles:
         file = self.open(path, create=True)
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.hold(_lock_directory(os.path.dirname(path) or "."))
         except OSError:
             file.close()
             raise
         return file
+
+
+def _lock_directory(path: str) -> int:
+    """A descriptor of the locked directory. BlockingIOError if it is held; -1 where the file system locks no
+    directories (NFS), as the file is locked in any case."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        error.filename = path
+        raise
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd

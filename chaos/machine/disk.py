@@ -36,10 +36,11 @@ def no_entry(path: str) -> FileNotFoundError:
 class Directory:
     """Names in one directory."""
 
-    __slots__ = ("durable", "names", "number")
+    __slots__ = ("durable", "lock_owner", "names", "number")
 
     def __init__(self, number: int) -> None:
         self.number: int = number
+        self.lock_owner: object | None = None
         self.names: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
 

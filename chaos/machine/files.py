@@ -437,11 +437,15 @@ class SimFiles:
         return DiskUsage(total, max(0, total - self.disk.used()))
 
     def lock(self, path: str) -> SimFile:
-        """Create and lock a file against other processes until closed; BlockingIOError if held."""
+        """Create and lock a file, and the directory that it lies in, against other processes until closed;
+        BlockingIOError if one is held."""
         file = self.open(path, create=True)
-        inode = self.disk.inode(path)
-        owner = inode.lock_owner
-        if isinstance(owner, SimFile) and owner.held_lock():
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
-        inode.lock_owner = file
+        parent = self.disk.directory(path.rpartition("/")[0] or "/")
+        places: tuple[Inode | Directory, ...] = (self.disk.inode(path), parent)
+        for place in places:
+            owner = place.lock_owner
+            if isinstance(owner, SimFile) and owner.held_lock():
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        for place in places:
+            place.lock_owner = file
         return file

@@ -14,10 +14,13 @@ from dataclasses import replace
 from dledger.commands.standalone import SETTINGS, StandaloneConfig, main
 from dledger.config import parse_peers
 from dledger.errors import NodeFailed
+from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient
+from dledger.remoting.listening import is_anywhere
 from dledger.remoting.shell import announce
 from dledger.runtime import Env
+from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
 from dledger.runtime.program import run_until_signal, settle
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property
@@ -77,11 +80,19 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
         config = replace(config, node=config.node.at_utc_offset(utc_offset_s))
         tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
     except ConfigError as error:
-        print(f"serve: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"serve: {line}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"serve: TLS files cannot be used: {error}", file=sys.stderr)
         return 2
+    own, port = split_address(config.peers[config.self_id])
+    bind = config.node.peer_bind or config.bind_host
+    try:
+        wait_for_ports([WantedPort("dLegerPeers", own if is_anywhere(bind) and is_here(own) else bind, port)])
+    except PortInUse as error:
+        print(f"serve: {error.strerror}", file=sys.stderr)
+        return 1
     failures: list[NodeFailed] = []
 
     def ready(nodes: list[Node]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -103,3 +104,50 @@ def test_a_second_process_on_the_same_store_is_refused(group: LocalCluster) -> N
         refused(broker_with(group, properties_text(properties)), str(group.store("n0")))
     finally:
         group.stop()
+
+
+def test_a_second_process_is_refused_although_the_lock_files_are_removed(group: LocalCluster) -> None:
+    """With the same ports the ports say no, with others the directory does; the first one goes on."""
+    group.start()
+    try:
+        files = [group.store("n0") / "lock", group.store("n0") / "dledger-n0" / "lock"]
+        moved = ClusterSpec(base_port=find_base_port(start=29300), nodes=1)
+        same = properties_text(group.broker_properties("n0"))
+        other = properties_text(LocalCluster(group.directory, moved).broker_properties("n0"))
+        for text, word in ((same, str(group.spec.port("n0"))), (other, str(group.store("n0")))):
+            for file in files:
+                file.unlink(missing_ok=True)
+            outcome = broker_with(group, text)
+            refused(outcome, word)
+            assert outcome[0] == 1
+        assert "n0" in group.running()
+        client = [sys.executable, "-m", "dledger", "status", "--dir", str(group.directory)]
+        done = subprocess.run(client, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        group.stop()
+
+
+def test_a_port_that_is_held_for_a_moment_is_waited_for(group: LocalCluster) -> None:
+    with socket.create_server(("127.0.0.1", group.spec.namesrv_port)) as holder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dledger.namesrv", "-c", str(group.directory / "conf" / "namesrv.conf")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            holder.close()
+            assert process.stdout is not None
+            assert "boot success" in process.stdout.readline()
+        finally:
+            process.terminate()
+            process.wait(LIMIT_S)
+
+
+def test_who_holds_the_port_is_named(group: LocalCluster) -> None:
+    port = group.spec.raft_port("n0")
+    with socket.create_server(("127.0.0.1", port)):
+        outcome = run("broker", "-c", str(group.directory / "conf" / "broker-n0.conf"))
+    refused(outcome, f":{port} (dLegerPeers)", f"by process {os.getpid()} (", "pytest")
+    assert outcome[0] == 1
+    assert not group.store("n0").exists(), "the ports come first"

@@ -86,3 +86,14 @@ def test_recover_forgets_how_far_the_node_had_written(tmp_path: Path) -> None:
     other.note_boot()
     assert not other.last_run().other_boot
     other.close()
+
+
+def test_who_removes_the_file_does_not_let_others_in(tmp_path: Path) -> None:
+    """Found by use: a second process began on the store of a running one, and removed files of it."""
+    lock = take(tmp_path)
+    (tmp_path / "lock").unlink()
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            take(tmp_path)
+    lock.close()
+    take(tmp_path).close()

@@ -1,0 +1,151 @@
+"""Whether the ports of a server are free, asked before it opens its store. Blocks.
+
+One that is held for a moment is waited for, and a holder that stays is named.
+
+A start that ends with "address in use" after it opened its store would have touched files of a node that may
+still run on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+WAIT_S = 5.0
+"""How long a port in use is waited for: a connection may have it, or a process that is about to end."""
+LOOK_S = 0.1
+MAX_NAME = 120
+"""Characters of a command line that are told."""
+EPHEMERAL_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+class WantedPort(NamedTuple):
+    """Where a server will listen."""
+
+    setting: str
+    host: str
+    port: int
+
+
+class PortInUse(OSError):
+    """The text names setting, address, and the process that has the port, where the system tells."""
+
+
+def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) -> None:
+    """Return when all of them can be listened at. PortInUse for one that stays in use for `wait_s`.
+
+    Other errors of a bind are left to the server, which says them best.
+    """
+    deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+    for one in wanted:
+        while is_in_use(one.host, one.port):
+            if time.monotonic() >= deadline:
+                raise PortInUse(
+                    errno.EADDRINUSE,
+                    f"cannot listen on {one.host or '0.0.0.0'}:{one.port} ({one.setting}): "
+                    f"{os.strerror(errno.EADDRINUSE)}{holder_text(one.port)}",
+                )
+            time.sleep(LOOK_S)
+
+
+def is_in_use(host: str, port: int) -> bool:
+    """Whether a bind is refused because somebody has the port. A closing connection does not count."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return True
+    return False
+
+
+def is_here(host: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return True
+    except OSError:
+        return False
+
+
+def holder_text(port: int) -> str:
+    """` by process 17 (python -m dledger broker ...)`, as far as this user may know; else empty."""
+    inodes = _inodes(port)
+    if not inodes:
+        return ""
+    for pid in _pids():
+        if _has_one(pid, inodes):
+            return f" by process {pid} ({_program(pid)})"
+    return " by a process of another user, or of another container"
+
+
+def ephemeral_ports() -> tuple[int, int] | None:
+    """First and last port that the system gives to connections; None where it does not tell."""
+    try:
+        with open(EPHEMERAL_RANGE, encoding="ascii") as file:
+            first, last = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    return first, last
+
+
+def _inodes(port: int) -> list[str]:
+    """Of the sockets with this local port, those that listen first."""
+    found: list[tuple[bool, str]] = []
+    for table in _TABLES:
+        try:
+            with open(table, encoding="ascii") as file:
+                lines = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if len(fields) > 9 and int(fields[1].rpartition(":")[2], 16) == port and fields[9] != "0":
+                found.append((fields[3] != "0A", fields[9]))
+    return [inode for _, inode in sorted(found)]
+
+
+def _pids() -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except OSError:
+        return []
+
+
+def _has_one(pid: int, inodes: list[str]) -> bool:
+    wanted = [f"socket:[{inode}]" for inode in inodes]
+    try:
+        return any(_link(f"/proc/{pid}/fd/{name}") in wanted for name in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _program(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(4096).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "ended"
+    shown = "".join(character if character.isprintable() else "?" for character in words)
+    return shown if len(shown) <= MAX_NAME else f"{shown[:MAX_NAME]}..."
