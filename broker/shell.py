@@ -81,8 +81,8 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
 
 
 def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
-    """Where it will listen, but for the VIP channel, whose port may be another program's. The port for peers, without
-    TLS, is at the own address, where that is one of this machine's (`PeerPort`)."""
+    """Where it will listen, without the VIP channel, whose port may be another program's. The port for peers,
+    without TLS, is at the own address, where that is one of this machine's (`PeerPort`)."""
     node = config.node_config()
     found = []
     for place in listeners(config, node):

@@ -20,6 +20,9 @@ DEVICE_FAILED = (None, errno.EIO, errno.EBADMSG, *([errno.EUCLEAN] if hasattr(er
 """Errors that say that the device or its file system is damaged; any other is the system's refusal (rights, a
 read-only mount, no room), and the store is well once that is mended."""
 
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
+"""Errors of opening a name that was not reached: nothing was done to what it names."""
+
 
 class NodeFailed(Exception):
     """The node must end (architecture rule 7). `reason` says why and what to do.

@@ -16,8 +16,17 @@ from typing import NoReturn
 
 import msgspec
 
-from dledger.errors import OUT_OF_MEANS, PASSING, refused_by_system
+from dledger.errors import (
+    DEVICE_FAILED,
+    EXIT_START,
+    EXIT_STORE,
+    NO_ACCESS,
+    OUT_OF_MEANS,
+    PASSING,
+    NodeFailed,
+)
 from dledger.formats.entry import CHANNEL_OFFSET, INDEX_UNIT, MAGIC, MIN_BLANK_SIZE
+from dledger.formats.store_files import POISONED_FILE
 from dledger.log.hot_tail import Batch
 from dledger.log.poison import leave_marker
 from dledger.log.pool import SegmentPool
@@ -354,13 +363,15 @@ class FlushedLog(MendableLog):
         try:
             return self._index.create(first, count)
         except OSError as error:
-            raise _no_room(error, f"cannot make an index file in {self._dir}") from error
+            raise _not_prepared(error, f"cannot make an index file in {self._dir}") from error
 
     def _sync_index_names(self) -> None:
         """A job. Without a descriptor for the directory no fsync was tried; one that failed is final."""
         try:
             self._index.sync_names()
         except OSError as error:
+            if error.errno in NO_ACCESS:
+                raise _not_prepared(error, f"cannot open {self._dir}") from error
             if error.errno not in OUT_OF_MEANS:
                 raise
             raise NoRoom(f"cannot sync the names of index files in {self._dir}: {error}") from error
@@ -392,7 +403,7 @@ class FlushedLog(MendableLog):
             warm = await self.pool.take(self._segments.path(start))
             await self._segments.add(start)
         except OSError as error:
-            raise _no_room(
+            raise _not_prepared(
                 error, f"cannot prepare a segment of {self._segments.size} bytes in {self._dir}"
             ) from error
         self.short_of_space = self.short_of_space and warm
@@ -457,7 +468,7 @@ class FlushedLog(MendableLog):
         try:
             return await self.pool.fill_one()
         except OSError as error:
-            raise _no_room(error, f"cannot prepare a segment in {self._dir}") from error
+            raise _not_prepared(error, f"cannot prepare a segment in {self._dir}") from error
 
     # Failing
 
@@ -465,8 +476,12 @@ class FlushedLog(MendableLog):
         """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
         self._writes.note(error)
         await self._leave_marker(error)
-        what = f"a write or fsync of the log failed; the disk under {self._dir} needs attention"
-        raise refused_by_system(what, error) from error
+        raise NodeFailed(
+            f"a write or fsync of the log failed: {error}. The disk under {self._dir} needs attention. Its "
+            f"file {POISONED_FILE} marks the store: at the next start this node discards what it cannot be "
+            "sure of, and does not vote before a leader has refilled it",
+            EXIT_STORE,
+        ) from error
 
     async def _leave_marker(self, error: OSError) -> None:
         if not self._marked:
@@ -478,6 +493,18 @@ def _failed(error: OSError) -> str:
     return f"a write or fsync of the log failed: {error}"
 
 
-def _no_room(error: OSError, text: str) -> Exception:
-    """A full disk, or too many open files, is waited for; any other error of preparing is one of the disk."""
-    return NoRoom(f"{text}: {error}") if error.errno in PASSING else error
+def _not_prepared(error: OSError, text: str) -> Exception:
+    """What becomes of an error while a file was made. No entry was on the way to the disk.
+
+    A full disk, or too many open files, is waited for. What the system refuses (rights, a limit on sizes, a
+    read-only mount) ends the node, whose store is well. An error of the device is that of a write (S3).
+    """
+    if error.errno in PASSING:
+        return NoRoom(f"{text}: {error}")
+    if error.errno in DEVICE_FAILED:
+        return error
+    return NodeFailed(
+        f"{text}: {error}. Nothing of the log was being written: the store is well. Start it again when that "
+        "is mended",
+        EXIT_START,
+    )

@@ -263,12 +263,16 @@ class IndexFiles:
             start = at - at % self._size
             stop = min(end, start + self._size)
             if start not in self._open:
-                file = self._files.open(f"{self._dir}/{segment_name(start)}", create=True)
+                path = f"{self._dir}/{segment_name(start)}"
+                new = not self._files.exists(path)
+                file = self._files.open(path, create=True)
                 try:
                     file.allocate(self._step)
                     file.truncate(self._size)
                 except OSError:
                     file.close()
+                    if new:  # half made it would be taken for damaged
+                        self._files.unlink(path)
                     raise
                 self._open[start] = file
                 self._reserved[start] = self._step

@@ -49,10 +49,10 @@ class OneNode:
             pool_segments=0,
         )
 
-    def run(self, node: str) -> None:
-        """Start the node, let it lead, stop it."""
+    def run(self, node: str) -> bool:
+        """Start the node, let it lead, stop it. Whether it led."""
 
-        async def scenario() -> None:
+        async def scenario() -> bool:
             host = Served()
             running = asyncio.create_task(Node(production_env("test"), self.config(node), host).run())
             served = asyncio.create_task(host.event.wait())
@@ -62,9 +62,10 @@ class OneNode:
             try:
                 await running
             except asyncio.CancelledError:
-                return
+                return host.event.is_set()
+            return False
 
-        asyncio.run(scenario())
+        return asyncio.run(scenario())
 
 
 @pytest.fixture
