@@ -48,6 +48,8 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
     failures: list[NodeFailed] = []
     try:
         tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
+        if tls is not None:
+            env.reloads.add("TLS between peers", tls.reload)
     except OSError as error:
         return complain(f"tls.peer files cannot be used: {error}", EXIT_BAD_CONFIG)
     if config.digest_ship_path:

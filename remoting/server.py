@@ -101,6 +101,8 @@ class RemotingServer:
         self._serial = 0
         self._opaque = 0
         self._tls = tls
+        if tls is not None:
+            env.reloads.add("TLS of clients", tls.reload)
         self._listeners: list[asyncio.Server | FirstByteListener] = []
         self._addresses: list[tuple[str, int]] = []
         self._empty: asyncio.Event = asyncio.Event()

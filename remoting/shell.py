@@ -130,6 +130,27 @@ def _rotating(log_dir: str, file_name: str) -> logging.Handler:
     return handler
 
 
+def reopen_logs() -> str:
+    """Close the log files and open them by their names again, as they may have been moved away. Empty, or why
+    one cannot be opened: what was open stays so."""
+    loggers = [logging.getLogger(), *map(logging.getLogger, sorted(logging.root.manager.loggerDict))]
+    files = [
+        handler for one in loggers for handler in one.handlers if isinstance(handler, logging.FileHandler)
+    ]
+    wrong = []
+    for handler in files:
+        try:
+            os.makedirs(os.path.dirname(handler.baseFilename), exist_ok=True)
+            fresh = open(handler.baseFilename, "a", encoding="utf-8")  # noqa: SIM115  # the handler's from here on
+        except OSError as error:
+            wrong.append(f"{handler.baseFilename}: {error.strerror or error}")
+            continue
+        before = handler.setStream(fresh)
+        if before is not None:
+            before.close()
+    return "; ".join(wrong)
+
+
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
     """Run until it ends or a signal asks it to stop; the exit code.
 
@@ -137,7 +158,8 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
     start, such as a port in use, is printed as one line.
     """
     try:
-        run_until_signal(start, env.pauses)
+        env.reloads.add("log file", reopen_logs)
+        run_until_signal(start, env.pauses, env.reloads)
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
     except OSError as error:

@@ -15,6 +15,7 @@ from dledger.runtime.files import Files, OsFiles
 from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.ids import Ids
 from dledger.runtime.log import Log, StandardLog
+from dledger.runtime.reloads import Reloads
 from dledger.runtime.workers import ThreadWorkers, Workers
 
 
@@ -52,6 +53,7 @@ class Env:
     pauses: Pauses = field(default_factory=Pauses)
     uptime_s: Callable[[], float] | None = None
     """Seconds since the machine's start, also those in which it was suspended; None where that is unknown."""
+    reloads: Reloads = field(default_factory=Reloads)
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:

@@ -10,12 +10,15 @@ import logging
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from dledger.runtime.gc_pauses import Pauses
+from dledger.runtime.reloads import Reloads
 from dledger.runtime.turns import turn_loop_factory
 
 WANTED_FILES = 8192
@@ -30,16 +33,23 @@ GC_THRESHOLDS = (10_000, 20, 20)
 good part of an election time-out: what is there at the start is frozen, the rest is looked at less often."""
 
 
+UNASKED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals of operators and scripts that ask for no end: a terminal that closes, a log that was moved away."""
 ACCEPT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of accepting a connection that pass: asyncio tries again, up to a hundred times a second."""
 ACCEPT_QUIET_S = 60.0
 """How long nothing more is said of them."""
 
 
-def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]], pauses: Pauses) -> None:
+def run_until_signal(
+    start: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    pauses: Pauses,
+    reloads: Reloads | None = None,
+) -> None:
     """Run until it ends or a signal asks it to stop; whatever it raises comes out of here.
 
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels: CancelledError.
+    SIGHUP runs `reloads`, and says so in the log; SIGUSR1 and SIGUSR2 are noted there, and ignored.
     Meanwhile the pauses of the garbage collector, and waits for a core, are recorded in `pauses`.
     """
 
@@ -54,8 +64,17 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
                 task.cancel()
             stop.set()
 
+        def noted(number: signal.Signals) -> None:
+            if number is signal.SIGHUP:
+                done = "there is nothing to read again" if reloads is None else reloads.run()
+                logging.getLogger().info("SIGHUP: %s", done)
+            else:
+                logging.getLogger().info("%s is ignored", number.name)
+
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked_to_stop)
+        for number in UNASKED:
+            loop.add_signal_handler(number, noted, number)
         loop.set_exception_handler(LoopErrors())
         logging.getLogger().info("event loop of %s", type(loop).__module__.partition(".")[0])
         await start(stop)
@@ -65,9 +84,30 @@ def run_until_signal(start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
     with (
         waits_for_cores(pauses),
         tuned_collector(pauses),
+        unasked_ignored(),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(guarded())
+
+
+@contextmanager
+def unasked_ignored() -> Iterator[None]:
+    """Keep signals that operators send, and that would end a process, from ending it before the loop has its
+    handlers, and after that. Handlers, as what is ignored would be so in child processes as well."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in UNASKED:
+        signal.signal(number, _nothing)
+    try:
+        yield
+    finally:
+        for number in UNASKED:  # the loop has set the default again
+            signal.signal(number, _nothing)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """A handler."""
 
 
 class LoopErrors:

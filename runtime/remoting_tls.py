@@ -178,6 +178,10 @@ class ServerTls:
             self._looked = now_s
             self._read.refresh(self._load_again)
 
+    def reload(self) -> str:
+        """Read the files again. Empty, or why they cannot be used."""
+        return self._read.read_again(self._load_again)
+
     def _load_again(self) -> None:
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # key and certificate fit, or this raises
         self._load(self.context)

@@ -65,12 +65,19 @@ class ReadFiles:
         if versions == self._read:
             return
         self._read = versions
-        try:
-            load()
-        except OSError as error:
-            self._log.warning("changed TLS files cannot be used", reason=str(error))
+        if why := self.read_again(load):
+            self._log.warning("changed TLS files cannot be used", reason=why)
         else:
             self._log.info("TLS files read again", certificate=self._paths[0])
+
+    def read_again(self, load: Callable[[], object]) -> str:
+        """Call `load`, whether they changed or not. Empty, or why they cannot be used: then all stays."""
+        try:
+            load()
+            self._read = self._versions()
+        except OSError as error:
+            return str(error)
+        return ""
 
 
 class PeerTls:
@@ -106,6 +113,10 @@ class PeerTls:
         An authority that was taken out of its file stays trusted until the next start.
         """
         self._read.refresh(self._load_again)
+
+    def reload(self) -> str:
+        """Read the files again. Empty, or why they cannot be used."""
+        return self._read.read_again(self._load_again)
 
     def _load_again(self) -> None:
         self._context(ssl.PROTOCOL_TLS_SERVER)  # key and certificate belong together, or this raises

@@ -79,6 +79,8 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
         config = _configured(env, args)
         config = replace(config, node=config.node.at_utc_offset(utc_offset_s))
         tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
+        if tls is not None:
+            env.reloads.add("TLS between peers", tls.reload)
     except ConfigError as error:
         for line in str(error).splitlines():
             print(f"serve: {line}", file=sys.stderr)
@@ -104,7 +106,7 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
         failures.extend(await main(env, config, stop, tls=tls, on_ready=ready))
 
     try:
-        run_until_signal(start, env.pauses)
+        run_until_signal(start, env.pauses, env.reloads)
     except NodeFailed as error:
         failures.append(error)
     except asyncio.CancelledError:
