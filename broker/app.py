@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from dledger.broker.broker import Broker, NodeFactory
 from dledger.broker.config import BrokerConfig
-from dledger.errors import EXIT_START, PASSING, NodeFailed, refused_by_system
+from dledger.errors import EXIT_BUG, EXIT_START, EXIT_STORE, PASSING, NodeFailed, refused_by_system
 from dledger.formats.state import TABLES, Source
 from dledger.formats.store_files import LOCK_FILE
+from dledger.log.recovery import REFILL_ADVICE
 from dledger.node.leadership import FAREWELL_S
 from dledger.runtime.env import Env
 from dledger.runtime.files import File, Files
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
@@ -175,8 +177,13 @@ def _reason(group: BaseExceptionGroup[Any]) -> BaseException:
                 groups.append(error)
             else:
                 leaves.append(error)
-    for kind in (NodeFailed, OSError):
+    for kind in (NodeFailed, ConfigError, FileNotFoundError, OSError):
         for leaf in leaves:
+            if isinstance(leaf, FileNotFoundError):
+                text = f"a file of the store is gone while the broker runs: {leaf}. {REFILL_ADVICE}"
+                failed = NodeFailed(text, EXIT_STORE)
+                failed.__cause__ = leaf
+                return failed
             if isinstance(leaf, kind):
                 return leaf
-    return group
+    return NodeFailed(f"unexpected {leaves[0]!r}: this is a bug", EXIT_BUG)

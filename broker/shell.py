@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import socket
 import time
+import traceback
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from dledger.broker.audit.shipping import check_installed
 from dledger.broker.broker import Broker
 from dledger.broker.collisions import listeners
 from dledger.broker.config import SETTINGS, BrokerConfig
-from dledger.errors import NodeFailed
+from dledger.errors import EXIT_BUG, NodeFailed
 from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.remoting.address_server import load_http
@@ -72,7 +73,9 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
         try:
             await main(env, config, stop, on_ready=ready, make_node=partial(Node, tls=tls), source=source)
         except NodeFailed as failure:
-            env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code)
+            trace = "".join(traceback.format_exception(failure)) if failure.exit_code == EXIT_BUG else None
+            more = {} if trace is None else {"trace": trace}
+            env.log.error("the node ended", reason=failure.reason, exit_code=failure.exit_code, **more)
             failures.append(failure)
 
     code = run_program(env, start)

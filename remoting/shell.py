@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import logging.handlers
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -18,15 +17,12 @@ from typing import Any, TypeVar
 
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.log_files import LogFile
 from dledger.runtime.program import run_until_signal
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property, Schema
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
-LOG_FILE_SIZE = 32 * 1024 * 1024
-"""Bytes of one log file before the next is begun."""
-LOG_FILES = 5
-"""Older log files that are kept."""
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -105,7 +101,6 @@ def set_up_logging(
     handler: logging.Handler
     if log_dir:
         try:
-            os.makedirs(log_dir, exist_ok=True)
             handler = _rotating(log_dir, file_name)
             own = {name: _rotating(log_dir, file) for name, file in apart.items()}
         except OSError as error:
@@ -123,9 +118,7 @@ def set_up_logging(
 
 
 def _rotating(log_dir: str, file_name: str) -> logging.Handler:
-    handler = logging.handlers.RotatingFileHandler(
-        os.path.join(log_dir, file_name), maxBytes=LOG_FILE_SIZE, backupCount=LOG_FILES, encoding="utf-8"
-    )
+    handler = LogFile(os.path.join(log_dir, file_name))
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     return handler
 
@@ -134,21 +127,9 @@ def reopen_logs() -> str:
     """Close the log files and open them by their names again, as they may have been moved away. Empty, or why
     one cannot be opened: what was open stays so."""
     loggers = [logging.getLogger(), *map(logging.getLogger, sorted(logging.root.manager.loggerDict))]
-    files = [
-        handler for one in loggers for handler in one.handlers if isinstance(handler, logging.FileHandler)
-    ]
-    wrong = []
-    for handler in files:
-        try:
-            os.makedirs(os.path.dirname(handler.baseFilename), exist_ok=True)
-            fresh = open(handler.baseFilename, "a", encoding="utf-8")  # noqa: SIM115  # the handler's from here on
-        except OSError as error:
-            wrong.append(f"{handler.baseFilename}: {error.strerror or error}")
-            continue
-        before = handler.setStream(fresh)
-        if before is not None:
-            before.close()
-    return "; ".join(wrong)
+    files = [handler for one in loggers for handler in one.handlers if isinstance(handler, LogFile)]
+    wrong = [handler.reopen() for handler in files]
+    return "; ".join(filter(None, wrong))
 
 
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:

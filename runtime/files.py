@@ -322,6 +322,10 @@ class OsFiles:
             return
         missing = []
         while not os.path.isdir(path):
+            if os.path.islink(path):
+                raise FileNotFoundError(
+                    errno.ENOENT, f"a link to {os.readlink(path)}, which is missing", path
+                )
             missing.append(path)
             path = os.path.dirname(path) or "."
         for name in reversed(missing):

@@ -7,6 +7,7 @@ import errno
 import gc
 import importlib
 import logging
+import os
 import resource
 import signal
 import sys
@@ -198,6 +199,15 @@ def raise_file_limit() -> None:
         logging.getLogger().warning(
             "only %d open files allowed (ulimit -n): %d are wanted", hard, WANTED_FILES
         )
+
+
+def open_files() -> tuple[int, int] | None:
+    """How many files and connections this process has open, and how many it may have; None where the system
+    does not tell."""
+    try:
+        return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except OSError:
+        return None
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dledger.broker.broker import Broker
+from dledger.runtime.program import open_files
+
+SCARCE = 0.9
+"""Share of a limit in use from which on there is a warning."""
 
 
 def health(broker: Broker) -> dict[str, object]:
@@ -25,6 +29,7 @@ def health(broker: Broker) -> dict[str, object]:
     if off_ms:
         where = "ahead of" if off_ms > 0 else "behind"
         warnings.append(f"the clock of this machine is {abs(off_ms) / 1000:.0f} s {where} those of its peers")
+    warnings += scarce(broker)
     lag = _number(status.get("committed_index")) - broker.store.applied_index
     meta = {} if leader is None else broker.node.peer_meta(leader)
     return {
@@ -46,6 +51,18 @@ def health(broker: Broker) -> dict[str, object]:
         "warnings": warnings,
         "node": status,
     }
+
+
+def scarce(broker: Broker) -> list[str]:
+    """What is nearly used up: further clients would be refused, or files not be opened."""
+    found = []
+    connections, most = len(broker.server.connections), broker.config.server.max_connections
+    if connections >= SCARCE * most:
+        found.append(f"{connections} connections of clients, maxConnections is {most}: more are refused")
+    files = open_files()
+    if files is not None and files[0] >= SCARCE * files[1]:
+        found.append(f"{files[0]} files and connections are open, the limit is {files[1]} (ulimit -n)")
+    return found
 
 
 def why_not_ready(broker: Broker) -> str:

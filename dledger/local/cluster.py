@@ -108,7 +108,7 @@ class LocalCluster:
         """The group that was created in this directory."""
         path = Path(directory).resolve()
         try:
-            spec = ClusterSpec(**json.loads((path / "cluster.json").read_text()))
+            spec = ClusterSpec(**json.loads((path / "cluster.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise NoGroup(f"no group in {path}: `dledger up` starts one") from None
         except (ValueError, TypeError) as error:
@@ -121,16 +121,16 @@ class LocalCluster:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         conf = self.directory / "conf"
         if self._namesrv is not None:
-            (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()))
+            (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()), encoding="utf-8")
         for node in self.spec.node_ids:
             self.write_node(node)
         text = json.dumps(asdict(self.spec), indent=2) + "\n"
-        (self.directory / "cluster.json").write_text(text)
+        (self.directory / "cluster.json").write_text(text, encoding="utf-8")
 
     def write_node(self, node: str) -> None:
         """Write the configuration file of one broker."""
         path = self.directory / "conf" / f"broker-{node}.conf"
-        path.write_text(properties_text(self.broker_properties(node)))
+        path.write_text(properties_text(self.broker_properties(node)), encoding="utf-8")
 
     def namesrv_properties(self) -> dict[str, str]:
         """Content of `namesrv.conf`."""

@@ -25,7 +25,7 @@ class ProcessError(Exception):
 def start_mark(pid: int) -> str | None:
     """When this process started, in the system's words; None if it does not run (a zombie does not)."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return _start_mark_ps(pid) if not Path("/proc/self/stat").exists() else None
     fields = text.rpartition(")")[2].split()
@@ -36,7 +36,7 @@ def start_mark(pid: int) -> str | None:
 
 def _start_mark_ps(pid: int) -> str | None:
     done = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, encoding="utf-8", check=False
     )
     state, _, start = done.stdout.strip().partition(" ")
     return None if done.returncode or state.startswith("Z") else start.strip()
@@ -45,7 +45,7 @@ def _start_mark_ps(pid: int) -> str | None:
 def boot_mark() -> str:
     """Which start of the machine this is: pids and ticks begin anew with each."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""
 
@@ -78,7 +78,7 @@ class ManagedProcess:
         """Pid of the running process, or None."""
         self.exit_code()  # reaps a child that ended
         try:
-            record = json.loads(self._pid_file.read_text())
+            record = json.loads(self._pid_file.read_text(encoding="utf-8"))
             pid, start, boot = int(record["pid"]), record["start"], record["boot"]
         except FileNotFoundError:
             return None
@@ -105,7 +105,7 @@ class ManagedProcess:
             )
         record = {"pid": self._child.pid, "start": start_mark(self._child.pid), "boot": boot_mark()}
         temporary = self._pid_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({**record, "command": self._command}) + "\n")
+        temporary.write_text(json.dumps({**record, "command": self._command}) + "\n", encoding="utf-8")
         temporary.replace(self._pid_file)
         return self._child.pid
 

@@ -14,6 +14,7 @@ from dledger.client import ClientError
 from dledger.commands.mqadmin.call import Call
 from dledger.commands.mqadmin.options import parse
 from dledger.commands.mqadmin.output import Output
+from dledger.commands.mqadmin.shell import main
 from dledger.commands.mqadmin.table import COMMANDS
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 
@@ -47,3 +48,25 @@ def test_a_setting_of_a_cluster_is_changed_at_all_members(where: str, asked: lis
     call = Call(cast(Any, SimpleNamespace(brokers=brokers)), given, Output(True), "n:1")
     asyncio.run(command.run(call))
     assert told == asked and call.failed == (len(asked) > 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["updateBrokerConfig", "-k", "traceOn", "-v", "true"],
+        ["getBrokerConfig"],
+        ["brokerStatus"],
+        ["cleanExpiredCQ"],
+        ["cleanUnusedTopic"],
+        ["deleteExpiredCommitLog"],
+    ],
+)
+def test_the_broker_that_b_names_is_asked_without_a_nameserver(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It fails, as nobody listens there: but at the broker, and not for want of a NameServer."""
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert main([*words, "-b", "127.0.0.1:1"]) == 1
+    told = capsys.readouterr().err
+    assert "127.0.0.1:1: cannot connect" in told
+    assert "NameServer" not in told

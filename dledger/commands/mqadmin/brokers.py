@@ -238,8 +238,9 @@ def _cleaning(what: str) -> Callable[[Call], Awaitable[None]]:
             "log": brokers.delete_expired,
         }[what]
         address = call.given.maybe("b")
-        view = await brokers.cluster()
-        places = [address] if address is not None else view.addresses(call.given.maybe("c"))
+        places = [address] if address is not None else []
+        if address is None:
+            places = (await brokers.cluster()).addresses(call.given.maybe("c"))
         worked = await call.each(places, do)
         call.out.line("success" if worked else "false")
 
@@ -250,13 +251,14 @@ _ANY_BROKER = (Option("b", "brokerAddr", "Address of one broker"), Option("c", "
 _EVERY = Option("i", "interval", "Again and again, with so many seconds between")
 
 COMMANDS = (
-    Command("brokerStatus", "Show figures of brokers", (ONE_BROKER, ONE_CLUSTER), broker_status),
-    Command("getBrokerConfig", "Show settings of brokers", (ONE_BROKER, ONE_CLUSTER), broker_config),
+    Command("brokerStatus", "Show figures of brokers", (ONE_BROKER, ONE_CLUSTER), broker_status, direct=True),
+    Command("getBrokerConfig", "Show settings of brokers", (ONE_BROKER, ONE_CLUSTER),
+            broker_config, direct=True),
     Command("updateBrokerConfig", "Change a setting of brokers", (
         BROKER, CLUSTER, Option("a", "updateAllBroker", "Has no effect: slaves of -c are changed, too"),
         Option("k", "key", "Name of the setting", required=True),
         Option("v", "value", "Value", required=True),
-    ), update_broker_config),
+    ), update_broker_config, direct=True),
     Command("clusterList", "List clusters and brokers, with their figures", (
         Option("m", "moreStats", "Messages of today and yesterday", value=False), _EVERY,
         Option("c", "clusterName", "One cluster"),
@@ -267,8 +269,9 @@ COMMANDS = (
         Option("b", "brokerName", "Broker name", one_of="where"), _EVERY,
     ), broker_epoch),
     Command("cleanExpiredCQ", "Remove files of ConsumeQueues that point at nothing", _ANY_BROKER,
-            _cleaning("queues")),
+            _cleaning("queues"), direct=True),
     Command("deleteExpiredCommitLog", "Remove segments that are older than they are kept", _ANY_BROKER,
-            _cleaning("log")),
-    Command("cleanUnusedTopic", "Remove files of topics that are gone", _ANY_BROKER, _cleaning("topics")),
+            _cleaning("log"), direct=True),
+    Command("cleanUnusedTopic", "Remove files of topics that are gone", _ANY_BROKER,
+            _cleaning("topics"), direct=True),
 )  # fmt: skip

@@ -77,7 +77,7 @@ Run = Callable[[Call], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the table. `offline`: it asks nobody."""
+    """One command of the table. `offline`: it asks nobody. `direct`: with -b it asks that broker alone."""
 
     name: str
     text: str
@@ -85,6 +85,7 @@ class Command:
     run: Run
     alias: str = ""
     offline: bool = False
+    direct: bool = False
 
 
 def error_text(error: ClientError) -> str:

@@ -41,7 +41,7 @@ def _write(call: Call, name: str, value: object) -> None:
     path = Path(call.given.maybe("f") or DIRECTORY) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value, indent="\t", sort_keys=True) + "\n")
+        path.write_text(json.dumps(value, indent="\t", sort_keys=True) + "\n", encoding="utf-8")
     except OSError as error:
         raise ClientError(f"{path}: {error.strerror}") from error
     call.out.value("path", str(path), f"export {path} success")

@@ -267,7 +267,7 @@ async def consumer_status(call: Call) -> None:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ClientError(f"{path}: {error.strerror}") from error
 

@@ -21,6 +21,8 @@ from dledger.runtime.environment import NAMESRV_ADDR
 
 DONE, FAILED = 0, 1
 INTERRUPTED = 130
+NO_NAMESRV = "127.0.0.1:9876"
+"""What a client is made with that asks no NameServer."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,8 +58,10 @@ def main(argv: Sequence[str]) -> int:
 async def _run(command: Command, given: Given) -> int:
     out = Output(JSON.key in given)
     namesrv = given.maybe(NAMESRV.key) or ""
-    # A command that asks nobody needs no NameServer: the client is made, and never asks.
-    places = namesrv or (None if not command.offline or os.environ.get(NAMESRV_ADDR) else "127.0.0.1:9876")
+    # Who asks nobody, or only the broker of -b, needs no NameServer: the client never asks it.
+    alone = command.offline or (command.direct and "b" in given)
+    unused = alone and not namesrv and not os.environ.get(NAMESRV_ADDR)
+    places = namesrv or (NO_NAMESRV if unused else None)
     try:
         options = ClientOptions(namesrv_timeout_s=3.0, request_timeout_s=5.0)
         async with AsyncAdminClient(places, options) as admin:
