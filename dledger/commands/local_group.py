@@ -166,6 +166,9 @@ def up(directory: Path, as_json: bool, groups: int | None, timeout: float, **opt
     """
     found, started = bring_up_all(directory, Wish(**options), groups, timeout, _tell)
     cluster, seen = found[0], look_at_all(found)
+    notes = [note for one in found for note in [*one.notes, one.ephemeral_note()] if note]
+    for note in notes:
+        print(f"! {note}", file=sys.stderr)
     if as_json:
         return _show(Seen({**seen.found, "started": started}, [], seen.problems), as_json)
     print("\n".join([f"started {', '.join(started)}" if started else "runs already", "", *seen.lines]))

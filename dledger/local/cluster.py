@@ -30,9 +30,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dledger.local import wire
+from dledger.local.conf_files import properties_text, write_conf
 from dledger.local.ports import HOST, port_taken
 from dledger.local.processes import ManagedProcess, ProcessError
 from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterError, ClusterSpec, find_base_port
+from dledger.runtime.port_waits import ephemeral_ports, holder_text
 
 T = TypeVar("T")
 
@@ -41,6 +43,8 @@ STOP_LIMIT_S = 30.0
 """A stop saves a snapshot: some 5 s where ten thousand queues are in none yet, and more on a busy disk."""
 POLL_S = 0.02
 PORTS_TOLD = 4
+PORT_WAIT_S = 3.0
+"""How long a port that another program has is waited for, before its holder is named."""
 PACKAGES = Path(__file__).resolve().parents[2]
 
 
@@ -62,6 +66,8 @@ class LocalCluster:
     def __init__(self, directory: Path, spec: ClusterSpec) -> None:
         self.directory = directory
         self.spec = spec
+        self.notes: list[str] = []
+        """What people should know of what was written: which edits were kept."""
         self._namesrv: ManagedProcess | None = None
         if not spec.namesrv:
             self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
@@ -116,12 +122,12 @@ class LocalCluster:
         return cls(path, spec)
 
     def write(self) -> None:
-        """Write the configuration files and what was asked for."""
+        """Write the configuration files and what was asked for. What was edited in them stays (`notes`)."""
         for name in ("conf", "logs", "run", "store"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         conf = self.directory / "conf"
         if self._namesrv is not None:
-            (conf / "namesrv.conf").write_text(properties_text(self.namesrv_properties()), encoding="utf-8")
+            self._write_conf(conf / "namesrv.conf", self.namesrv_properties())
         for node in self.spec.node_ids:
             self.write_node(node)
         text = json.dumps(asdict(self.spec), indent=2) + "\n"
@@ -130,7 +136,11 @@ class LocalCluster:
     def write_node(self, node: str) -> None:
         """Write the configuration file of one broker."""
         path = self.directory / "conf" / f"broker-{node}.conf"
-        path.write_text(properties_text(self.broker_properties(node)), encoding="utf-8")
+        self._write_conf(path, self.broker_properties(node))
+
+    def _write_conf(self, path: Path, wanted: Mapping[str, str]) -> None:
+        if note := write_conf(path, wanted):
+            self.notes.append(note)
 
     def namesrv_properties(self) -> dict[str, str]:
         """Content of `namesrv.conf`."""
@@ -230,17 +240,31 @@ class LocalCluster:
         for node in self.spec.node_ids:
             if self.pid(node) is not None:
                 own += self.spec.ports_of(node)
-        taken = [
-            f"{port} ({use})"
+        deadline = time.monotonic() + PORT_WAIT_S
+        while taken := [
+            f"{port} ({use}){holder_text(port)}"
             for port, use in self.spec.ports().items()
             if port not in own and port_taken(port)
-        ]
-        if taken:
+        ]:
+            if time.monotonic() < deadline:  # a connection may have it, or a process that is about to end
+                time.sleep(POLL_S)
+                continue
             more = f" and {len(taken) - PORTS_TOLD} more" if len(taken) > PORTS_TOLD else ""
             raise ClusterError(
                 f"in use by another program: port {', '.join(taken[:PORTS_TOLD])}{more}; "
                 "choose others with --base-port"
             )
+
+    def ephemeral_note(self) -> str:
+        """A warning where the system may give these ports to connections; else empty."""
+        given = ephemeral_ports()
+        ports = sorted(self.spec.ports())
+        if given is None or not any(given[0] <= port <= given[1] for port in ports):
+            return ""
+        return (
+            f"the system gives ports {given[0]} to {given[1]} to connections of any program: one of "
+            f"{ports[0]} to {ports[-1]} may be in use at a start. Choose a --base-port below {given[0]}"
+        )
 
     def check_disk(self) -> None:
         """ClusterError with the amount wanted when the disk is too small for the stores."""
@@ -530,11 +554,6 @@ def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[]
             raise ClusterError(f"after {limit_s:g} s {said}")
         time.sleep(POLL_S)
     return value
-
-
-def properties_text(properties: Mapping[str, str]) -> str:
-    """A configuration file: `key=value` lines."""
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def _check_same(path: Path, existing: ClusterSpec, wanted: ClusterSpec) -> None:
