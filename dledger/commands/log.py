@@ -91,7 +91,7 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
             try:
                 rows.append(await client.metadata(peers[node]) | {"address": peers[node]})
             except (OSError, TimeoutError) as error:
-                rows.append({"id": node, "address": peers[node], "error": str(error) or "no answer in time"})
+                rows.append({"id": node, "address": peers[node], "error": _no_answer(error)})
     if args.json:
         print(json.dumps({"nodes": rows}))
     else:
@@ -116,6 +116,20 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
     if apart or not any(row.get("role") == "LEADER" for row in rows):
         return 2
     return 1 if silent else 0
+
+
+def _no_answer(error: OSError | TimeoutError) -> str:
+    """Of a node, in words: what the system calls it is of no use to somebody who reads a table of roles."""
+    if isinstance(error, TimeoutError):
+        return "does not answer (in time)"
+    if isinstance(error, ConnectionRefusedError):
+        return "does not answer (nobody listens there)"
+    return f"does not answer ({_reason(error)})"
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno) if error.errno and "call failed" in text.lower() else text
 
 
 def _clusters(rows: list[dict[str, Any]]) -> str:
