@@ -47,8 +47,8 @@ def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) ->
             if time.monotonic() >= deadline:
                 raise PortInUse(
                     errno.EADDRINUSE,
-                    f"cannot listen on {one.host or '0.0.0.0'}:{one.port} ({one.setting}): "
-                    f"{os.strerror(errno.EADDRINUSE)}{holder_text(one.port)}",
+                    f"cannot listen on {one.host or '0.0.0.0'}:{one.port}: {os.strerror(errno.EADDRINUSE)}"
+                    f"{holder_text(one.port)}. The setting is {one.setting}",
                 )
             time.sleep(LOOK_S)
 

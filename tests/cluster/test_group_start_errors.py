@@ -120,7 +120,7 @@ def test_a_second_process_is_refused_although_the_lock_files_are_removed(group: 
             outcome = broker_with(group, text)
             refused(outcome, word)
             assert outcome[0] == 1
-        assert "n0" in group.running()
+        assert "broker-n0" in group.running()
         client = [sys.executable, "-m", "dledger", "status", "--dir", str(group.directory)]
         done = subprocess.run(client, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -148,6 +148,6 @@ def test_who_holds_the_port_is_named(group: LocalCluster) -> None:
     port = group.spec.raft_port("n0")
     with socket.create_server(("127.0.0.1", port)):
         outcome = run("broker", "-c", str(group.directory / "conf" / "broker-n0.conf"))
-    refused(outcome, f":{port} (dLegerPeers)", f"by process {os.getpid()} (", "pytest")
+    refused(outcome, f":{port}: ", "The setting is dLegerPeers", f"by process {os.getpid()} (")
     assert outcome[0] == 1
-    assert not group.store("n0").exists(), "the ports come first"
+    assert not (group.store("n0") / "dledger-n0").exists(), "the ports come first"
