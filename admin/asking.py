@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 from dledger.client.core import ClientCore
@@ -17,8 +18,10 @@ from dledger.client.errors import (
     outcome_unknown,
     refused_text,
 )
+from dledger.client.name_servers import Size
+from dledger.client.routes import groups_in_cluster, merge_clusters, topics_in_list
 from dledger.formats.life import ABSENT
-from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicRoute
+from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicList, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadBody, ConnectFailed, RemotingError, WrongTls
@@ -184,16 +187,30 @@ class Asking:
             await asyncio.sleep(LOOK_S)
         return None
 
-    async def namesrv(
-        self, code: RequestCode, header: Fields = None, *, accept: tuple[int, ...] = ()
-    ) -> Response:
-        """The same of a NameServer, whichever answers; Refused, NoNameServer."""
-        return checked(code.name, "NameServer", await self.core.ask_namesrv(code, header), accept)
+    async def namesrvs(
+        self, code: RequestCode, header: Fields, size: Size, *, accept: tuple[int, ...] = ()
+    ) -> list[Response]:
+        """The good answers of all NameServers that answer, without those with a code of `accept`; Refused
+        when none is good and one has another code, NoNameServer."""
+        answers = await self.core.ask_namesrvs(code, header, size)
+        good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
+        if not good:
+            for answer in answers:
+                checked(code.name, "NameServer", answer, accept)
+        return good
+
+    async def topics(self) -> list[str]:
+        """All topics that any NameServer knows (206), sorted."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answers = await self.namesrvs(code, None, topics_in_list)
+        lists = [read_body("topics", TopicList, answer.body).topicList for answer in answers]
+        return sorted(set(chain.from_iterable(lists)))
 
     async def cluster(self) -> ClusterView:
         """Which brokers there are."""
-        answer = await self.namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        view = ClusterView(read_body("cluster info", ClusterInfo, answer.body))
+        answers = await self.namesrvs(RequestCode.GET_BROKER_CLUSTER_INFO, None, groups_in_cluster)
+        found = [read_body("cluster info", ClusterInfo, answer.body) for answer in answers]
+        view = ClusterView(merge_clusters(found))
         for group in view.info.brokerAddrTable.values():
             self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
         return view

@@ -14,7 +14,6 @@ from dledger.remoting.bodies import (
     ProducerConnections,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
-    TopicList,
 )
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import (
@@ -78,8 +77,7 @@ class Groups:
 
     async def names(self) -> list[str]:
         """Groups that have a retry topic, which the first consumer of a group gets."""
-        answer = await self._asking.namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        names = read_body("topics", TopicList, answer.body).topicList
+        names = await self._asking.topics()
         return sorted(name.removeprefix(RETRY_PREFIX) for name in names if name.startswith(RETRY_PREFIX))
 
     @staticmethod

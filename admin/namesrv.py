@@ -9,6 +9,7 @@ from dledger.admin.brokers import parse_settings, settings_body
 from dledger.client.errors import BrokerRefused
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadHeader
 from dledger.remoting.headers import (
     AddWritePermResponseHeader,
@@ -53,11 +54,9 @@ class NameServers:
         """A value (101); None where there is none."""
         header = KvConfigHeader(namespace, key)
         none = (ResponseCode.QUERY_NOT_FOUND,)
-        answer = await self._asking.namesrv(RequestCode.GET_KV_CONFIG, header, accept=none)
-        if answer.code != ResponseCode.SUCCESS:
-            return None
+        answers = await self._asking.namesrvs(RequestCode.GET_KV_CONFIG, header, _found, accept=none)
         try:
-            return answer.header(KvConfigResponseHeader).value
+            return answers[0].header(KvConfigResponseHeader).value if answers else None
         except BadHeader as error:
             raise BrokerRefused(f"key-value: {error.remark}") from error
 
@@ -91,10 +90,11 @@ class NameServers:
         """All key-values of a namespace (219)."""
         none = (ResponseCode.QUERY_NOT_FOUND,)
         code = RequestCode.GET_KVLIST_BY_NAMESPACE
-        answer = await self._asking.namesrv(code, KvNamespaceHeader(namespace), accept=none)
-        if answer.code != ResponseCode.SUCCESS:
-            return {}
-        return dict(sorted(read_body("key-values", KvTable, answer.body).table.items()))
+        answers = await self._asking.namesrvs(code, KvNamespaceHeader(namespace), _found, accept=none)
+        table: dict[str, str] = {}
+        for answer in answers:
+            table = read_body("key-values", KvTable, answer.body).table | table
+        return dict(sorted(table.items()))
 
     async def wipe_write_perm(self, address: str, broker_name: str) -> int:
         """No producer is to write to a broker any more (205). Returns of how many topics that is news."""
@@ -111,3 +111,7 @@ class NameServers:
             return answer.header(AddWritePermResponseHeader).addTopicCount
         except BadHeader as error:
             raise BrokerRefused(f"{code.name}: {error.remark}") from error
+
+
+def _found(answer: Response) -> int:
+    return int(answer.code == ResponseCode.SUCCESS)

@@ -33,9 +33,8 @@ class Topics:
         self._asking = asking
 
     async def names(self) -> list[str]:
-        """All topics that the NameServer knows (206)."""
-        answer = await self._asking.namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(read_body("topics", TopicList, answer.body).topicList)
+        """All topics that any NameServer knows (206)."""
+        return await self._asking.topics()
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic is (105); TopicNotFound."""

@@ -6,6 +6,7 @@ import asyncio
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,17 @@ from dledger.client.errors import (
     refused_text,
 )
 from dledger.client.groups import LEADER_HINT, BrokerGroup
+from dledger.client.name_servers import NameServers, Size, told
 from dledger.client.options import ClientOptions, namesrv_addresses
-from dledger.client.routes import parse_route
-from dledger.client.strangers import what_answers
-from dledger.remoting.address_server import (
-    CLIENT_INTERVAL_S,
-    NoAddresses,
-    fetch_addresses,
-    load_http,
-    url_of,
+from dledger.client.routes import (
+    groups_in_cluster,
+    groups_of_answer,
+    groups_of_route,
+    merge_clusters,
+    merge_routes,
+    parse_route,
 )
+from dledger.remoting.address_server import NoAddresses, load_http, url_of
 from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -45,7 +47,6 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request, Response
 from dledger.remoting.errors import (
     BadBody,
-    ConnectFailed,
     ConnectionLost,
     Overloaded,
     RemotingError,
@@ -87,6 +88,8 @@ CHANGE_TRIES = 3
 """Tries of a request that changes something whose leader was lost while it worked on it."""
 PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
 """Answers to a heartbeat that say nothing of the client."""
+COMPARE_EVERY = 10
+"""One of so many polls of the routes asks all NameServers: the current one may not hear of some brokers."""
 MAX_WARNED = 64
 """Different warnings of brokers that are remembered, so that each is logged once."""
 
@@ -134,19 +137,19 @@ class ClientCore:
         """The consumer groups that heartbeats tell of."""
         self.unanswered: int = 0
         """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
-        self._namesrv = namesrv_addresses(namesrv, options)
-        self._address_server = "" if self._namesrv else url_of(options.address_server)
-        if self._address_server:
+        addresses = namesrv_addresses(namesrv, options)
+        address_server = "" if addresses else url_of(options.address_server)
+        if address_server:
             try:
                 load_http()
             except NoAddresses as failure:
                 raise ClientError(f"ClientOptions: address_server: {failure}") from None
-        self.cluster_id: tuple[str, ...] = self._namesrv or (self._address_server,)
+        self.cluster_id: tuple[str, ...] = addresses or (address_server,)
         """Equal for clients that were told the same way where the NameServers are."""
-        self._current = env.random.randrange(len(self._namesrv)) if self._namesrv else 0
-        self._asking = asyncio.Lock()
-        self._namesrv_found = False
-        self._strangers: dict[str, str | None] = {}
+        self._by_address_server = bool(address_server)
+        self.name_servers: NameServers = NameServers(
+            env, self.remoting, self.log, addresses, address_server, options.namesrv_timeout_s
+        )
         self._polls: dict[_Waiting, tuple[BrokerGroup, str, float]] = {}
         """The broker at which each `long_poll` waits, and its grace."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -177,8 +180,8 @@ class ClientCore:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self.spawn(self.remoting.run(), "connections")
-        if self._address_server:
-            self.spawn(self._poll_addresses(), "poll address server")
+        if self._by_address_server:
+            self.spawn(self.name_servers.poll_address_server(), "poll address server")
         self.spawn(self._poll_routes(), "poll routes")
         self.spawn(self._refresh_wanted(), "refresh routes")
         self.spawn(self._heartbeats(), "heartbeats")
@@ -242,7 +245,7 @@ class ClientCore:
     @property
     def namesrv(self) -> tuple[str, ...]:
         """Addresses of the NameServers."""
-        return self._namesrv
+        return self.name_servers.addresses
 
     def now(self) -> float:
         """Loop time in seconds."""
@@ -251,125 +254,67 @@ class ClientCore:
     # --- routes ---------------------------------------------------------------------------------------
 
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
-        """An answer from the current NameServer, or from the next one that answers."""
+        """An answer from the current NameServer, or from the next one that answers; NoNameServer."""
         self.check_open()
-        if not self._namesrv:
-            await self._first_addresses()
-        failures: dict[str, RemotingError] = {}
-        addresses, first = self._namesrv, self._current
-        for turn in range(len(addresses)):
-            at = (first + turn) % len(addresses)
-            address = addresses[at]
-            try:
-                answer = await self.remoting.invoke(
-                    address, code, header, timeout_s=self.options.namesrv_timeout_s
-                )
-            except RemotingError as error:
-                failures[address] = error
-            else:
-                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or not await self._stranger(
-                    address
-                ):
-                    self._namesrv_found = True
-                    return answer
-                failures[address] = ConnectionLost(f"{address}: no NameServer")
-            if self._namesrv is addresses and self._current == at:  # else another call has gone on already
-                self._current = (at + 1) % len(addresses)
-        raise NoNameServer(await self._no_namesrv(failures))
+        return await self.name_servers.ask(code, header)
 
-    async def _first_addresses(self) -> None:
-        """Ask the address server now; NoNameServer when it does not say. Those who wait ask once."""
-        async with self._asking:
-            if self._namesrv:
-                return
-            try:
-                self._take_addresses(await fetch_addresses(self._address_server))
-            except NoAddresses as failure:
-                raise NoNameServer(
-                    f"the address server {self._address_server} does not tell the NameServers: {failure}"
-                ) from None
+    async def ask_namesrvs(self, code: int, header: Fields, size: Size) -> list[Response]:
+        """The answers of all NameServers that answer (`NameServers.ask_all`); NoNameServer."""
+        self.check_open()
+        return await self.name_servers.ask_all(code, header, size)
 
-    async def _poll_addresses(self) -> None:
-        said = ""
-        while True:
-            await asyncio.sleep(CLIENT_INTERVAL_S)
-            try:
-                self._take_addresses(await fetch_addresses(self._address_server))
-                said = ""
-            except NoAddresses as failure:
-                if str(failure) != said:
-                    said = str(failure)
-                    known = ";".join(self._namesrv)
-                    self.log.warning("address server: the NameServers known stay", why=failure, known=known)
+    async def refresh(self, topic: str, *, compare: bool = False) -> TopicRoute:
+        """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused.
 
-    def _take_addresses(self, addresses: tuple[str, ...]) -> None:
-        if addresses != self._namesrv:
-            self.log.info("NameServers", now=";".join(addresses), before=";".join(self._namesrv))
-            self._namesrv = addresses
-            self._current = self.env.random.randrange(len(addresses))
-
-    async def _no_namesrv(self, failures: dict[str, RemotingError]) -> str:
-        """Why none answered; what else lives at the addresses, as far as that can be told."""
-        if not self._namesrv_found:
-            there = [address for address, error in failures.items() if not isinstance(error, ConnectFailed)]
-            found = {address: await self._stranger(address) for address in there}
-            told = "; ".join(f"{address} is {stranger}" for address, stranger in found.items() if stranger)
-            if told:
-                return f"no NameServer answers ({told}): give the NameServer's address (its port: often 9876)"
-        reasons = "; ".join(error.remark for error in failures.values())
-        if any(isinstance(error, WrongTls) for error in failures.values()):
-            return f"no NameServer answers ({reasons})"
-        return f"no NameServer answers ({reasons}): is it running, is the address right?"
-
-    async def _stranger(self, address: str) -> str | None:
-        """What answers there instead of a NameServer; looked at once."""
-        if address not in self._strangers:
-            self._strangers[address] = await what_answers(self.remoting, address)
-        return self._strangers[address]
-
-    async def refresh(self, topic: str) -> TopicRoute:
-        """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused."""
+        One NameServer is asked for the route of a known topic. All of them are asked where that one knows
+        fewer broker groups than before, for a new topic, and when `compare` is set: the route is what they
+        know together, as a NameServer that was just started knows a part only.
+        """
         zone = self.options.zone
         header = GetRouteHeader(topic, True, "true", zone) if zone else GetRouteHeader(topic, True)
-        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        known = self.routes.get(topic)
+        if known is not None and not compare:
+            answer = await self.ask_namesrv(code, header)
+            if (there := groups_of_answer(answer)) and there >= groups_of_route(known):
+                return self._take(topic, parse_route(answer.body))
+        answers = await self.ask_namesrvs(code, header, lambda answer: len(groups_of_answer(answer)))
+        if all(answer.code == ResponseCode.TOPIC_NOT_EXIST for answer in answers):
             raise TopicNotFound(
                 f"no broker serves the topic {topic!r}: create it with create_topic(), or start the brokers",
-                answer.code,
+                answers[0].code,
             )
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+        known_there = [answer for answer in answers if answer.code != ResponseCode.TOPIC_NOT_EXIST]
         try:
-            route = parse_route(answer.body)
+            route = merge_routes([parse_route(answer.body) for answer in told(known_there)])
         except BadBody as error:
             raise BrokerRefused(f"the NameServer's route of {topic!r} is not readable: {error}") from error
-        self._take(topic, route)
-        return route
+        return self._take(topic, route)
 
     async def route(self, topic: str) -> TopicRoute:
         """The topic's route: as known, else asked for."""
         known = self.routes.get(topic)
         return known if known is not None else await self.refresh(topic)
 
-    async def refresh_quietly(self, topic: str | None) -> None:
+    async def refresh_quietly(self, topic: str | None, *, compare: bool = False) -> None:
         """Ask for a topic's route, or for all brokers; what is known stays when there is no answer."""
         try:
             if topic is None or (topic not in self.routes and topic not in self.watched):
                 await self.cluster()
             else:
-                await self.refresh(topic)
+                await self.refresh(topic, compare=compare)
         except (TopicNotFound, NoNameServer, BrokerRefused) as error:
             self.log.debug("route not refreshed", topic=topic, error=error)
 
     async def cluster(self) -> dict[str, BrokerData]:
-        """All broker groups by name. NoNameServer, BrokerRefused."""
-        answer = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+        """All broker groups that any NameServer knows, by name. NoNameServer, BrokerRefused."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        answers = told(await self.ask_namesrvs(code, None, groups_in_cluster))
         try:
-            brokers = decode_body(answer.body, ClusterInfo, "cluster info").brokerAddrTable
+            found = [decode_body(answer.body, ClusterInfo, "cluster info") for answer in answers]
         except BadBody as error:
             raise BrokerRefused(f"the NameServer's list of brokers is not readable: {error}") from error
+        brokers = merge_clusters(found).brokerAddrTable
         self._register(list(brokers.values()))
         return dict(sorted(brokers.items()))
 
@@ -385,13 +330,14 @@ class ClientCore:
             group = self.groups[name] = BrokerGroup(name)
         return group
 
-    def _take(self, topic: str, route: TopicRoute) -> None:
+    def _take(self, topic: str, route: TopicRoute) -> TopicRoute:
         changed = self.routes.get(topic) != route
         self.routes[topic] = route
         if changed:
             for on_route in self.on_route:
                 on_route(topic, route)
         self._register(route.brokerDatas)
+        return route
 
     def _register(self, brokers: Sequence[BrokerData]) -> None:
         for data in brokers:
@@ -400,10 +346,10 @@ class ClientCore:
                 self._moved(group)
 
     async def _poll_routes(self) -> None:
-        while True:
+        for turn in count(1):
             await asyncio.sleep(self.options.route_poll_s)
             for topic in {**self.routes, **self.watched}:
-                await self.refresh_quietly(topic)
+                await self.refresh_quietly(topic, compare=turn % COMPARE_EVERY == 0)
 
     async def _refresh_wanted(self) -> None:
         while True:

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
 from dledger.client.message import MessageQueue
-from dledger.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicRoute, decode_body
+from dledger.remoting.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicList,
+    TopicRoute,
+    decode_body,
+)
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadBody
 
 
 def parse_route(body: bytes) -> TopicRoute:
@@ -12,6 +28,84 @@ def parse_route(body: bytes) -> TopicRoute:
     route.queueDatas.sort(key=lambda data: data.brokerName)
     route.brokerDatas.sort(key=lambda data: data.brokerName)
     return route
+
+
+def groups_of_route(route: TopicRoute) -> frozenset[str]:
+    """Names of the broker groups at which the topic has queues."""
+    return frozenset(data.brokerName for data in route.queueDatas)
+
+
+def groups_of_answer(answer: Response) -> frozenset[str]:
+    """The same of an answer to 105; none when it is a refusal, or cannot be read."""
+    if answer.code != ResponseCode.SUCCESS:
+        return frozenset()
+    try:
+        return groups_of_route(decode_body(answer.body, TopicRoute, "route"))
+    except BadBody:
+        return frozenset()
+
+
+def groups_in_cluster(answer: Response) -> int:
+    """How many broker groups an answer to 106 GET_BROKER_CLUSTER_INFO lists."""
+    if answer.code != ResponseCode.SUCCESS:
+        return 0
+    try:
+        return len(decode_body(answer.body, ClusterInfo, "cluster info").brokerAddrTable)
+    except BadBody:
+        return 0
+
+
+def topics_in_list(answer: Response) -> int:
+    """How many topics an answer to 206 or 304 lists."""
+    if answer.code != ResponseCode.SUCCESS:
+        return 0
+    try:
+        return len(decode_body(answer.body, TopicList, "list of topics").topicList)
+    except BadBody:
+        return 0
+
+
+def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
+    """What several NameServers know of a topic together. Of a broker group that several know, the word of
+    the first one counts that knows a master of it."""
+    if len(routes) == 1:
+        return routes[0]
+    queues: dict[str, QueueData] = {}
+    brokers = _merge_brokers(chain.from_iterable(route.brokerDatas for route in routes))
+    filters: dict[str, list[str]] = {}
+    for route in routes:
+        queues = {data.brokerName: data for data in route.queueDatas} | queues
+        filters = route.filterServerTable | filters
+    for route in reversed(routes):
+        with_master = {data.brokerName for data in route.brokerDatas if data.master is not None}
+        queues |= {data.brokerName: data for data in route.queueDatas if data.brokerName in with_master}
+    return TopicRoute(
+        [queues[name] for name in sorted(queues)],
+        [brokers[name] for name in sorted(brokers)],
+        filters,
+        next((route.orderTopicConf for route in routes if route.orderTopicConf is not None), None),
+    )
+
+
+def merge_clusters(found: Sequence[ClusterInfo]) -> ClusterInfo:
+    """What several NameServers know of clusters together, by the same rule."""
+    names: dict[str, dict[str, None]] = {}
+    for info in found:
+        for cluster, members in info.clusterAddrTable.items():
+            names.setdefault(cluster, {}).update(dict.fromkeys(members))
+    return ClusterInfo(
+        _merge_brokers(chain.from_iterable(info.brokerAddrTable.values() for info in found)),
+        {cluster: list(members) for cluster, members in names.items()},
+    )
+
+
+def _merge_brokers(found: Iterable[BrokerData]) -> dict[str, BrokerData]:
+    brokers: dict[str, BrokerData] = {}
+    for data in found:
+        before = brokers.get(data.brokerName)
+        if before is None or (before.master is None and data.master is not None):
+            brokers[data.brokerName] = data
+    return brokers
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:

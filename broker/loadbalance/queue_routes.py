@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from itertools import chain
 
 from dledger.broker.config import BrokerConfig
 from dledger.broker.registration.name_servers import NameServers
@@ -46,35 +47,45 @@ class QueueRoutes:
     async def others(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of the other groups; RemotingError when no NameServer says anything and nothing is
         known from before."""
-        problem = RemotingError(ResponseCode.SYSTEM_ERROR, "no NameServer is configured")
-        for addr in self._name_servers.addresses:
-            try:
-                answer = await self._client.invoke(
-                    addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic), timeout_s=ASK_S
-                )
-                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    return self._keep(topic, ())
-                if answer.code == ResponseCode.SUCCESS:
-                    route = decode_body(answer.body, TopicRoute, "route")
-                    return self._keep(topic, self._queues(topic, route))
-                problem = RemotingError(answer.code, answer.remark or "")
-            except RemotingError as error:
-                problem = error
+        addresses = self._name_servers.addresses
+        found = await asyncio.gather(*(self._ask(address, topic) for address in addresses))
+        routes = [route for route in found if not isinstance(route, RemotingError)]
+        if routes:
+            queues: dict[str, tuple[MessageQueue, ...]] = {}
+            for route in routes:  # one that was just started knows a part only
+                queues = self._queues(topic, route) | queues
+            return self._keep(topic, tuple(chain.from_iterable(queues[name] for name in sorted(queues))))
         known = self._known.get(topic)
         if known is not None:
             return known[1]
+        problem = found[-1] if found else "no NameServer is configured"
         raise RemotingError(
             ResponseCode.SYSTEM_ERROR, f"no NameServer tells the queues of topic[{topic}]: {problem}"
         )
 
-    def _queues(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
+    async def _ask(self, address: str, topic: str) -> TopicRoute | RemotingError:
+        """What one NameServer knows, an empty route when that is nothing; or why it does not say."""
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        try:
+            answer = await self._client.invoke(address, code, GetRouteHeader(topic), timeout_s=ASK_S)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return TopicRoute([], [])
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_body(answer.body, TopicRoute, "route")
+        except RemotingError as error:
+            return error
+        return RemotingError(answer.code, answer.remark or "")
+
+    def _queues(self, topic: str, route: TopicRoute) -> dict[str, tuple[MessageQueue, ...]]:
+        """The queues that can be read, by broker name, without our own."""
         own = self._settings.now.broker_name
-        return tuple(
-            MessageQueue(topic, data.brokerName, queue_id)
+        return {
+            data.brokerName: tuple(
+                MessageQueue(topic, data.brokerName, queue_id) for queue_id in range(data.readQueueNums)
+            )
             for data in route.queueDatas
             if data.brokerName != own and data.perm & PERM_READ
-            for queue_id in range(data.readQueueNums)
-        )
+        }
 
     def _keep(self, topic: str, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
         self._known[topic] = asyncio.get_running_loop().time(), queues

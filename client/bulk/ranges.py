@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
 from dledger.client.groups import BrokerGroup
 from dledger.client.life import AsyncClient
 from dledger.client.message import MessageQueue
+from dledger.client.name_servers import told
 from dledger.client.offsets import QueueOffsets
 from dledger.client.options import ClientOptions
-from dledger.client.routes import subscribe_queues
+from dledger.client.routes import subscribe_queues, topics_in_list
 from dledger.client.subscription import ALL
 from dledger.remoting.bodies import KvTable, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -69,14 +71,12 @@ class RangeReader(AsyncClient):
         self.offsets: QueueOffsets = QueueOffsets(self._core)
 
     async def topics(self) -> list[str]:
-        """All topics that the NameServer knows, sorted. NoNameServer, BrokerRefused."""
-        answer = await self._core.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
-        return self._topic_list(answer)
+        """All topics that any NameServer knows, sorted. NoNameServer, BrokerRefused."""
+        return await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
 
     async def system_topics(self) -> list[str]:
-        """Topics that brokers made for themselves, as the NameServer tells; names of clusters and brokers."""
-        answer = await self._core.ask_namesrv(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
-        return self._topic_list(answer)
+        """Topics that brokers made for themselves, as NameServers tell; names of clusters and brokers."""
+        return await self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""
@@ -117,11 +117,11 @@ class RangeReader(AsyncClient):
         known = list(queues)
         return dict(zip(known, await asyncio.gather(*map(one, known)), strict=True))
 
-    def _topic_list(self, answer: Response) -> list[str]:
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(f"NameServer: {refused_text(answer.code, answer.remark)}", answer.code)
+    async def _topic_list(self, code: RequestCode) -> list[str]:
+        answers = told(await self._core.ask_namesrvs(code, None, topics_in_list))
         try:
-            return sorted(decode_body(answer.body, TopicList, "list of topics").topicList)
+            lists = [decode_body(answer.body, TopicList, "list of topics").topicList for answer in answers]
+            return sorted(set(chain.from_iterable(lists)))
         except BadBody as error:
             raise BrokerRefused(f"the NameServer's list of topics is not readable: {error}") from error
 

@@ -86,7 +86,7 @@ def bring_up_all(
 def _registered(group: LocalCluster) -> set[str]:
     """Names of groups that its NameServer knows, also of other directories."""
     try:
-        return set(wire.registered(group.spec.namesrv_addresses[0]))
+        return set(wire.registered_anywhere(group.spec.namesrv_addresses))
     except wire.NoAnswer:
         return set()
 

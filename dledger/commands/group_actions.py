@@ -246,13 +246,14 @@ def _check_ports(cluster: LocalCluster) -> None:
 
 def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
     """ClusterError unless a NameServer of others answers and has no other group of this name."""
-    spec, silent = cluster.spec, []
+    spec, silent, answered = cluster.spec, [], False
     for address in spec.namesrv_addresses:
         try:
             known = wire.registered(address)
         except wire.NoAnswer as error:
             silent.append(str(error))
             continue
+        answered = True
         own = {cluster.addr(node) for node in spec.node_ids}
         strange = sorted(set(known[spec.group].addresses.values()) - own) if spec.group in known else []
         if strange:
@@ -260,6 +261,7 @@ def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
                 f"NameServer {address} has a group {spec.group} already (at {', '.join(strange)}): "
                 "choose another name with --group"
             )
+    if answered:
         return
     without = "without --namesrv" if origin == "--namesrv" else f"with {origin} unset"
     raise ClusterError(

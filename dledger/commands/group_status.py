@@ -82,18 +82,18 @@ def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
     NothingSeen when none answers, or knows no broker or not this group.
     """
     servers: list[dict[str, Any]] = []
-    known: dict[str, wire.Registered] | None = None
+    told: dict[str, dict[str, wire.Registered]] = {}
     problems = []
     for address in split_addresses(namesrv):
         try:
-            told = wire.registered(address)
+            told[address] = wire.registered(address)
         except wire.NoAnswer as error:
             problems.append(f"NameServer {error}")
             servers.append({"addr": address, "answers": False})
             continue
         servers.append({"addr": address, "answers": True})
-        known = told if known is None else known
-    if known is None:
+    known = wire.merged(told.values())
+    if not told:
         raise NothingSeen(f"no NameServer answers: {'; '.join(problems)}")
     if not known:
         raise NothingSeen(f"no broker is registered at {namesrv}")
@@ -101,6 +101,12 @@ def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
         near = get_close_matches(only, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
         raise NothingSeen(f"no group {only!r} is registered at {namesrv}: {hint}")
+    for address, there in told.items():
+        if lacks := [name for name in known if name not in there and only in (None, name)]:
+            problems.append(
+                f"NameServer {address} does not list {', '.join(lacks)}, as others do: clients that ask it "
+                "alone do not find the group (brokers register with all that namesrvAddr names)"
+            )
     code = WARNINGS if problems else FINE
     groups = []
     for name, group in known.items():

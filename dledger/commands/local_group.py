@@ -322,7 +322,7 @@ def _others_behind(groups: list[LocalCluster]) -> list[str]:
     if cluster.namesrv_pid() is None:
         return []
     try:
-        known = wire.registered(cluster.namesrv_addr)
+        known = wire.registered_anywhere(cluster.spec.namesrv_addresses)
     except wire.NoAnswer:  # then nobody finds them now
         return []
     return sorted(set(known) - {one.spec.group for one in groups})

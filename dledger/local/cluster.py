@@ -460,23 +460,27 @@ class LocalCluster:
         return wait_for(ready, limit_s, lambda: f"{missing}: {self._describe()}")
 
     def unshown(self, leader: str) -> str:
-        """What keeps clients from finding this leader; empty when nothing does. The first NameServer that
-        answers counts, as clients ask one."""
-        group, silent = self.spec.group, []
+        """What keeps clients from finding this leader; empty when nothing does. One NameServer that shows it
+        is enough: clients ask the others, too."""
+        group, silent, reasons = self.spec.group, [], []
         for address in self.spec.namesrv_addresses:
             try:
                 known = wire.registered(address)
             except wire.NoAnswer as error:
                 silent.append(str(error))
                 continue
-            if group not in known:
-                others = ", ".join(sorted(known)) or "none"
-                return f"{leader} leads, but NameServer {address} does not know {group} (it knows {others})"
-            shown = known[group].leader
-            if shown != self.addr(leader):
-                return f"{leader} leads, but NameServer {address} shows {shown or 'nobody'} for {group}"
-            return ""
-        return f"{leader} leads, but no NameServer answers ({'; '.join(silent)})"
+            shown = known[group].leader if group in known else None
+            if shown == self.addr(leader):
+                return ""
+            others = ", ".join(sorted(known)) or "none"
+            reasons.append(
+                f"NameServer {address} shows {shown or 'nobody'} for {group}"
+                if group in known
+                else f"NameServer {address} does not know {group} (it knows {others})"
+            )
+        if not reasons:
+            return f"{leader} leads, but no NameServer answers ({'; '.join(silent)})"
+        return f"{leader} leads, but {'; '.join(reasons)}"
 
     def wait_leader(self, limit_s: float = START_LIMIT_S) -> str:
         """Until a leader serves. Its id."""

@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 UPDATE_AND_CREATE_TOPIC = 17
@@ -169,6 +169,30 @@ def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoAnswer(f"{namesrv} does not answer as a NameServer does (code {answer.code})") from error
+
+
+def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:
+    """What several NameServers know together. Of a group that several know, the word of the first one counts
+    that knows a leader of it."""
+    groups: dict[str, Registered] = {}
+    for known in found:
+        for name, group in known.items():
+            if name not in groups or (groups[name].leader is None and group.leader is not None):
+                groups[name] = group
+    return dict(sorted(groups.items()))
+
+
+def registered_anywhere(namesrvs: Sequence[str], timeout_s: float = 1.0) -> dict[str, Registered]:
+    """All broker groups that any of these NameServers knows. NoAnswer if none answers."""
+    found, silent = [], []
+    for address in namesrvs:
+        try:
+            found.append(registered(address, timeout_s))
+        except NoAnswer as error:
+            silent.append(str(error))
+    if not found:
+        raise NoAnswer("; ".join(silent))
+    return merged(found)
 
 
 def master_address(namesrv: str, broker_name: str, timeout_s: float = 1.0) -> str | None:

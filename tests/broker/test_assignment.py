@@ -147,3 +147,35 @@ def test_the_queues_of_other_broker_groups_come_from_a_nameserver(
             assert len(told(await ask(world)) or ()) == 6  # as it was a moment ago
 
     run(test)
+
+
+def test_the_queues_that_only_some_nameservers_know_are_taken_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        "127.0.0.1:1": [],
+        "127.0.0.1:2": [QueueData("broker-b", 2, 2, 6)],
+        "127.0.0.1:3": [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 1, 1, 6)],
+    }
+
+    class Answer:
+        remark = None
+
+        def __init__(self, queues: list[QueueData]) -> None:
+            self.code = 0 if queues else ResponseCode.TOPIC_NOT_EXIST
+            self.body = TopicRoute(queues, []).encode()
+
+    async def invoke(address: str, *arguments: object, **more: object) -> Answer:
+        return Answer(known[address])
+
+    async def test() -> None:
+        async with leading(tmp_path, namesrv_addr=tuple(known)) as world:
+            await world.send("T")
+            await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
+            monkeypatch.setattr(world.broker.client, "invoke", invoke)
+            reply = json.loads((await ask(world)).body)["messageQueueAssignments"]
+            names = [one["messageQueue"]["brokerName"] for one in reply]
+            assert sorted(names) == ["broker-a"] * 4 + ["broker-b"] * 2 + ["broker-c"]
+            monkeypatch.undo()
+
+    run(test)

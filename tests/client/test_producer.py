@@ -360,7 +360,7 @@ def test_calls_that_meet_a_dead_nameserver_together_all_reach_the_one_that_lives
         async with FakeCluster(topics={"orders": 1, "bills": 1, "claims": 1}) as fake:
             for first in range(3):
                 async with AsyncProducer("producers", f"127.0.0.1:1;{fake.namesrv};127.0.0.1:2") as producer:
-                    producer._core._current = first  # the one that it begins with
+                    producer._core.name_servers.current = first  # the one that it begins with
                     sends = [producer.send(Message(topic, b"x")) for topic in ("orders", "bills", "claims")]
                     await asyncio.gather(*sends)
 

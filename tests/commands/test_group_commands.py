@@ -312,6 +312,28 @@ def test_the_verdict_on_what_a_name_server_knows(
     assert len(look_at_namesrv("h:9", "a").found["groups"]) == 1
 
 
+@pytest.mark.parametrize("order", ["h:9;h:8;h:7", "h:7;h:8;h:9", "h:8;h:7;h:9"])
+def test_a_name_server_that_knows_less_than_others_is_named(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        "h:9": {},
+        "h:8": {"a": wire.Registered("C", {"1": "h:2"})},
+        "h:7": {"a": wire.Registered("C", {"0": "h:1", "1": "h:2"}), "b": wire.Registered("C", {"0": "h:3"})},
+    }
+    monkeypatch.setattr(wire, "registered", lambda address, timeout_s=1.0: known[address])
+    monkeypatch.setattr(wire, "listens", lambda address: True)
+    seen = look_at_namesrv(order, None)
+    assert seen.code == 1 and [group["leader"] for group in seen.found["groups"]] == ["h:1", "h:3"]
+    assert sorted(problem.partition(",")[0] for problem in seen.problems) == [
+        "NameServer h:8 does not list b",
+        "NameServer h:9 does not list a",
+    ]
+    (only,) = look_at_namesrv(order, "a").problems
+    assert only.startswith("NameServer h:9 does not list a,")
+    assert list(wire.registered_anywhere(order.split(";"))) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("groups", "only", "told"),
     [
