@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,11 +19,15 @@ from typing import Any, TypeVar
 from dledger.runtime.env import Env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.log_files import LogFile
+from dledger.runtime.log_writer import QueuedHandler, flush_logs, say, say_what_ended, standard_error
 from dledger.runtime.program import run_until_signal
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property, Schema
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+
+ANNOUNCE_LIMIT_S = 0.3
+"""How long the start waits for the reader of standard output: it is the event loop that waits."""
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -80,10 +85,14 @@ def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings:
     comments."""
     if not (arguments.print_all or arguments.print_important):
         return False
-    for warning in warnings:
-        announce(f"# {warning}")
-    for key, value in schema.format(config, important=arguments.print_important).items():
-        announce(f"{key}={value}")
+    lines = [f"# {warning}" for warning in warnings]
+    lines += [
+        f"{key}={value}" for key, value in schema.format(config, important=arguments.print_important).items()
+    ]
+    try:
+        print("\n".join(lines), flush=True)
+    except OSError as error:
+        logging.getLogger().warning("standard output takes no line: %s", error.strerror or error)
     return True
 
 
@@ -95,8 +104,9 @@ def set_up_logging(
 ) -> None:
     """Log to a rotating file in `log_dir` (made if missing), or without one to standard error.
 
-    `apart`: names of loggers with a file of their own; without a directory they are silent. ConfigError when
-    the directory cannot be used.
+    A thread writes the lines: where they cannot be written fast enough some are dropped and counted
+    (`QueuedHandler`), and the service goes on. `apart`: names of loggers with a file of their own; without a
+    directory they are silent. ConfigError when the directory cannot be used.
     """
     handler: logging.Handler
     if log_dir:
@@ -106,7 +116,8 @@ def set_up_logging(
         except OSError as error:
             raise ConfigError(f"logDir {log_dir}: cannot be used: {error.strerror or error}") from error
     else:
-        handler = logging.StreamHandler(sys.stderr)
+        target = standard_error()
+        handler = logging.StreamHandler(sys.stderr) if target is None else QueuedHandler(target)
         own = {name: logging.NullHandler() for name in apart}
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
@@ -118,18 +129,26 @@ def set_up_logging(
 
 
 def _rotating(log_dir: str, file_name: str) -> logging.Handler:
-    handler = LogFile(os.path.join(log_dir, file_name))
+    target = LogFile(os.path.join(log_dir, file_name))
+    handler = QueuedHandler(target, _complain_of_log)
+    target.line_of = handler.line_of
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     return handler
 
 
 def reopen_logs() -> str:
-    """Close the log files and open them by their names again, as they may have been moved away. Empty, or why
-    one cannot be opened: what was open stays so."""
+    """Have the log files opened by their names again before the next line, as they may have been moved away.
+    What is wrong then is told on standard error."""
     loggers = [logging.getLogger(), *map(logging.getLogger, sorted(logging.root.manager.loggerDict))]
-    files = [handler for one in loggers for handler in one.handlers if isinstance(handler, LogFile)]
-    wrong = [handler.reopen() for handler in files]
-    return "; ".join(filter(None, wrong))
+    for handler in (handler for one in loggers for handler in one.handlers):
+        if isinstance(handler, QueuedHandler) and isinstance(handler.target, LogFile):
+            handler.target.reopen()
+    return ""
+
+
+def _complain_of_log(text: str) -> None:
+    with suppress(OSError):
+        say(f"error: {text}")
 
 
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
@@ -138,6 +157,7 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels. An OSError at the
     start, such as a port in use, is printed as one line.
     """
+    sys.excepthook = say_what_ended
     try:
         env.reloads.add("log file", reopen_logs)
         run_until_signal(start, env.pauses, env.reloads)
@@ -152,19 +172,22 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
 
 
 def complain(message: str, code: int) -> int:
-    """Print an error to standard error, or one for each line of `message`; returns `code`."""
-    for line in message.splitlines():
-        print(f"error: {line}", file=sys.stderr, flush=True)
+    """Print an error to standard error, or one for each line of `message`, behind what was logged; returns
+    `code`."""
+    flush_logs()
+    with suppress(OSError):
+        for line in message.splitlines():
+            say(f"error: {line}")
     return code
 
 
 def announce(line: str) -> None:
-    """Print the boot line (or any line) to standard output at once.
+    """Print the boot line to standard output at once.
 
     A server runs all the same when standard output takes no line, as on a full disk or with a reader that has
-    gone: then the line is in the log alone.
+    gone or pauses: then the line is in the log.
     """
     try:
-        print(line, flush=True)
+        say(line, stdout=True, limit_s=ANNOUNCE_LIMIT_S)
     except OSError as error:
         logging.getLogger().warning("standard output takes no line (%s): %s", error.strerror or error, line)

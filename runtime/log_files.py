@@ -1,12 +1,12 @@
-"""A rotating log file that says when it cannot be written, and comes back when it can be."""
+"""A rotating log file that is made anew when it was taken away, and comes back when it can be written."""
 
 from __future__ import annotations
 
-import logging
-import logging.handlers
 import os
-import sys
 import time
+from collections.abc import Callable
+
+from dledger.runtime.log_writer import Descriptor
 
 LOG_FILE_SIZE = 32 * 1024 * 1024
 """Bytes of one log file before the next is begun."""
@@ -14,68 +14,73 @@ LOG_FILES = 5
 """Older log files that are kept."""
 LOOK_S = 1.0
 """Time between two looks whether the file still has its name."""
-TELL_S = 60.0
-"""Time between two lines on standard error about lines that were lost."""
 
 
-class LogFile(logging.handlers.RotatingFileHandler):
-    """A file in a directory that is made if it is missing, also while the program runs. OSError at first."""
+class LogFile:
+    """A file that is renamed to `path.1`, `path.2`, ... when it is full, and begun anew.
 
-    def __init__(self, path: str) -> None:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        super().__init__(path, maxBytes=LOG_FILE_SIZE, backupCount=LOG_FILES, encoding="utf-8")
+    Its directory is made if it is missing, also while the program runs. Without Python's buffers, as
+    `Descriptor`. `write` is called by one thread.
+    """
+
+    def __init__(self, path: str, max_bytes: int = LOG_FILE_SIZE, backups: int = LOG_FILES) -> None:
+        """OSError when it cannot be opened."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._file = -1
+        self._size = 0
         self._looked = time.monotonic()
-        self._told = float("-inf")
-        self._lost = 0
+        self._again = False
+        self.line_of: Callable[[str], bytes] = lambda text: f"{text}\n".encode()
+        """A line about the log itself, as the others are formatted."""
+        self._open()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line. A file that was removed or moved away is made anew, and says so first."""
-        now = time.monotonic()
-        if now - self._looked >= LOOK_S:
-            self._looked = now
-            if not os.path.exists(self.baseFilename) and not self.reopen():
-                self._write("%s was removed or moved away while this program ran: made anew")
-        super().emit(record)
+    def write(self, line: bytes) -> None:
+        """Append a line. OSError: it is lost, and the next one is tried."""
+        self._look()
+        if self._size and self._size + len(line) > self._max_bytes:
+            self._rotate()
+        self._append(line)
 
-    def reopen(self) -> str:
-        """Open the file by its name again. Empty, or why that cannot be: then what was open stays so."""
-        try:
-            os.makedirs(os.path.dirname(self.baseFilename), exist_ok=True)
-            fresh = self._open()
-        except OSError as error:
-            self._tell(error)
-            return f"{self.baseFilename}: {error.strerror or error}"
-        before, self.stream = self.stream, fresh
-        try:
-            if before is not None:
-                before.close()
-        except OSError as error:
-            self._tell(error)
-        return ""
+    def reopen(self) -> None:
+        """Open the file by its name again before the next line. Any thread."""
+        self._again = True
 
-    def handleError(self, record: logging.LogRecord) -> None:  # logging's name
-        """A line is lost: counted, and said on standard error once a minute."""
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError):
-            self._lost += 1
-            self._tell(error)
-        else:
-            super().handleError(record)
-
-    def _write(self, text: str) -> None:
-        super().emit(logging.LogRecord("log", logging.WARNING, "", 0, text, (self.baseFilename,), None))
-
-    def _tell(self, error: OSError) -> None:
-        now = time.monotonic()
-        if now - self._told < TELL_S:
+    def _look(self) -> None:
+        if self._file < 0 or self._again:
+            self._again = False
+            self._open()
             return
-        self._told = now
-        why = error.strerror or error
-        try:
-            print(
-                f"{self.baseFilename} cannot be written: {why}. Log lines lost so far: {self._lost}",
-                file=sys.stderr,
-                flush=True,
-            )
-        except OSError:
-            return  # nobody is left who could be told
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        if not os.path.exists(self._path):
+            self._open()
+            text = f"{self._path} was removed or moved away while this program ran: made anew"
+            self._append(self.line_of(text))
+
+    def _append(self, line: bytes) -> None:
+        Descriptor(self._file).write(line)
+        self._size += len(line)
+
+    def _open(self) -> None:
+        self._close()
+        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._size = os.fstat(self._file).st_size
+
+    def _close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def _rotate(self) -> None:
+        self._close()
+        for number in range(self._backups, 0, -1):
+            older = f"{self._path}.{number}"
+            newer = f"{self._path}.{number - 1}" if number > 1 else self._path
+            if os.path.exists(newer):
+                os.replace(newer, older)
+        self._open()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 from dledger.commands.standalone import SETTINGS, StandaloneConfig, main
@@ -18,15 +18,15 @@ from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient
 from dledger.remoting.listening import is_anywhere
-from dledger.remoting.shell import announce
+from dledger.remoting.shell import announce, set_up_logging
 from dledger.runtime import Env
+from dledger.runtime.log_writer import flush_logs, say
 from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
 from dledger.runtime.program import run_until_signal, settle
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.tls import PeerTls, TlsFiles
 
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 TLS_OPTIONS = (
     ("cert", "tls.peer.certPath", "PEM certificate"),
     ("key", "tls.peer.keyPath", "its PEM key"),
@@ -74,7 +74,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    set_up_logging(None, "")
     try:
         config = _configured(env, args)
         config = replace(config, node=config.node.at_utc_offset(utc_offset_s))
@@ -110,13 +110,19 @@ def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
     except NodeFailed as error:
         failures.append(error)
     except asyncio.CancelledError:
-        print("serve: stopped before everything was in order", file=sys.stderr)
+        _say("stopped before everything was in order")
         return 1
     finally:
         env.workers.close()
     for failure in failures:
-        print(f"serve: {failure.reason}", file=sys.stderr)
+        _say(failure.reason)
     return max((failure.exit_code for failure in failures), default=0)
+
+
+def _say(text: str) -> None:
+    flush_logs()
+    with suppress(OSError):
+        say(f"serve: {text}")
 
 
 def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
