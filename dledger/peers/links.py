@@ -37,6 +37,8 @@ written behind them waits for all of them."""
 _TCP_NODELAY, _TCP_NOTSENT_LOWAT = 1, 25
 READ_BUFFER = 256 * 1024
 """Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+FIRST_BUFFER = 4 * 1024
+"""The same until the first frame came, which is a hello: whoever sends none costs no more than this."""
 MAX_ERROR_TEXT = 512
 """Characters of an error that are sent, and kept of one that came."""
 MAX_HELD = 16
@@ -100,7 +102,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._full = False
         self._parsing = False
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_BUFFER)
+        self._buffer = bytearray()
+        self._greeted = False
+        """Whether a whole frame has come."""
         self._filled = 0
         self._wanted = 0
 
@@ -239,9 +243,12 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.ready.set_exception(ConnectionResetError(self.error or "closed before its hello"))
             self.ready.exception()  # nobody waits for it on an accepted connection
         self._on_lost(self)
+        # Whoever still knows this connection, as a timer does, keeps neither its buffer nor its transport.
+        self._transport = self._on_made = self.on_read = None
+        self._buffer, self._filled, self._wanted = bytearray(), 0, 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        wanted = max(self._wanted, READ_BUFFER)
+        wanted = max(self._wanted, READ_BUFFER if self._greeted else FIRST_BUFFER)
         if len(self._buffer) < wanted or (
             self._filled == 0 and len(self._buffer) > max(wanted, 4 * READ_BUFFER)
         ):
@@ -279,6 +286,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             if size is None or size > self._filled - start:
                 self._wanted = size or 0
                 break
+            self._greeted = True
             self._on_frame(self, decode_frame(view[start : start + size]))
             start += size
         if start:

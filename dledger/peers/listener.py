@@ -64,7 +64,8 @@ class PeerPort:
         self._expected = expected
         self._joined: set[str] = set()
         self._failed: set[str] = set()
-        self._strangers: list[PeerConnection] = []
+        self._strangers: dict[PeerConnection, asyncio.TimerHandle] = {}
+        """Oldest first, each with the end of its time for a hello."""
         self.refusals: Refusals = Refusals(env.log.child("port"))
         """What was refused before it was known for which group it was."""
 
@@ -142,19 +143,19 @@ class PeerPort:
 
     def _on_made(self, connection: PeerConnection) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
-            self._refuse(
-                self._strangers[0], "strangers", f"more than {MAX_STRANGERS} connections without a hello"
-            )
-        self._strangers.append(connection)
-        asyncio.get_running_loop().call_later(self._hello_timeout_s, self._check_introduced, connection)
+            oldest = next(iter(self._strangers))
+            self._refuse(oldest, "strangers", f"more than {MAX_STRANGERS} connections without a hello")
+        self._strangers[connection] = asyncio.get_running_loop().call_later(
+            self._hello_timeout_s, self._refuse, connection, "silent", "no hello in time"
+        )
 
-    def _check_introduced(self, connection: PeerConnection) -> None:
-        if connection in self._strangers:
-            self._refuse(connection, "silent", "no hello in time")
+    def _forget(self, connection: PeerConnection) -> None:
+        """It is no stranger any more. Its timer would keep it for the whole time for a hello."""
+        self._strangers.pop(connection).cancel()
 
     def _on_lost(self, connection: PeerConnection) -> None:
         if connection in self._strangers:
-            self._strangers.remove(connection)
+            self._forget(connection)
             if connection.garbage:
                 self.refusals.note("garbage", connection.host, connection.error)
 
@@ -169,7 +170,7 @@ class PeerPort:
         if owner is None:
             self._turn_away(connection, header)
         else:
-            self._strangers.remove(connection)
+            self._forget(connection)
             owner.adopt(connection, header)
 
     def _owner(self, hello: Mapping[str, object]) -> PortOwner | None:
@@ -197,7 +198,7 @@ class PeerPort:
             connection.close(reason)
 
     def _refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        self._strangers.remove(connection)
+        self._forget(connection)
         self.refusals.note(cause, connection.host, reason)
         connection.send_error(reason)
         connection.close(reason)

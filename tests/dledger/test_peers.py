@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from dledger.messages import (
     VoteResult,
 )
 from dledger.peers.dialling import Dialler
-from dledger.peers.links import MAX_ERROR_TEXT, MAX_HELD, PeerConnection
+from dledger.peers.links import FIRST_BUFFER, MAX_ERROR_TEXT, MAX_HELD, PeerConnection
 from dledger.peers.listener import MAX_STRANGERS
 from dledger.peers.peers import Peers
 from dledger.peers.wire import (
@@ -484,6 +485,51 @@ def test_strangers_and_clients_do_not_crowd_out_peers(ports: list[int]) -> None:
             again.send(encode_frame(HELLO, {"client": True}))
             assert (await again.frame()).number == HELLO
             for wire in [*strangers, *clients, again]:
+                wire.close()
+
+    asyncio.run(scenario())
+
+
+def live_connections() -> list[PeerConnection]:
+    """The accepted connections that are in memory, whoever knows them."""
+    return [one for one in gc.get_objects() if isinstance(one, PeerConnection) and one.dialled is None]
+
+
+@pytest.mark.parametrize(
+    "begins", [b"", b"\0", b"GET / HTTP/1.0\r\n\r\n"], ids=["silent", "one byte", "HTTP"]
+)
+def test_connections_that_close_without_a_hello_leave_nothing_behind(begins: bytes, ports: list[int]) -> None:
+    """Health checks of TCP do this for months; the collector looks at old objects rarely."""
+
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            before = len(live_connections())
+            for _ in range(20):
+                wire = await bench.dial()
+                wire.send(begins)
+                wire.close()
+            await bench.until(lambda: len(live_connections()) == before)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
+def test_a_connection_that_says_nothing_has_no_buffer(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            before = live_connections()
+            wires = [await bench.dial() for _ in range(20)]
+            for wire in wires[:10]:
+                wire.send(b"\0")
+            await bench.until(lambda: sum(one._filled for one in live_connections()) == 10)
+            there = [one for one in live_connections() if one not in before]
+            sizes = sorted(len(one._buffer) for one in there)
+            assert sizes == [0] * 10 + [FIRST_BUFFER] * 10
+            for wire in wires:
                 wire.close()
 
     asyncio.run(scenario())
