@@ -378,6 +378,8 @@ class Broker:
         if leader_id is not None:
             self.registrar.leader_known(term)
             self.registrar.changed()
+        elif self.node.removed:
+            self.registrar.changed()
         if role is not Role.LEADER:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)

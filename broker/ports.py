@@ -80,6 +80,10 @@ class Node(Protocol):
         """Who leads this term, as far as known."""
 
     @property
+    def removed(self) -> bool:
+        """Whether the group is known to have removed this node."""
+
+    @property
     def serving(self) -> bool:
         """Leads, and the term is open."""
 

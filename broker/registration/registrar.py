@@ -159,7 +159,10 @@ class Registrar(LeaderService):
         wake = self._wakes[addr]
         while True:
             wake.clear()
-            ok = await self._register(addr)
+            if self._node.removed:
+                ok = await self._stay_away(addr)
+            else:
+                ok = await self._register(addr)
             try:
                 async with asyncio.timeout(pause if ok else RETRY_S):
                     await wake.wait()
@@ -167,6 +170,14 @@ class Registrar(LeaderService):
                 pause = self._settings.now.register_interval_s
                 continue
             await asyncio.sleep(COALESCE_S)
+
+    async def _stay_away(self, addr: str) -> bool:
+        """This broker was removed from its group: clients are not to find it at this NameServer."""
+        if addr in self._told_id or self._told[addr] < 0:
+            await self._unregister(addr)
+        self.registered[addr], self._told[addr] = False, self._version
+        self._answer()
+        return True
 
     async def _keep_encoded(self) -> None:
         """Without NameServers, too: a leader asks for the size of the table when its term opens."""

@@ -105,8 +105,8 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
                     f"{row['end_index']:>12}{row['durable_index']:>12}{row['committed_index']:>12}"
                 )
         for row in rows:
-            for reason in row.get("reasons", ()):
-                print(f"{row['id']}: {reason}")
+            for text in (*row.get("reasons", ()), *row.get("statements", ())):
+                print(f"{row['id']}: {text}")
     apart = _clusters(rows)
     if apart:
         print(f"status: not one group: {apart}", file=sys.stderr)
@@ -115,7 +115,7 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
         return 4
     if apart or not any(row.get("role") == "LEADER" for row in rows):
         return 2
-    return 1 if silent else 0
+    return 1 if silent or any(row.get("reasons") for row in rows) else 0
 
 
 def _no_answer(error: OSError | TimeoutError) -> str:

@@ -178,6 +178,11 @@ class Node:
         """This node leads, and its term is open and applied."""
         return self.leadership.serving
 
+    @property
+    def removed(self) -> bool:
+        """Whether the group is known to have removed this node."""
+        return self.trust.removed
+
     def status(self) -> dict[str, object]:
         """For /health, /metrics and `dledger status`."""
         return self._status.report()
@@ -285,6 +290,7 @@ class Node:
         self.elector.set_members(voters, others, now)
         self.membership.connect()
         self.trust.open(opened.may_vote, opened.reason, opened.lost_power)
+        self.trust.members_changed()
         log.on_damage = self._on_damage
         self.health.look()
         self.repairer.damage()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dledger.node.context import NodeContext
 from dledger.node.leaderless import STUCK_S, lost_majority
 from dledger.node.parts import NodeParts
+from dledger.peers.peers import MOVED
 from dledger.replication.leader import PushState
 
 
@@ -24,6 +25,24 @@ class NodeStatus:
                 f"{peer} answers at {address} of dLegerPeers, not at {recorded} as recorded: record it by "
                 "`member remove` and `member add`"
             )
+
+    def _unreached(self) -> Iterator[str]:
+        """Peers that reach this leader, and that it does not reach: they hear of nothing."""
+        if self._context.replicator.leader is not None:
+            for peer, address in self._context.peers.not_reached_back().items():
+                yield f"{peer} reaches this node, but is not reached at {address}: {MOVED}"
+
+    def _unheard(self) -> Iterator[str]:
+        """Why nobody reaches this member, although it reaches others."""
+        context, own = self._context, self._context.config.self_id
+        peers = [peer for peer in context.members.current.members if peer != own]
+        reached = [peer for peer in peers if context.peers.connected(peer)]
+        if not reached or any(context.peers.reached_by(peer) for peer in peers):
+            return
+        here, recorded = context.config.peers[own], context.members.address(own)
+        where = here if recorded in (None, here) else f"{here}, as the group has recorded {recorded}"
+        reaches = f"this node reaches {', '.join(reached)}, and none of them reaches it at {where}"
+        yield f"no leader: {reaches}: {MOVED}"
 
     def _left_behind(self) -> Iterator[str]:
         """Peers of this leader that nothing here can bring up."""
@@ -46,8 +65,17 @@ class NodeStatus:
         if context.elections.leaderless_s < STUCK_S:
             return
         current, mine = members.current, parts.trust.hello()
-        if mine.node not in current.learners and not parts.membership.counts(mine):
+        if parts.trust.removed:
+            return
+        if mine.node not in current.members:
+            yield (
+                "no leader: this node waits for one that admits it, as it is no member of the group: add it "
+                f"(`dledger member add {mine.node} {context.config.peers[mine.node]}`)"
+            )
+        elif mine.node not in current.learners and not parts.membership.counts(mine):
             yield "no leader: this node waits for one that admits it, as no voter is recorded with its store"
+        else:
+            yield from self._unheard()
         hellos = {**context.peers.hellos, mine.node: mine}
         needed = lost_majority(current, mine, hellos, elector.votes)
         if needed:
@@ -108,7 +136,14 @@ class NodeStatus:
                 *parts.joining.waits_for(),
                 *self._without_leader(),
             ],
-            "statements": [*parts.trust.statements, *self._strayed(), *self._left_behind()],
+            "statements": [
+                *parts.trust.statements,
+                *filter(None, (parts.trust.unlisted(),)),
+                *context.peers.doubled(),
+                *self._strayed(),
+                *self._unreached(),
+                *self._left_behind(),
+            ],
             **parts.repairer.status(),
             **parts.scrubber.status(),
             **parts.snapshots.status(),

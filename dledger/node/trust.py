@@ -13,6 +13,7 @@ from dledger.members.effects import MemberEffects
 from dledger.node.clocks import META_KEY as CLOCK_KEY
 from dledger.node.context import NodeContext
 from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
+from dledger.peers.doubles import META_KEY as PROCESS_KEY
 
 INSTALLING = "a snapshot is being installed"
 REMOVED = "this node was removed from the group: stop it, or add it again"
@@ -44,6 +45,9 @@ class Trust:
         self._replicator = context.replicator
         self._membership = membership
         self._on_trusted = on_trusted
+        self._unlisted = ""
+        """What was logged last of nodes in dLegerPeers that are no members."""
+        self._process = f"{self._env.pid}-{self._env.wall.now_ms()}"
         self._lost_power = self._voted = self._installing = False
         self._undecided = 0.0
         self._yield_until = 0.0
@@ -79,6 +83,7 @@ class Trust:
     def _meta(self) -> dict[str, str]:
         meta = dict(self._config.meta)
         meta[CLOCK_KEY] = str(self._env.wall.now_ms())
+        meta[PROCESS_KEY] = self._process
         if self._lost_power or self._elector.may_vote:
             key = META_KEY if self._lost_power else KEPT_KEY
             meta[key] = encode_end(self._log.last_term, self._log.last_index)
@@ -89,6 +94,30 @@ class Trust:
         removed = self._members.removed(self._replicator.commit_index)
         if removed != (REMOVED in self.reasons):
             self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
+            if removed:
+                self._say.warning(REMOVED)
+        unlisted, self._unlisted = self._unlisted, self.unlisted()
+        if self._unlisted not in ("", unlisted):
+            self._say.warning(self._unlisted)
+
+    @property
+    def removed(self) -> bool:
+        """Whether the group is known to have removed this node."""
+        return REMOVED in self.reasons
+
+    def unlisted(self) -> str:
+        """Which nodes of dLegerPeers are no members of this node's group; empty where there are none."""
+        members, config = self._members.current.members, self._config
+        if not self._members.identity.cluster or config.self_id not in members:
+            return ""
+        strange = {node: address for node, address in sorted(config.peers.items()) if node not in members}
+        if not strange:
+            return ""
+        commands = ", ".join(f"`dledger member add {node} {address}`" for node, address in strange.items())
+        return (
+            f"dLegerPeers names {', '.join(strange)}, but the group's members are "
+            f"{', '.join(sorted(members))}: add it ({commands}), or take it out of dLegerPeers"
+        )
 
     # Refilled
 

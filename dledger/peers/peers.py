@@ -21,6 +21,8 @@ from dledger.election.identity import (
 from dledger.formats.addresses import split_address
 from dledger.messages import BULK, REPLIES, SINCE_2, Message
 from dledger.peers.dialling import Dialler
+from dledger.peers.doubles import Doubles
+from dledger.peers.doubles import text as double_text
 from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
 from dledger.peers.listener import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
 from dledger.peers.refusals import Refusals
@@ -43,6 +45,12 @@ from dledger.runtime.tls import PeerTls, TlsError
 P = ParamSpec("P")
 
 MAX_NONCE = 64
+REACHED_BACK_S = 5.0
+"""How long a peer may be connected in its direction alone before this node says so."""
+MOVED = (
+    "if it moved, `dledger member remove` and `dledger member add` record its new address; else check its "
+    "port and dLegerPeers"
+)
 SHORT_S = 1.0
 """A connection that lived for less was short; after two of them in a row the next dial waits."""
 _SENDERS: dict[type[Any], str] = {
@@ -130,6 +138,8 @@ class Peers:
         """Messages that were not sent, because the peer's version of the protocol does not know them."""
         self.sources: Sources = Sources(env, config, self, tls=tls is not None)
         self._refusals = Refusals(self._log)
+        self._doubles = Doubles()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.refusals: dict[str, str] = {}
         """What was said last against a connection to a peer, for the operator, until one stands."""
 
@@ -140,6 +150,7 @@ class Peers:
         this nobody is dialled; from now on `events` hears of everything."""
         self._events = events
         self._heard = True
+        self._loop = asyncio.get_running_loop()
         config = self._config
         if self._port is None:
             _, port = split_address(config.peers[config.self_id])
@@ -240,6 +251,28 @@ class Peers:
         if elsewhere is not None and elsewhere[0] != address:
             places.insert(0 if elsewhere[0] == reached else 1, elsewhere)
         return places
+
+    def doubled(self) -> list[str]:
+        """What is to be said of peers that run twice."""
+        now = self._loop.time() if self._loop is not None else 0.0
+        return [double_text(node) for node in self._doubles.told(now)]
+
+    def reached_by(self, peer: str) -> bool:
+        """Whether a connection that the peer dialled stands."""
+        return peer in self._inbound
+
+    def not_reached_back(self) -> dict[str, str]:
+        """Peers that reach this node, but are not reached at the address that is known of them."""
+        known = self.addresses()
+        return {
+            peer: known[peer] for peer in sorted(self._inbound) if peer in known and not self.connected(peer)
+        }
+
+    def _check_reached_back(self, connection: PeerConnection) -> None:
+        peer = connection.peer
+        if peer is not None and self._inbound.get(peer) is connection and peer in self.not_reached_back():
+            text = f"it reaches this node from {connection.host}, but is not reached at"
+            self._refusals.note("not reached", peer, f"{text} {self.addresses()[peer]}: {MOVED}")
 
     def strayed(self) -> dict[str, str]:
         """Peers that were not reached at their recorded addresses: id -> where they are."""
@@ -516,11 +549,15 @@ class Peers:
         connection.hello = hello
         connection.max_frame = self._config.max_frame_bytes
         self.hellos[hello.node] = hello
+        loop = asyncio.get_running_loop()
+        if self._doubles.hear(hello, loop.time()):
+            self._log.error(double_text(hello.node), heard_from=connection.host)
         self._refusals.forget(hello.node)
         if connection.dialled is None:
             self._refusals.forget(connection.host)
             if self._port is not None:
                 self._port.welcomed(connection.host)
+            loop.call_later(REACHED_BACK_S, self._check_reached_back, connection)
             older = self._inbound.get(hello.node)
             self._inbound[hello.node] = connection
             if older is not None:

@@ -165,6 +165,7 @@ class FakeNode:
         self.term = 0
         self.leader_id: str | None = None
         self.serving = False
+        self.removed = False
         self.appender: FakeAppender | None = None
         self.commit_index = -1
         self.applied_index = -1

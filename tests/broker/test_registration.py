@@ -16,11 +16,12 @@ from dledger.host import Role
 from dledger.namesrv.config import NamesrvConfig
 from dledger.namesrv.service import NameServer
 from dledger.namesrv.service import main as namesrv_main
-from dledger.remoting.codes import ResponseCode
+from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.headers import RegisterBrokerHeader
 from tests.broker.harness import World, run
 from tests.broker.sim_group import BIG_SEGMENT, NAMES, SimGroup
+from tests.client.fake_cluster import eventually
 
 NAMESRV = "ns:9876"
 
@@ -30,10 +31,14 @@ class Told:
 
     def __init__(self) -> None:
         self.ids: list[int] = []
+        self.left = 0
 
     async def invoke(
         self, addr: str, code: int, header: Any, body: bytes = b"", timeout_s: float = 3.0
     ) -> Response:
+        if code == RequestCode.UNREGISTER_BROKER:
+            self.left += 1
+            return Response(ResponseCode.SUCCESS)
         assert isinstance(header, RegisterBrokerHeader)
         self.ids.append(header.brokerId)
         return Response(ResponseCode.SUCCESS)
@@ -69,6 +74,22 @@ def test_a_leader_claims_id_0_when_its_term_is_open_and_gives_it_up(tmp_path: Pa
             assert await told.heard(3) == [own, own, 0]
             world.node.follow("n1")
             assert await told.heard(4) == [own, own, 0, own]
+
+    run(test)
+
+
+def test_a_broker_that_was_removed_from_its_group_registers_no_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with registering(tmp_path) as (world, told):
+            await told.heard(1)
+            world.node.removed = True
+            for _ in range(2):
+                world.node.follow(None)
+                await eventually(lambda: told.left == 1)
+            assert len(told.ids) == 1
+            world.node.removed = False  # it is a member again
+            world.node.follow("n1")
+            await told.heard(2)
 
     run(test)
 

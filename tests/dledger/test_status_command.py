@@ -57,9 +57,18 @@ def test_a_line_for_each_reason_follows_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leader = row("n0", "c", role="LEADER")
-    assert status(monkeypatch, leader, row("n1", "c", "one", "another"), row("n2", "", "a third")) == 0
+    leader["statements"] = ["n2 waits"]
+    assert status(monkeypatch, leader, row("n1", "c", "one", "another"), row("n2", "", "a third")) == 1
     out, err = capsys.readouterr()
-    assert out.splitlines()[4:] == ["n1: one", "n1: another", "n2: a third"] and not err
+    assert out.splitlines()[4:] == ["n0: n2 waits", "n1: one", "n1: another", "n2: a third"] and not err
+
+
+def test_a_node_with_a_reason_is_a_warning_and_a_statement_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = row("n0", "c", role="LEADER")
+    assert status(monkeypatch, leader, row("n1", "c"), row("n2", "c")) == 0
+    assert status(monkeypatch, leader, row("n1", "c"), row("n2", "", "waits")) == 1
+    leader["statements"] = ["it was so"]
+    assert status(monkeypatch, leader, row("n1", "c"), row("n2", "c")) == 0
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
