@@ -27,6 +27,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from dledger.formats.addresses import split_address
 from dledger.local import wire
 
 SEND_MESSAGE_V2 = 310
@@ -104,7 +105,7 @@ class Probe:
             address.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             address.sock.setblocking(False)
             address.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            error = address.sock.connect_ex(wire.split_addr(address.text))
+            error = address.sock.connect_ex(split_address(address.text))
             if error not in (0, 115):  # EINPROGRESS
                 self._drop(address)
                 return False

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dledger.formats.addresses import split_address
+
 UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTE = 105
 GET_BROKER_CLUSTER_INFO = 106
@@ -34,12 +36,6 @@ class Answer:
     ext: dict[str, str]
     body: bytes
     raw_header: dict[str, object] = field(repr=False)
-
-
-def split_addr(addr: str) -> tuple[str, int]:
-    """`host:port` in parts."""
-    host, _, port = addr.rpartition(":")
-    return host, int(port)
 
 
 def frame(header: bytes, body: bytes = b"", serialize: int = 0) -> bytes:
@@ -65,8 +61,8 @@ class RawConnection:
 
     def __init__(self, addr: str, timeout_s: float = 5.0) -> None:
         try:
-            self._socket = socket.create_connection(split_addr(addr), timeout_s)
-        except OSError as error:
+            self._socket = socket.create_connection(split_address(addr), timeout_s)
+        except (OSError, ValueError) as error:
             raise NoAnswer(f"{addr}: {error}") from error
 
     def __enter__(self) -> RawConnection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dledger.formats.addresses import split_address
 from dledger.local import wire
 from dledger.local.cluster import wait_for
 from dledger.local.processes import ManagedProcess
@@ -134,7 +135,7 @@ class ApacheGroup:
             address = wire.master_address(self.namesrv_addr, BROKER_NAME)
         except wire.NoAnswer:
             return None
-        return None if address is None else NODES[(wire.split_addr(address)[1] - self._base) // 10 - 1]
+        return None if address is None else NODES[(split_address(address)[1] - self._base) // 10 - 1]
 
     def wait_master(self, but: str | None = None) -> str:
         """Until a node (another one than `but`) is master."""
