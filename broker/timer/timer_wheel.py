@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dledger.broker.store.consume_queue import read_units
 from dledger.formats.consume_queue import UNIT, UNIT_SIZE, UNITS_PER_FILE
 from dledger.formats.state import TimerProgress
-from dledger.formats.state.timers import in_order
+from dledger.formats.state.timers import in_order, still_waits
 from dledger.runtime.files import Files
 
 Array = npt.NDArray[Any]
@@ -60,10 +60,7 @@ class Progress:
 
     def waits(self, due: int, offset: int) -> bool:
         """Whether it is to come."""
-        for row in reversed(self.rows):
-            if offset >= row.begin:
-                return (due, offset) >= row.place
-        return False
+        return bool(self.rows) and still_waits(self.rows, due, offset)
 
     def all_wait(self, units: Columns) -> bool:
         """Whether all of them are to come, which are in order of delivery."""

@@ -44,6 +44,15 @@ class TimerProgress(Row, frozen=True):
 TIMERS = Declared[int, TimerProgress]("timers", TimerProgress, key=("begin",), since=6, remove=TIMER_END)
 
 
+def still_waits(rows: list[TimerProgress], due: int, offset: int) -> bool:
+    """Whether a message is to come, given the rows in order: nothing before the first one waits. Where there
+    is no row nothing was ever delivered, and all wait."""
+    for row in reversed(rows):
+        if offset >= row.begin:
+            return (due, offset) >= row.place
+    return not rows
+
+
 def in_order(rows: Iterable[TimerProgress]) -> list[TimerProgress]:
     """By offset."""
     return sorted(rows, key=lambda row: row.begin)

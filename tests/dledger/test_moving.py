@@ -18,9 +18,10 @@ from zlib import crc32
 import pytest
 
 from dledger.audit.layout import open_stores
+from dledger.broker.timer.timer_wheel import Progress as TimerJudge
 from dledger.client.compression import decompress
 from dledger.commands.moving.apache_views import ApacheSizes, read_sizes
-from dledger.commands.moving.exporting import ExportRequest, export_store
+from dledger.commands.moving.exporting import ExportRequest, _Content, export_store
 from dledger.commands.moving.exporting import _read as read_ours
 from dledger.commands.moving.importing import Imported, Request, import_stores
 from dledger.commands.moving.progress import Progress
@@ -29,11 +30,11 @@ from dledger.commands.moving.staging import MovingFailed, Target
 from dledger.commands.moving.survey import BOOKKEEPING, DELETED, NO_PLACE, REPEATED, TIMER_DONE
 from dledger.errors import EXIT_CONFIG
 from dledger.files.foreign import foreign_store
-from dledger.files.offline import Found, walk
+from dledger.files.offline import Found, Walk, walk
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import KEYS, TAGS, decode_properties
 from dledger.formats.record import SYSTEM_TOPIC, Record, decode_record
-from dledger.formats.state import DELAYS, DELETIONS, TRANSACTIONS, ReplicatedState
+from dledger.formats.state import DELAYS, DELETIONS, TIMERS, TRANSACTIONS, ReplicatedState, TimerProgress
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.local.cluster import find_base_port
 from dledger.runtime import Ids
@@ -263,6 +264,31 @@ def test_what_is_under_way_goes_on(tmp_path: Path) -> None:
         export_store(FILES, asked, QUIET)
     left = export_store(FILES, replace(asked, leave=frozenset({"timers", "transactions"})), QUIET)
     assert left.left == {"timers": 6, "transactions": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "waiting"),
+    [
+        ([], [0, 1, 2, 3]),  # none was ever delivered: an imported store that did not run yet
+        ([(0, 0, 0)], [0, 1, 2, 3]),
+        ([(0, 250, 0)], [2, 3]),
+        ([(0, 300, 3)], [3]),
+        ([(4, 300, 3)], []),  # all have come, and the table begins behind them
+        ([(2, 0, 0)], [2, 3]),
+        ([(0, 400, 4), (2, 200, 0)], [2, 3]),  # a clock that went back
+    ],
+)
+def test_an_export_counts_the_timers_that_the_broker_would_deliver(
+    rows: list[tuple[int, int, int]], waiting: list[int]
+) -> None:
+    content = _Content(ReplicatedState(), Walk())
+    content.due = {0: 100, 1: 200, 2: 300, 3: 300}
+    progress = [TimerProgress(*row) for row in rows]
+    for one in progress:
+        content.state[TIMERS].put(one)
+    assert content.timers == len(waiting)
+    judged = [offset for offset, due in content.due.items() if TimerJudge(progress).waits(due, offset)]
+    assert judged == waiting or not rows
 
 
 def popped(log: CommitLog) -> None:

@@ -57,7 +57,7 @@ from dledger.formats.state import (
     ReplicatedState,
     unpack_parts,
 )
-from dledger.formats.state.timers import in_order
+from dledger.formats.state.timers import in_order, still_waits
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
     DATA_DIR,
@@ -125,11 +125,7 @@ class _Content:
     def timers(self) -> int:
         """Timer messages that wait."""
         rows = in_order(self.state[TIMERS].rows.values())
-        waiting = 0
-        for offset, due in self.due.items():
-            before = [row for row in rows if row.begin <= offset]
-            waiting += not before or (due, offset) >= before[-1].place
-        return waiting
+        return sum(still_waits(rows, due, offset) for offset, due in self.due.items())
 
 
 def export_store(files: Files, request: ExportRequest, progress: Progress) -> Exported:
