@@ -104,7 +104,14 @@ class Forwarder:
         """Somebody else leads, or nobody does: nothing more is waited for from the one before."""
         for serial, item in list(self._under_way.items()):
             if item.address != address:
-                self._answered(serial, item, RemotingError(None, f"{item.address} leads no longer"))
+                # Without a successor this broker only knows that it heard nothing: after a pause of its own
+                # (SIGSTOP, a suspended machine) the leader may lead as before.
+                why = (
+                    "this broker lost contact to it, and does not know yet whether it still leads"
+                    if address is None
+                    else f"another one leads now: {address}"
+                )
+                self._answered(serial, item, RemotingError(None, f"{item.address}: {why}"))
 
     def farewell(self) -> None:
         """This broker stops: pulls that wait at the leader are answered that nothing has come, and to ask
@@ -144,7 +151,7 @@ class Forwarder:
         elif isinstance(result, (ConnectFailed, Overloaded, TooLarge)) or request.code in _CHANGE_NOTHING:
             self._gate.wait_for_leader(connection, request, item.address)
         else:
-            remark = f"outcome unknown: the leader was lost while it worked on it ({result.remark})"
+            remark = f"outcome unknown: no answer of the leader came ({result.remark})"
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _over(self, serial: int, item: _Forwarded) -> None:

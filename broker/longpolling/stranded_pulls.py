@@ -290,6 +290,6 @@ class StrandedPulls(LeaderService):
             request,
             ResponseCode.PULL_NOT_FOUND,
             ext=pull_fields(own_id, pull.offset, low, high),
-            remark="the leader that had it is lost",
+            remark="the leader that had it is not heard here: ask again",
         )
         self.answered += 1

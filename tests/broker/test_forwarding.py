@@ -128,6 +128,27 @@ def test_a_send_under_way_to_a_leader_that_leads_no_longer_is_of_unknown_outcome
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("successor", "told"),
+    [(None, "does not know yet whether it still leads"), ("n2", f"another one leads now: {LATER}")],
+)
+def test_who_lost_contact_does_not_say_that_the_leader_stepped_down(
+    successor: str | None, told: str, tmp_path: Path
+) -> None:
+    """A follower that stood still for seconds hears nobody when it goes on; the leader leads as before."""
+
+    async def test() -> None:
+        world, _ = await follower(tmp_path)
+        pending = world.send(flag_bits=0)
+        world.node.follow(successor)
+        reply = await pending
+        remark = reply.remark or ""
+        assert reply.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in remark
+        assert told in remark and LEADER in remark and "leads no longer" not in remark
+
+    run(test)
+
+
 def test_requests_wait_for_a_leader_to_be_known(tmp_path: Path) -> None:
     async def test() -> None:
         world, wire = await follower(tmp_path)
