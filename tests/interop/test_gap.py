@@ -103,3 +103,33 @@ def _acked(events: list[dict[str, Any]]) -> set[int]:
 
 def _received(events: list[dict[str, Any]]) -> set[int]:
     return {item["seq"] for item in events if item["event"] == "received"}
+
+
+@pytest.mark.soak
+def test_native_clients_find_the_next_leader_while_the_machine_stays_away(
+    group: LocalCluster, drive: Callable[..., Driver], py_rocketmq: Any, go_client: Any
+) -> None:
+    """The figures of the C++ and Go clients in docs/explanation/failover.md; those of Java and ali-ons depend
+    on their poll of routes alone."""
+    kinds = [py_rocketmq, *([go_client] if go_client else [])]
+    running: dict[str, Driver] = {}
+    for number, kind in enumerate(kinds):
+        topic = f"Away{number}"
+        group.create_topic(topic)
+        running[kind.name] = drive(kind, "produce", group.namesrv_addr, topic, f"PG_{topic}")
+        running[kind.name].wait(lambda events: any(item["event"] == "acked" for item in events), READY_S)
+    gaps: dict[str, list[float]] = {}
+    for _ in range(KILLS):
+        time.sleep(QUIET_S)
+        killed = group.kill_leader()
+        killed_at_ms = time.time() * 1000
+        group.wait_leader()
+        for name, producer in running.items():
+            producer.wait(
+                lambda events, at=killed_at_ms + 1000: _after(events, "acked", at), DELIVERY_LIMIT_S
+            )
+            gaps.setdefault(name, []).append(gap_s(producer.events, "acked", killed_at_ms))
+        group.restart_node(killed.node)
+        group.wait_caught_up()
+    for name, found in gaps.items():
+        print(f"\n{name}, the machine stays away: {', '.join(f'{gap:.1f}' for gap in sorted(found))} s")
