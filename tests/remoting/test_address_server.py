@@ -259,7 +259,7 @@ def test_a_client_asks_where_the_nameservers_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("dledger.client.core.CLIENT_INTERVAL_S", 0.02)
+    monkeypatch.setattr("dledger.client.name_servers.CLIENT_INTERVAL_S", 0.02)
 
     async def test() -> None:
         async with serving() as served:
