@@ -17,6 +17,7 @@ LINES: tuple[tuple[str, str], ...] = (
     ("health now=FAULTY", "entries are faulty"),
     ("entries repaired peer=", "entries repaired by a peer"),
     ("configurations are found at=", "members in doubt until a repair"),
+    ("the event loop stood still", "clients were closed after a standstill"),
 )
 """(part of a log line, mark)."""
 

@@ -206,6 +206,7 @@ TIMER_RECALLED = "a timer message was recalled while the leader changed"
 TWO_CLOCKS = "timers of two clocks"
 MADE_MEANWHILE = "a topic was made while the leader changed"
 RESET_MEANWHILE = "offsets were reset while the leader changed"
+STOOD_STILL = "clients were closed after a standstill"
 FETCHED = "an index unit had to be fetched"
 NO_SNAPSHOT = "a snapshot could not be read"
 UNREADABLE = "a segment could not be read"
@@ -397,7 +398,7 @@ PROFILES: dict[str, Profile] = {
         marks=(
             RESENT, RECOGNIZED, STORED, LOST, NEW_LEADER, MOVED_ON, NAMESRV_DOWN, SAME_GROUP, AGAIN,
             MADE_MEANWHILE, ASKED, GIVEN_UP, FORWARDED, ON_THE_WAY, RESET_MEANWHILE, TIMER_ROLLED,
-            TIMER_RECALLED, TWO_CLOCKS, ROLL_KILLED,
+            TIMER_RECALLED, TWO_CLOCKS, ROLL_KILLED, STOOD_STILL,
         ),
     ),
     "brokers-power": Profile(

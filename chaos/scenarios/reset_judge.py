@@ -42,8 +42,8 @@ class ResetJudge:
     """Reads a log, entry by entry; then says what is wrong with it."""
 
     def __init__(self) -> None:
-        self._offsets: tuple[int, dict[str, Any]] = (-1, {})
-        """The last `reset`: index of its entry, where another one of its batch follows, and what it is."""
+        self._offsets: tuple[int, dict[str, Any]] = (-2, {})
+        """The last `reset`: index of its entry, and what it is."""
         self._unheard: dict[tuple[str, str], dict[int, int]] = {}
         self._done: dict[tuple[str, str], list[dict[int, int]]] = {}
         self.heard: int = 0
@@ -54,11 +54,15 @@ class ResetJudge:
             return
         op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
         name = op["op"]
+        # No consumer of these runs goes back by itself, so no commit is to set a group back: what sets one
+        # back is a reset, of which its consumers have to hear.
+        index, offsets = self._offsets
+        last = name == "reset" and not header.batch_remaining
+        if last or (index == header.index - 1 and name != "offset_reset"):
+            at, what = (header.index, op) if last else (index, offsets)
+            text = f"sets {what['group']} back to {what['offsets']}, which no operator asked for"
+            raise InvariantViolated(f"entry {at} {text}")
         if name == "reset":
-            # No consumer of these runs goes back by itself, so no commit is to set a group back.
-            if not header.batch_remaining:
-                what = f"sets {op['group']} back to {op['offsets']}, which no operator asked for"
-                raise InvariantViolated(f"entry {header.index} {what}")
             self._offsets = (header.index, op)
         elif name == "offset_reset":
             self._reset(header, op)

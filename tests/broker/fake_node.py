@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgpack
+
 from dledger.config import NodeConfig, NodeSettings
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry, unpack_header
-from dledger.formats.record import system_record, system_record_size
+from dledger.formats.record import Record, decode_record, system_record, system_record_size
 from dledger.formats.state import state_version
 from dledger.host import Chunk, Host, Role
 from dledger.log.appender import Run
@@ -80,6 +82,21 @@ class FakeLog:
         self.data += entry
         self.entries.append((pos, len(entry)))
         return len(self.entries) - 1
+
+
+def batches(log: FakeLog) -> list[list[Record | Mapping[str, Any]]]:
+    """What is in the log, batch by batch: messages as records, and operations of the replicated state."""
+    found: list[list[Record | Mapping[str, Any]]] = [[]]
+    for pos, size in log.entries:
+        header = unpack_header(log.data, pos)
+        record = decode_record(bytes(log.data[pos : pos + size]), HEADER_SIZE)
+        if header.kind == Kind.SYSTEM:
+            found[-1].append(msgpack.unpackb(record.body, strict_map_key=False))
+        elif header.kind == Kind.MESSAGE:
+            found[-1].append(record)
+        if not header.batch_remaining:
+            found.append([])
+    return [batch for batch in found if batch]
 
 
 class FakeAppender:

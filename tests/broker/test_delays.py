@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.schedule import delivery_pace
+from dledger.broker.schedule import delay_service, delivery_pace
 from dledger.broker.schedule.delay_levels import DEFAULT_LEVELS, format_levels, parse_levels
 from dledger.broker.schedule.delivery_pace import DeliveryPace
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import decode_properties
 from dledger.formats.record import Record
-from dledger.formats.state import DELAYS, state_version
+from dledger.formats.state import DELAYS, DelayProgress, state_version
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
-from tests.broker.fake_node import FakeLog
+from tests.broker.fake_node import FakeLog, batches
 from tests.broker.harness import Reply, World, run, skip_s
 from tests.broker.test_clients import heartbeat
 
@@ -105,6 +105,30 @@ def test_levels_are_read_as_rocketmq_has_them() -> None:
     for wrong in ("", "5", "1x", "1s,5s", "-1s", "367d", " ".join(["1s"] * 65)):
         with pytest.raises(ValueError, match=r"expected|at most 366d"):
             parse_levels(wrong)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_delivered_and_how_far_that_is_are_one_batch(
+    compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two batches a crash between them would have the message delivered again."""
+    if not compiled:
+        monkeypatch.setattr(delay_service, "FAST", None)
+
+    async def test() -> None:
+        log = FakeLog()
+        async with leading(tmp_path, log) as world:
+            for level in (1, 1, 2):
+                await world.send("T", b"x", 0, f"DELAY\x01{level}\x02")
+            await came(world, count=3)
+        delivered = [
+            batch for batch in batches(log) if any(getattr(one, "topic", "") == "T" for one in batch)
+        ]
+        assert delivered
+        for batch in delivered:
+            assert isinstance(batch[-1], dict) and batch[-1]["op"] == DelayProgress.operation, batch
+
+    run(test)
 
 
 def test_levels_take_turns_while_others_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

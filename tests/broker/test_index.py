@@ -213,6 +213,23 @@ def test_files_are_rolled_and_are_what_rocketmqs_writer_makes(tmp_path: Path) ->
     run(test)
 
 
+def test_a_repeated_send_is_looked_for_in_every_file(tmp_path: Path) -> None:
+    """Also in the newest one, which is where a repetition mostly finds the first send."""
+
+    async def test() -> None:
+        async with indexing(tmp_path) as world:
+            for number in range(20):
+                await world.send(properties=keyed("k", unique=f"U{number}"))
+            await query(world, "k")
+            assert len(world.broker.index.files) > 2
+            places = [pos + HEADER_SIZE for pos, _ in message_entries(world.node.log)]
+            wanted = [("T", f"U{number}") for number in range(20)]
+            found = await world.broker.index.find(wanted, 4, 20.0)
+            assert [place in positions for place, positions in zip(places, found, strict=True)] == [True] * 20
+
+    run(test)
+
+
 def into(image: bytearray) -> Callable[[int, bytes], None]:
     def write(offset: int, data: bytes) -> None:
         image[offset : offset + len(data)] = data

@@ -19,6 +19,7 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import EndTransactionHeader, RelayedCheckHeader
+from tests.broker.fake_node import FakeLog, batches
 from tests.broker.harness import FakeConnection, Reply, World, run, skip_s
 from tests.broker.test_delays import came, leading, now
 
@@ -94,6 +95,20 @@ def test_a_half_message_waits_and_is_committed_once(tmp_path: Path) -> None:
             again = await end(world, sent)
             assert again.code == ResponseCode.SYSTEM_ERROR and "no such transaction" in str(again.remark)
             assert len(await now(world, queue=2)) == 2
+
+    run(test)
+
+
+def test_a_transaction_ends_in_one_batch_with_its_message(tmp_path: Path) -> None:
+    """In two batches a crash between them would have it committed twice, or ended without its message."""
+
+    async def test() -> None:
+        log = FakeLog()
+        async with leading(tmp_path, log) as world:
+            sent = await half(world)
+            assert (await end(world, sent)).code == 0
+        (batch,) = (batch for batch in batches(log) if any(getattr(one, "topic", "") == "T" for one in batch))
+        assert isinstance(batch[-1], dict) and batch[-1]["op"] == TRANSACTIONS.remove, batch
 
     run(test)
 
