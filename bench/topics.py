@@ -45,6 +45,7 @@ class _Serving:
     """All that a registrar asks of a node."""
 
     serving = True
+    removed = False
 
 
 class _Turns:

@@ -129,6 +129,8 @@ class Peers:
         self._own_port = port is None
         self._outbound: dict[str, PeerConnection] = {}
         self._inbound: dict[str, PeerConnection] = {}
+        self._settled: dict[str, None] = {}
+        """Peers whose connection stands for `REACHED_BACK_S`."""
         self._accepted: list[PeerConnection] = []
         self._redial: dict[str, asyncio.Event] = {}
         self._strayed: dict[str, str] = {}
@@ -262,15 +264,19 @@ class Peers:
         return peer in self._inbound
 
     def not_reached_back(self) -> dict[str, str]:
-        """Peers that reach this node, but are not reached at the address that is known of them."""
+        """Peers that have reached this node for `REACHED_BACK_S`, but are not reached at the address that is
+        known of them."""
         known = self.addresses()
         return {
-            peer: known[peer] for peer in sorted(self._inbound) if peer in known and not self.connected(peer)
+            peer: known[peer] for peer in sorted(self._settled) if peer in known and not self.connected(peer)
         }
 
     def _check_reached_back(self, connection: PeerConnection) -> None:
         peer = connection.peer
-        if peer is not None and self._inbound.get(peer) is connection and peer in self.not_reached_back():
+        if peer is None or self._inbound.get(peer) is not connection:
+            return
+        self._settled[peer] = None
+        if peer in self.not_reached_back():
             text = f"it reaches this node from {connection.host}, but is not reached at"
             self._refusals.note("not reached", peer, f"{text} {self.addresses()[peer]}: {MOVED}")
 
@@ -560,6 +566,7 @@ class Peers:
             loop.call_later(REACHED_BACK_S, self._check_reached_back, connection)
             older = self._inbound.get(hello.node)
             self._inbound[hello.node] = connection
+            self._settled.pop(hello.node, None)
             if older is not None:
                 older.abort()
             if hello.node in self._redial:
@@ -597,6 +604,7 @@ class Peers:
             return
         if self._inbound.get(peer) is connection:
             del self._inbound[peer]
+            self._settled.pop(peer, None)
         if self._outbound.get(peer) is connection:
             del self._outbound[peer]
             self._guard(self._events.on_peer_down, peer)

@@ -52,6 +52,7 @@ def test_the_log_has_an_error_line_with_the_trace(
             raise NodeFailed("unexpected", EXIT_BUG) from error
 
     monkeypatch.setattr(shell, "main", main)
+    monkeypatch.setattr(logging.root, "handlers", [caplog.handler])  # not those that other tests left
     config, _ = SETTINGS.load({"dLegerPeers": "n0-127.0.0.1:40911"})
     with caplog.at_level(logging.ERROR):
         assert shell.run(production_env("test"), config, SettingsSource("", ())) == EXIT_BUG

@@ -31,7 +31,7 @@ from dledger.spark.offsets import DataLost
 from dledger.spark.options import parse
 from dledger.spark.pushdown import push
 from dledger.spark.source import view_of
-from tests.client.fake_cluster import GROUP, FakeBroker, FakeCluster
+from tests.client.fake_cluster import GROUP, STORED_AT_MS, FakeBroker, FakeCluster
 from tests.client.test_sync import running
 from tests.spark.views_kit import rows_of
 
@@ -40,7 +40,7 @@ TAGS = ("Aa", "BB", None, " odd|")
 """The first two have the same hash, and the last one cannot be named in an expression."""
 MESSAGES = 40
 """Of each queue."""
-FIRST_MS = 1_000_000
+FIRST_MS = STORED_AT_MS
 """Store time of the first message of each queue in the fake; each later one is 1 ms later."""
 
 Row = dict[str, Any]
@@ -53,9 +53,9 @@ def fake() -> Iterator[FakeCluster]:
             for topic, queues in TOPICS.items():
                 for number in range(queues * MESSAGES):
                     tag = TAGS[number // queues % len(TAGS)]
-                    producer.send(
-                        Message(topic, b"%d" % number, tags=tag), MessageQueue(topic, GROUP, number % queues)
-                    )
+                    message = Message(topic, b"%d" % number)
+                    message.tags = tag  # as a copy, which has what other clients gave it
+                    producer.send(message, MessageQueue(topic, GROUP, number % queues))
         yield cluster
 
 
