@@ -114,7 +114,14 @@ def run(args: argparse.Namespace) -> int:
         return _nothing_run(args, 1, "\n".join(misfits))
     if args.judges:
         by_name = {mutant.name: mutant for mutant in mutants}
-        return _run_all(args, [partial(try_judge, judged, by_name[judged.mutant]) for judged in JUDGES])
+        return _run_all(
+            args,
+            [
+                partial(try_judge, judged, by_name[judged.mutant])
+                for judged in JUDGES
+                if judged.mutant in by_name
+            ],
+        )
     suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
     if not args.no_baseline:
         failed = baseline([suite for suite in suites if any(concerns(suite, mutant) for mutant in mutants)])

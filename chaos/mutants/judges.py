@@ -33,7 +33,7 @@ JUDGES: tuple[Judged, ...] = (
     Judged("pops", "popped-comes-early", "brokers", 0, "came again"),
     Judged("pops in order", "order-goes-on-behind-a-gap", "brokers-orderly", 0, "was passed by"),
     Judged("consumers in order", "locks-forgotten-at-a-switch", "brokers-orderly", 6, "two calls at a time"),
-    Judged("resets of offsets", "reset-in-two-halves", "brokers-orderly", 0, "has to hear of a reset"),
+    Judged("resets of offsets", "reset-in-two-halves", "brokers-orderly", 0, "which no operator asked for"),
     Judged("deleted topics", "deleted-topic-keeps-its-delays", "brokers-deletes", 0, "several lives"),
     Judged("users", "new-password-is-not-taken", "brokers-deletes", 1, "acknowledged was"),
     Judged("replicated state", "deleted-topic-keeps-its-offsets", "brokers-deletes", 0, "equals a rebuild"),
