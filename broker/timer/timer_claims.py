@@ -67,7 +67,8 @@ class TimerClaims(LeaderService):
         if not rows or (self.claimed - due > SKEW_MS and len(rows) < MAX_TIMER_ROWS):
             slot = writer.slot(TIMER_TOPIC)
             assert slot is not None  # every broker has it
-            writer.append_op(TimerProgress(slot.next[0]).op())
+            # Without a row nothing was delivered yet: all that an import brought waits.
+            writer.append_op(TimerProgress(slot.next[0] if rows else 0).op())
             self.claimed = 0
         if due <= self.claimed:
             due = rounded_up(self.claimed + 1, self._settings.now.timer_precision_ms)

@@ -177,8 +177,13 @@ class TimerService(LeaderService):
     async def _turn(self, tasks: asyncio.TaskGroup) -> float | None:
         """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
         writer, queue = self._writer, self._store.queues.get(TIMER_TOPIC, 0)
-        if writer is None or queue is None or not writer.pending[TIMERS].rows:
+        if writer is None or queue is None or not queue.bounds.next:
             return None
+        if not writer.pending[TIMERS].rows:
+            # Messages without a row: an import by a version that wrote none. None was delivered yet.
+            if not writer.room or not writer.may_write(TIMER):
+                return RETRY_S
+            writer.append_op(TimerProgress(0).op())
         if self._wheel is None:
             await self._look(writer, queue)
             return 0.0

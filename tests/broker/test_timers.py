@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dledger.broker.timer import timer_service
+from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import decode_properties
-from dledger.formats.record import Record
+from dledger.formats.record import Record, encode_record
 from dledger.formats.state import TIMERS
 from dledger.formats.timers import TIMER_TOPIC, RecallHandle
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -100,6 +101,29 @@ def test_a_timer_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> 
             assert (found.born_timestamp, found.born_host) == (waiting.born_timestamp, waiting.born_host)
             (row,) = world.broker.store.state[TIMERS].rows.values()
             assert row.begin == 0 and row.time >= due and row.next == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("sent_before", [False, True])
+def test_timers_that_an_old_import_brought_without_a_row_come(tmp_path: Path, sent_before: bool) -> None:
+    """Imports of earlier versions wrote no row of the table `timers`: nothing was delivered yet, all wait."""
+    log = FakeLog()
+    due = 1_700_000_000_500
+    for number in range(2):
+        properties = timed(TIMER_OUT_MS=due, REAL_TOPIC="T", REAL_QID=0, UNIQ_KEY=f"K{number}")
+        position = log.end_pos + HEADER_SIZE
+        fields = {"queue_offset": number, "physical_offset": position, "properties": properties}
+        log.append(encode_record(topic=TIMER_TOPIC, body=b"old %d" % number, **fields), 0)
+
+    async def test() -> None:
+        async with standing(tmp_path, log, **SHORT) as world:
+            await create(world, "T", 1)
+            if sent_before:
+                await world.send("T", b"new", 0, timed(TIMER_DELIVER_MS=due + 1))
+            set_clock(world, due + 1)
+            wanted = [b"old 0", b"old 1", *([b"new"] if sent_before else [])]
+            assert [one.body for one in await all_of(world, len(wanted))] == wanted
 
     run(test)
 

@@ -53,6 +53,7 @@ from dledger.formats.state import (
     DELAYS,
     GROUPS,
     MAX_LEVELS,
+    TIMERS,
     TOPIC_DELETE,
     TOPICS,
     TRANSACTIONS,
@@ -60,6 +61,7 @@ from dledger.formats.state import (
     GroupConfig,
     Op,
     ReplicatedState,
+    TimerProgress,
     TopicConfig,
     TopicDeletion,
     Transaction,
@@ -396,6 +398,9 @@ class _Job:
             for one in found.transactions:
                 row = Transaction(one.at, one.at, max(one.store_ms, 0), TRANSACTION_WAIT_MS)
                 self._op(writer, state, row.op(), now)
+        if found.timers:
+            self._op(writer, state, VersionNote(TIMERS.since).op(), now)
+            self._op(writer, state, TimerProgress(0).op(), now)  # all that are kept wait
         return {
             "topics": len(state[TOPICS].rows),
             "groups": len(state[GROUPS].rows),
