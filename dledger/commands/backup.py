@@ -30,6 +30,7 @@ from dledger.files.offline import (
     read_identity,
     walk,
 )
+from dledger.files.run_lock import lock_of_flushed
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
 from dledger.formats.snapshot import BEGINS_FILE, MANIFEST_FILE, check_parts, decode_manifest
 from dledger.formats.store_files import (
@@ -38,6 +39,7 @@ from dledger.formats.store_files import (
     HARD_STATE_FILE,
     IDENTITY_FILE,
     INDEX_DIR,
+    LOCK_FILE,
     SLOT_SIZE,
     SNAPSHOTS_DIR,
     Checkpoint,
@@ -265,6 +267,7 @@ class _Copy:
             *(begins if log.begin_pos > 0 else ()),
             (HARD_STATE_FILE, slots[: 2 * SLOT_SIZE]),
             (CHECKPOINT_FILE, encode_checkpoint(checkpoint)),
+            (LOCK_FILE, lock_of_flushed()),
             (IDENTITY_FILE, encode_json(self.identity)),
         ):
             path = f"{self.directory}/{name}"

@@ -27,6 +27,12 @@ _CLEAN = b"clean"
 _MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 
 
+def lock_of_flushed() -> bytes:
+    """Content of the lock of a store that a command has made and fsynced, and in which no node has run yet:
+    under ASYNC_FLUSH, too, a loss of power took nothing of it."""
+    return bytes(_BOOT_SIZE) + _CLEAN.ljust(_BOOT_SIZE, b"\0")
+
+
 @dataclass(frozen=True)
 class LastRun:
     """What the file tells of the run before this one."""
@@ -34,7 +40,8 @@ class LastRun:
     other_boot: bool
     """The machine was started anew since."""
     clean: bool
-    """It ended in good order, with everything fsynced (noted under ASYNC_FLUSH only)."""
+    """It ended in good order, with everything fsynced (noted under ASYNC_FLUSH only); or there was none, and
+    what made the store has fsynced it."""
     sync_flush: bool | None
     """Its flush mode; None when the file does not say."""
     written: int | None

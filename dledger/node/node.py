@@ -55,6 +55,11 @@ from dledger.versions import Versions
 QUESTION_BITS = 62
 """Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
 
+ACKNOWLEDGED_BEFORE_FSYNC = (
+    "flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced. A message is acknowledged as soon as a "
+    "majority has written it into the page cache; a loss of power at a majority may take the newest ones"
+)
+
 
 class Node:
     """A member of a DLedger group, or a single node. See the package docstring for the path of a message."""
@@ -231,6 +236,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         opened = await self._store.open(self.log, self.snapshots)
+        if not self.config.sync_flush:
+            self._say.warning(ACKNOWLEDGED_BEFORE_FSYNC)
         try:
             await self._start(opened)
             async with asyncio.TaskGroup() as group:

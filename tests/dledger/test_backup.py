@@ -21,6 +21,7 @@ from dledger.commands.log import _parser
 from dledger.commands.recover import force_single
 from dledger.config import NodeConfig
 from dledger.files.offline import read_checkpoint, read_hard_state, read_identity, walk
+from dledger.files.run_lock import RunLock
 from dledger.formats.entry import Kind
 from dledger.formats.store_files import segment_name
 from dledger.host import Role
@@ -127,6 +128,9 @@ def test_the_index_is_complete_and_the_audit_finds_nothing(tmp_path: Path, ports
         for path in sorted((copy / name).iterdir()):
             assert path.read_bytes() == (original / name / path.name).read_bytes(), path
     assert audit(["verify", str(tmp_path / "copy")]) == 0
+    lock = RunLock.take(ENV.files, str(copy), "another machine")
+    assert lock.last_run().clean, "under ASYNC_FLUSH, too: all of the copy is fsynced"
+    lock.close()
 
 
 def test_a_restored_store_is_a_newcomer_without_a_vote_that_is_filled_up_and_recorded(

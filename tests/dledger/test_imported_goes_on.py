@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from dledger.client import (
     ConsumeStatus,
     LocalTransactionState,
@@ -79,6 +81,32 @@ def queues_of(consumer: PullConsumer, topic: str) -> list[object] | None:
         return list(consumer.queues(topic))
     except ClientError:
         return None
+
+
+@pytest.mark.parametrize("started", [2, 3])
+def test_an_imported_store_is_flushed(tmp_path: Path, started: int) -> None:
+    """Under ASYNC_FLUSH, which is RocketMQ's default: with all members, and with a majority of them."""
+    log = CommitLog()
+    log.put("orders", b"plain")
+    log.config = {"topics.json": topics_json("orders")}
+    _, cluster = imported(log.write(tmp_path / "old"), tmp_path / "ours", "ASYNC_FLUSH", nodes=3)
+    nodes = cluster.spec.node_ids[:started]
+    try:
+        cluster.start_namesrv()
+        for node in nodes:
+            cluster.start_node(node)
+        with PullConsumer("reader", cluster.namesrv_addr) as reader:
+            assert bodies(reader, "orders", {b"plain"}) == [b"plain"]
+        for node in nodes:
+            health = cluster.health(node)
+            assert health is not None
+            assert "power" not in json.dumps(health)
+            said = "".join(path.read_text() for path in (cluster.directory / "logs").glob(f"broker-{node}/*"))
+            assert "power was lost" not in said
+            assert "acknowledged entries may be gone" not in said
+            assert said.count("flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced") == 1
+    finally:
+        cluster.stop()
 
 
 def timer(due_ms: int, key: str, **more: str) -> dict[str, str]:

@@ -45,6 +45,7 @@ from dledger.commands.moving.survey import QueueTally, Selection, Survey, known_
 from dledger.election.configuration import encode_configuration, founding
 from dledger.election.identity import cluster_id
 from dledger.files.offline import Found, walk
+from dledger.files.run_lock import lock_of_flushed
 from dledger.formats.consume_queue import UNIT_SIZE as CONSUME_QUEUE_UNIT
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE, MIN_BLANK_SIZE, Kind
 from dledger.formats.record import Record, decode_record, system_record, system_record_size
@@ -75,6 +76,7 @@ from dledger.formats.store_files import (
     DATA_DIR,
     HARD_STATE_FILE,
     IDENTITY_FILE,
+    LOCK_FILE,
     MEMBERS_FILE,
     SNAPSHOTS_DIR,
     Checkpoint,
@@ -490,6 +492,7 @@ class _Job:
             (MEMBERS_FILE, encode_json(members)),
             (HARD_STATE_FILE, slots),
             (CHECKPOINT_FILE, encode_checkpoint(Checkpoint(last, last))),
+            (LOCK_FILE, lock_of_flushed()),
             (IDENTITY_FILE, encode_json(identity)),
         ):
             write_synced(files, f"{directory}/{name}", data)
