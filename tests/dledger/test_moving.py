@@ -35,6 +35,7 @@ from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import KEYS, TAGS, decode_properties
 from dledger.formats.record import SYSTEM_TOPIC, Record, decode_record
 from dledger.formats.state import DELAYS, DELETIONS, TIMERS, TRANSACTIONS, ReplicatedState, TimerProgress
+from dledger.formats.store_files import segment_name
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.local.cluster import find_base_port
 from dledger.runtime import Ids
@@ -391,6 +392,52 @@ def test_what_cannot_be_right_is_refused(fault: Any, tmp_path: Path) -> None:
     with pytest.raises((SourceUnusable, MovingFailed), match=(MESSAGES | STORES)[fault]):
         take_over(request(root, tmp_path))
     assert not list(tmp_path.glob("n?/dledger-*"))
+
+
+@pytest.mark.parametrize("prepared", [0, 1, 2])
+@pytest.mark.parametrize("count", [0, 10, 200])
+def test_files_that_a_killed_broker_had_prepared_are_the_end_of_the_log(
+    count: int, prepared: int, tmp_path: Path
+) -> None:
+    """RocketMQ makes the next CommitLog file before it needs it, and fills it with zeros."""
+    log = CommitLog()
+    for number in range(count):
+        log.put("orders", b"z" * 1000 + b"%d" % number)
+    log.config = {"topics.json": topics_json("orders")}
+    root = log.write(tmp_path / "old")
+    files = (len(log.data) + log.segment_size - 1) // log.segment_size
+    for number in range(files, max(files, 1) + prepared):
+        (root / "commitlog" / segment_name(number * log.segment_size)).write_bytes(bytes(log.segment_size))
+    killed(root, log)
+    assert take_over(request(root, tmp_path, unclean=True)).messages == count
+    assert len(messages(tmp_path / "n0")) == count
+
+
+@pytest.mark.parametrize("prepared", [b"\0" * 4096 + b"x", b"\0" * 65_000 + b"x"])
+def test_a_next_file_that_is_not_empty_is_no_end_of_the_log(prepared: bytes, tmp_path: Path) -> None:
+    log = CommitLog()
+    log.put("orders", b"z" * 1000)
+    log.config = {"topics.json": topics_json("orders")}
+    root = log.write(tmp_path / "old")
+    (root / "commitlog" / segment_name(log.segment_size)).write_bytes(prepared.ljust(log.segment_size, b"\0"))
+    killed(root, log)
+    with pytest.raises(SourceUnusable, match="is damaged at 1"):
+        take_over(request(root, tmp_path, unclean=True))
+
+
+def test_the_size_that_is_told_is_what_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not the size of the files, which are prepared as a whole."""
+    log = CommitLog(segment_size=32 << 20)
+    for _ in range(300):
+        log.put("orders", b"z" * 10_000)
+    log.config = {"topics.json": topics_json("orders")}
+    asked = replace(request(log.write(tmp_path / "old"), tmp_path, count=1), segment_size=32 << 20)
+    import_stores(FILES, Ids(random.Random(1)), asked, Progress("import"))
+    said = capsys.readouterr().err
+    for step in ("reading the source", "writing", "reading it again"):
+        assert f"import: {step}: 3 MB\n" in said
 
 
 def test_a_store_that_is_behind_is_refused(tmp_path: Path) -> None:

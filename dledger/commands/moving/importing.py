@@ -73,7 +73,6 @@ from dledger.formats.state import (
 )
 from dledger.formats.store_files import (
     CHECKPOINT_FILE,
-    DATA_DIR,
     HARD_STATE_FILE,
     IDENTITY_FILE,
     LOCK_FILE,
@@ -279,7 +278,7 @@ class _Job:
                 state.bounds(tally.topic, tally.queue_id).next = tally.next
         result = self._tables(writer, state, config, found)
         writer.sync()
-        self._read_again(todo[0].staging, size, selection)
+        self._read_again(todo[0].staging, size, end.pos, selection)
         incarnations = plan["incarnations"]
         cluster = cluster_id(incarnations)
         done = Imported(
@@ -422,12 +421,11 @@ class _Job:
                     "read twice alike"
                 )
 
-    def _read_again(self, directory: str, size: int, selection: Selection) -> None:
-        """What is written is what was read: every record, by the digest of its queue."""
+    def _read_again(self, directory: str, size: int, end: int, selection: Selection) -> None:
+        """What is written up to position `end` is what was read: every record, by the digest of its
+        queue."""
         found: dict[tuple[str, int], QueueTally] = {}
-        self._progress.begins(
-            "reading it again", len(self._files.listdir(f"{directory}/{DATA_DIR}")) * size, size
-        )
+        self._progress.begins("reading it again", end - size, size)
 
         def take(piece: Found) -> None:
             at = 0

@@ -88,6 +88,8 @@ class SourceLog:
     pieces: tuple[Piece, ...]
     replica: Replica | None = None
     """The DLedger part."""
+    unwritten: int = 0
+    """Bytes at the end of the last file that are zeros: it was prepared in its whole size."""
 
     @property
     def begin(self) -> int:
@@ -96,8 +98,8 @@ class SourceLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
-        return sum(piece.size for piece in self.pieces)
+        """Bytes of the files, without the zeros at the end of the last one."""
+        return sum(piece.size for piece in self.pieces) - self.unwritten
 
     @property
     def divided(self) -> int:
@@ -151,7 +153,12 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
                 continue  # prepared by a DLedger log that lies here, and still empty
             plain.append(Piece(path, start, files.size(path), entries=False))
     plain.sort(key=lambda piece: piece.start)
-    log = SourceLog(root, (*plain, *segments), replica)
+    pieces = [*plain, *segments]
+    unwritten = _zeros_at_end(files, pieces[-1]) if pieces else 0
+    while len(pieces) > 1 and unwritten == pieces[-1].size:
+        pieces.pop()  # prepared for what would come next: the log ends before it
+        unwritten = _zeros_at_end(files, pieces[-1])
+    log = SourceLog(root, tuple(pieces), replica, unwritten)
     if not log.pieces:
         raise SourceUnusable(
             f"{root} holds neither CommitLog files ({COMMITLOG_DIR}/) nor the segments of a DLedger log: "
@@ -166,6 +173,22 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
                 "a file is missing, or cut"
             )
     return log
+
+
+def _zeros_at_end(files: Files, piece: Piece) -> int:
+    """Bytes of a file behind the last one that is not zero, in whole chunks."""
+    zeros = bytes(_CHUNK)
+    end = piece.size
+    file = files.open_read(piece.path)
+    try:
+        while end > 0:
+            begin = (end - 1) // _CHUNK * _CHUNK
+            if file.pread(end - begin, begin) != zeros[: end - begin]:
+                break
+            end = begin
+    finally:
+        file.close()
+    return piece.size - end
 
 
 class LogReader:
@@ -278,6 +301,7 @@ def _damaged(piece: Piece, at: int, problem: str) -> SourceUnusable:
     )
 
 
+_CHUNK = 1 << 16
 _SMALL = 1 << 22
 """Bytes of a file that is read at once."""
 
