@@ -8,15 +8,19 @@ send of which nobody knows how it ended is looked up the same way.
 
 Each old queue has one new queue, and the copies of a queue are in its order. A group's offset in the new
 queue is the place of the first copy whose offset is not below that of the group: found by halving, as copies
-are in order.
+are in order (`mirrored_queues`). How far a group may be moved: `mirrored_groups`.
+
+A message that came from the new cluster is not copied back: its properties say what it is a copy of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from dledger.admin import AsyncAdminClient
 from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
@@ -24,11 +28,19 @@ from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
 from dledger.client.message import ReceivedMessage
 from dledger.client.naming import named_as
+from dledger.commands.moving.mirrored_queues import (
+    EARLIER,
+    MAX_EARLIER,
+    ORIGIN,
+    Clusters,
+    QueueCopy,
+    hops_of,
+)
 from dledger.commands.moving.staging import MovingFailed
 from dledger.formats import properties as names
-from dledger.remoting.bodies import MessageQueue
+from dledger.remoting.bodies import PERM_WRITE, MessageQueue
+from dledger.remoting.registration import TopicConfig
 
-ORIGIN = "MIRRORED_FROM"
 IDLE_S = 0.2
 """Pause of a queue that has nothing new."""
 RETRY_S = 0.5
@@ -63,28 +75,10 @@ _NOT_COPIED = frozenset(
         names.TIMER_ROLL_TIMES,
         names.RESEND,
         ORIGIN,
+        EARLIER,
     }
 )
 """What brokers and clients write for themselves."""
-
-
-@dataclass
-class QueueCopy:
-    """One old queue and its new one. `next`: offset of the next message to be copied; `end`: of the old
-    queue."""
-
-    source: MessageQueue
-    target: MessageQueue
-    next: int = 0
-    end: int = 0
-    copied: int = 0
-    lost: int = 0
-    """Messages that the old cluster's retention took before they were copied."""
-
-    @property
-    def behind(self) -> int:
-        """Messages that are not copied yet."""
-        return max(self.end - self.next, 0)
 
 
 @dataclass
@@ -95,8 +89,18 @@ class Mirrored:
     copied: int = 0
     behind: int = 0
     lost: int = 0
+    skipped: int = 0
+    """Messages that had come from the new cluster."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """Group -> queues in which its offset was set."""
+    """Group -> how often an offset was set."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Group -> messages that it has not consumed in the old cluster."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Group -> queues in which it stays before a message that is not a copy."""
+    set_back: dict[str, int] = field(default_factory=dict)
+    """Group -> queues in which it was set back in the new cluster, where it is left."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """What still waits in the old cluster, and how many of it."""
 
 
 class Mirror:
@@ -108,14 +112,19 @@ class Mirror:
         new: AsyncAdminClient,
         producer: AsyncProducer,
         tell: Callable[[str], None],
+        look_back: int = LOOK_BACK,
     ) -> None:
-        """`tell` hears of what does not work for the moment."""
+        """`tell` hears of what does not work for the moment, and of what differs between the clusters.
+        `look_back`: messages at the end of a new queue among which the last copy is looked for."""
         self._old = old
         self._new = new
         self._producer = producer
         self._tell = tell
+        self._look_back = look_back
+        self.clusters: Clusters = Clusters(old, new)
         self.queues: list[QueueCopy] = []
-        self._at: dict[tuple[bool, str, str], str] = {}
+        self._closed: dict[str, TopicConfig] = {}
+        """Topics that were made here and may not be written to, as they are to be when all is copied."""
 
     async def prepare(self, topics: Sequence[str]) -> None:
         """Find the queues, make topics that are missing, and find how far an earlier run came.
@@ -127,6 +136,9 @@ class Mirror:
             except TopicNotFound:
                 await self._producer.create_topic(topic, len(sources))
                 targets = await self._until_routed(topic)
+                await self._carry_settings(topic, len(sources))
+            else:
+                await self._tell_differences(topic)
             if len(targets) < len(sources):
                 raise MovingFailed(
                     f"topic {topic}: {len(sources)} queues in the old cluster and {len(targets)} in the "
@@ -135,7 +147,7 @@ class Mirror:
                 )
             for source, target in zip(sources, targets, strict=False):
                 copy = QueueCopy(source, target)
-                copy.next = await self._resume(copy)
+                copy.next = await self.clusters.resume(copy, self._look_back)
                 self.queues.append(copy)
 
     async def _queues(self, admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
@@ -146,46 +158,62 @@ class Mirror:
             for number in range(data.readQueueNums)
         )
 
+    async def _settings(self, admin: AsyncAdminClient, topic: str) -> TopicConfig | None:
+        for address in (await admin.offsets.brokers_of(topic)).values():
+            found = await admin.topics.config(address, topic)
+            if found is not None:
+                return found
+        return None
+
+    async def _carry_settings(self, topic: str, queues: int) -> None:
+        """Give a topic that was made here what its original has. While it is copied it must take messages."""
+        wanted = await self._settings(self._old, topic)
+        if wanted is None:
+            return
+        wanted = replace(
+            wanted,
+            readQueueNums=queues,
+            writeQueueNums=queues,
+            attributes={f"+{name}": value for name, value in wanted.attributes.items()},
+        )
+        if not wanted.perm & PERM_WRITE:
+            self._closed[topic] = wanted
+        await self._put(replace(wanted, perm=wanted.perm | PERM_WRITE))
+
+    async def _put(self, wanted: TopicConfig) -> None:
+        for address in (await self._new.offsets.brokers_of(wanted.topicName)).values():
+            try:
+                said = await self._new.topics.put(address, wanted)
+            except BrokerRefused as error:
+                if not wanted.attributes:
+                    raise
+                self._tell(f"topic {wanted.topicName}: made without its attributes: {error}")
+                said = await self._new.topics.put(address, replace(wanted, attributes={}))
+            if said:
+                self._tell(f"topic {wanted.topicName}: {said}")
+
+    async def close_topics(self) -> None:
+        """Topics that may not be written to in the old cluster, and were made here: nobody may write to them,
+        now that all is copied."""
+        for topic, wanted in list(self._closed.items()):
+            if not any(copy.behind for copy in self.queues if copy.source.topic == topic):
+                await self._put(wanted)
+                del self._closed[topic]
+
+    async def _tell_differences(self, topic: str) -> None:
+        old, new = await self._settings(self._old, topic), await self._settings(self._new, topic)
+        if old is None or new is None:
+            return
+        for name in ("perm", "order", "topicSysFlag", "attributes"):
+            was, now = getattr(old, name), getattr(new, name)
+            if was != now:
+                self._tell(f"topic {topic}: {name} is {now} in the new cluster, {was} in the old one")
+
     async def _until_routed(self, topic: str) -> list[MessageQueue]:
         while True:
             with suppress(TopicNotFound):
                 return await self._queues(self._new, topic)
             await asyncio.sleep(IDLE_S)
-
-    async def _address(self, admin: AsyncAdminClient, queue: MessageQueue) -> str:
-        key = (admin is self._new, queue.topic, queue.brokerName)
-        if key not in self._at:
-            self._at[key] = await admin.offsets.address_of(queue.topic, queue.brokerName)
-        return self._at[key]
-
-    async def _resume(self, copy: QueueCopy) -> int:
-        """Offset of the first message that has no copy."""
-        address = await self._address(self._new, copy.target)
-        lowest = await self._new.offsets.lowest(address, copy.target)
-        highest = await self._new.offsets.highest(address, copy.target)
-        at = highest
-        while at > max(lowest, highest - LOOK_BACK):
-            begin = max(lowest, at - 32)
-            last = -1
-            async for _, message in self._read(self._new, copy.target, begin, at):
-                last = max(last, origin_of(message, copy.source))
-            if last >= 0:
-                return last + 1
-            at = begin
-        if at > lowest:
-            raise MovingFailed(
-                f"{copy.target}: the last {LOOK_BACK} messages are no copies, so how far it is copied is "
-                "not known"
-            )
-        return await self._old.offsets.lowest(await self._address(self._old, copy.source), copy.source)
-
-    async def _read(
-        self, admin: AsyncAdminClient, queue: MessageQueue, begin: int, end: int
-    ) -> AsyncIterator[tuple[int, ReceivedMessage]]:
-        address = await self._address(admin, queue)
-        async for pulled in admin.messages.pulls(address, queue, begin, end):
-            for stored in pulled.messages:
-                yield stored.message.queue_offset, stored.message
 
     # -- copying --------------------------------------------------------------------------------------
 
@@ -211,7 +239,7 @@ class Mirror:
                 ) from error
             except ClientError as error:
                 self._tell(f"{copy.source}: {error}")
-                self._at.clear()  # somebody else leads, perhaps
+                self.clusters.forget_addresses()
                 await asyncio.sleep(RETRY_S)
             else:
                 if idle and (not once or copy.next < (goal or 0)):
@@ -220,15 +248,15 @@ class Mirror:
     async def _known(self, copy: QueueCopy) -> int:
         while True:
             try:
-                return await self._resume(copy)
+                return await self.clusters.resume(copy, self._look_back)
             except ClientError as error:
                 self._tell(f"{copy.target}: {error}")
-                self._at.clear()
+                self.clusters.forget_addresses()
                 await asyncio.sleep(RETRY_S)
 
     async def _some(self, copy: QueueCopy) -> bool:
         """One pull, and its messages; whether there was nothing."""
-        address = await self._address(self._old, copy.source)
+        address = await self.clusters.address(self._old, copy.source)
         pulled = await self._old.messages.pull(address, copy.source, copy.next)
         copy.end = pulled.highest
         if copy.next < pulled.lowest:
@@ -237,9 +265,12 @@ class Mirror:
             return False
         for stored in pulled.messages:
             if stored.message.queue_offset >= copy.next:
-                await self._send(copy, stored.message)
+                if await self.clusters.came_from_new(copy, stored.message):
+                    copy.skipped += 1
+                else:
+                    await self._send(copy, stored.message)
+                    copy.copied += 1
                 copy.next = stored.message.queue_offset + 1
-                copy.copied += 1
         if not pulled.messages and pulled.next_offset > copy.next:
             copy.next = pulled.next_offset  # what is there is of no queue
             return False
@@ -248,75 +279,19 @@ class Mirror:
     async def _send(self, copy: QueueCopy, found: ReceivedMessage) -> None:
         own = {name: value for name, value in found.properties.items() if name not in _NOT_COPIED}
         source = copy.source
+        before = hops_of(found)[:MAX_EARLIER]
+        if before:
+            own[EARLIER] = ",".join(before)
         own[ORIGIN] = f"{source.brokerName}:{source.queueId}:{found.queue_offset}"
         message = Message(
             copy.target.topic, found.body, None, found.properties.get(names.KEYS), own, found.flag
         )
         message.tags = found.tags  # also one that no subscription can name
         target = copy.target
-        await self._producer.send(
+        sent = await self._producer.send(
             named_as(message, found.message_id), Target(target.topic, target.brokerName, target.queueId)
         )
-
-    # -- offsets --------------------------------------------------------------------------------------
-
-    async def move_offsets(self, groups: Sequence[str]) -> dict[str, int]:
-        """Have groups go on in the new cluster where they are in the old one: never back, and not where they
-        are further. Group -> queues in which that changed something."""
-        done = {}
-        for group in groups:
-            done[group] = 0
-            for topic in dict.fromkeys(copy.source.topic for copy in self.queues):
-                old = await self._stands(self._old, group, topic)
-                new = await self._stands(self._new, group, topic)
-                for copy in self.queues:
-                    if copy.source.topic == topic and copy.source in old:
-                        place = await self._place(copy, old[copy.source])
-                        if place > new.get(copy.target, -1):
-                            address = await self._address(self._new, copy.target)
-                            await self._new.offsets.commit(address, group, copy.target, place)
-                            done[group] += 1
-        return done
-
-    async def _stands(self, admin: AsyncAdminClient, group: str, topic: str) -> Mapping[MessageQueue, int]:
-        try:
-            found = await admin.offsets.stats(group, topic)
-        except BrokerRefused:
-            return {}  # nobody of the group was ever here
-        return {
-            queue: row.consumerOffset
-            for queue, row in found.offsets.items()
-            if queue.topic == topic and row.consumerOffset >= 0
-        }
-
-    async def _place(self, copy: QueueCopy, offset: int) -> int:
-        """Where the first copy of a message at or behind this old offset is in the new queue; its end without
-        one."""
-        address = await self._address(self._new, copy.target)
-        low = await self._new.offsets.lowest(address, copy.target)
-        high = await self._new.offsets.highest(address, copy.target)
-        while low < high:
-            middle = (low + high) // 2
-            at, origin = await self._copy_at(copy, middle, high)
-            if origin < 0 or origin >= offset:
-                high = middle  # behind the middle there are none, or it is late enough
-            else:
-                low = at + 1
-        return low
-
-    async def _copy_at(self, copy: QueueCopy, begin: int, end: int) -> tuple[int, int]:
-        """The first copy in a range: its place and the offset of its original; (-1, -1) without one."""
-        async for at, message in self._read(self._new, copy.target, begin, end):
-            origin = origin_of(message, copy.source)
-            if origin >= 0:
-                return at, origin
-        return -1, -1
-
-
-def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
-    """Offset in this old queue that a message is the copy of; -1 when it is none."""
-    queue, _, offset = message.properties.get(ORIGIN, "").rpartition(":")
-    return int(offset) if queue == f"{source.brokerName}:{source.queueId}" and offset.isdigit() else -1
+        copy.add_copies(sent.queue_offset, sent.queue_offset + 1)
 
 
 async def all_topics(old: AsyncAdminClient) -> list[str]:

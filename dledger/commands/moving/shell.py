@@ -25,7 +25,8 @@ from dledger.commands.moving.importing import (
     Request,
     import_stores,
 )
-from dledger.commands.moving.mirror import Mirror, Mirrored, all_topics
+from dledger.commands.moving.mirror import LOOK_BACK, Mirror, Mirrored, all_topics
+from dledger.commands.moving.mirrored_groups import MirroredGroups
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_log import SourceUnusable
 from dledger.commands.moving.staging import MovingFailed, Target
@@ -151,7 +152,7 @@ def mirror_command(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="dledger mirror",
         description="Copy topics of one cluster to another while both run. Started again, it goes on where "
-        "the new cluster says that it was. Ctrl-C ends it.",
+        "the new cluster says that it was. Ctrl-C and SIGTERM end it at any time.",
     )
     parser.add_argument("old", help="NameServer addresses of the old cluster, with ; between")
     parser.add_argument("new", help="NameServer addresses of the new cluster")
@@ -163,6 +164,14 @@ def mirror_command(argv: Sequence[str]) -> int:
         action="append",
         default=[],
         help="a consumer group whose offsets are translated: at the end, and every --every seconds",
+    )
+    parser.add_argument(
+        "--look-back",
+        type=int,
+        default=LOOK_BACK,
+        metavar="N",
+        help="messages at the end of each new queue among which the last copy is looked for "
+        "(default %(default)s)",
     )
     parser.add_argument("--once", action="store_true", help="end when all is copied that is there now")
     parser.add_argument(
@@ -189,8 +198,10 @@ def mirror_command(argv: Sequence[str]) -> int:
         print(json.dumps({"done": True} | asdict(done)))
     else:
         print(f"{done.copied} messages of {len(done.topics)} topics copied, {done.behind} are not yet")
-        for group, queues in done.offsets.items():
-            print(f"offsets of {group} set in {queues} queues")
+        for group, times in done.offsets.items():
+            print(f"offsets of {group} set {times} times; {done.left[group]} left in the old cluster")
+        for what, count in done.waiting.items():
+            print(f"still in the old cluster: {count} {what}")
     return 0
 
 
@@ -201,7 +212,8 @@ async def _mirror(args: argparse.Namespace) -> Mirrored:
         AsyncProducer("dledger-mirror", args.new) as producer,
     ):
         tell = _told_once_in_a_while()
-        mirror = Mirror(old, new, producer, tell)
+        mirror = Mirror(old, new, producer, tell, args.look_back)
+        groups = MirroredGroups(mirror.clusters, args.group, tell)
         topics = args.topic or await all_topics(old)
         await mirror.prepare(topics)
         done = Mirrored(topics)
@@ -211,7 +223,9 @@ async def _mirror(args: argparse.Namespace) -> Mirrored:
                 while not task.done():
                     await asyncio.wait([task], timeout=args.every)
                     try:
-                        await _report(mirror, args.group, done)
+                        await _report(mirror, groups, done)
+                        if task.done():
+                            done.waiting = await groups.waiting()
                     except ClientError as error:  # the next report may get through, the copies go on
                         if task.done():
                             raise
@@ -224,14 +238,25 @@ async def _mirror(args: argparse.Namespace) -> Mirrored:
         return done
 
 
-async def _report(mirror: Mirror, groups: Sequence[str], done: Mirrored) -> None:
-    for group, queues in (await mirror.move_offsets(groups)).items():
-        done.offsets[group] = done.offsets.get(group, 0) + queues
+async def _report(mirror: Mirror, groups: MirroredGroups, done: Mirrored) -> None:
+    await groups.move(mirror.queues)
+    await mirror.close_topics()
+    moved = groups.moved
+    done.offsets = {group: one.moves for group, one in moved.items()}
+    done.left = {group: one.left for group, one in moved.items()}
+    done.held = {group: len(one.held) for group, one in moved.items() if one.held}
+    done.set_back = {group: len(one.set_back) for group, one in moved.items() if one.set_back}
     done.copied = sum(queue.copied for queue in mirror.queues)
     done.behind = sum(queue.behind for queue in mirror.queues)
     done.lost = sum(queue.lost for queue in mirror.queues)
-    lost = f", {done.lost} were gone before they were copied" if done.lost else ""
-    print(f"dledger mirror: {done.copied} copied, {done.behind} behind{lost}", file=sys.stderr)
+    done.skipped = sum(queue.skipped for queue in mirror.queues)
+    said = f"{done.copied} copied, {done.behind} behind"
+    if done.lost:
+        said += f", {done.lost} were gone before they were copied"
+    if done.skipped:
+        said += f", {done.skipped} had come from the new cluster"
+    lines = [said, *(f"{group}: {one}" for group, one in moved.items())]
+    print(f"dledger mirror: {'; '.join(lines)}", file=sys.stderr)
 
 
 def _told_once_in_a_while() -> Callable[[str], None]:

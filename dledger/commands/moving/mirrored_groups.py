@@ -1,0 +1,247 @@
+"""Consumer groups of a mirror: where they go on in the new cluster, and what they leave in the old one.
+
+Three rules keep a group from losing messages:
+
+1. Its offset in the new cluster never passes a message that is not a copy: others have sent that one to the
+   new cluster, and the group has not consumed it in the old one. The group stays before it, and what was
+   copied behind it comes again.
+2. A group that was set back in the new cluster stays there. The highest place at which the mirror has put or
+   seen the group is remembered as the offset of another group in the new cluster, `dledger-mirror-` before
+   the name, so that it outlives the mirror.
+3. A queue of which a group has no offset in the old cluster gets none in the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import RETRY_PREFIX
+from dledger.broker.topic.topic_names import HALF_TOPIC
+from dledger.client import ClientError, TopicNotFound
+from dledger.client.errors import BrokerRefused, InvalidMessage
+from dledger.client.message import check_group
+from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy
+from dledger.commands.moving.source_config import TRANSACTION_GROUP
+from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
+
+MEMORY_PREFIX = "dledger-mirror-"
+"""Before the name of a group: the group whose offsets say how far the mirror has seen it."""
+_DELAYS = "scheduleMessageOffset_"
+"""Runtime information of brokers: a delay level, how far it is, and where it ends."""
+
+
+@dataclass
+class MovedGroup:
+    """How one group stands."""
+
+    moves: int = 0
+    """How often an offset was set."""
+    left: int = 0
+    """Messages that it has not consumed in the old cluster."""
+    held: set[MessageQueue] = field(default_factory=set)
+    """Queues in which it stays before a message that is not a copy."""
+    set_back: set[MessageQueue] = field(default_factory=set)
+    """Queues in which somebody has set it back in the new cluster."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.left} left in the old cluster"]
+        if self.held:
+            parts.append(f"held in {len(self.held)} queues")
+        if self.set_back:
+            parts.append(f"set back by others in {len(self.set_back)} queues")
+        return ", ".join(parts)
+
+
+class MirroredGroups:
+    """Has groups go on in the new cluster where they are in the old one."""
+
+    def __init__(self, clusters: Clusters, groups: Sequence[str], tell: Callable[[str], None]) -> None:
+        self._clusters = clusters
+        self._old, self._new = clusters.old, clusters.new
+        self._tell = tell
+        self._prepared: set[str] = set()
+        self._highest: dict[tuple[str, MessageQueue], int] = {}
+        self.moved: dict[str, MovedGroup] = {group: MovedGroup() for group in groups}
+
+    async def move(self, queues: Sequence[QueueCopy]) -> None:
+        """Look at all groups once."""
+        for group, moved in self.moved.items():
+            if group not in self._prepared:
+                await self._prepare(group)
+                self._prepared.add(group)
+            moved.left = 0
+            for copy in queues:
+                await self._move(group, moved, copy)
+
+    async def _prepare(self, group: str) -> None:
+        """Make the group in the new cluster as it is in the old one; say how it differs where it is there."""
+        wanted: SubscriptionGroupConfig | None = None
+        for address in (await self._old.brokers.masters()).values():
+            wanted = wanted or await self._old.groups.config(address, group)
+        for address in (await self._new.brokers.masters()).values():
+            known = await self._new.groups.config(address, group)
+            if known is None and wanted is not None:
+                said = await self._new.groups.put(address, wanted)
+                if said:
+                    self._tell(f"group {group}: {said}")
+            elif known is not None and wanted is not None:
+                for name in _CARRIED:
+                    old, new = getattr(wanted, name), getattr(known, name)
+                    if old != new:
+                        self._tell(f"group {group}: {name} is {new} in the new cluster, {old} in the old one")
+            memory = _memory_of(group)
+            if memory and await self._new.groups.config(address, memory) is None:
+                await self._new.groups.put(address, SubscriptionGroupConfig(memory, consumeEnable=False))
+
+    async def _move(self, group: str, moved: MovedGroup, copy: QueueCopy) -> None:
+        old = await self._old_offset(group, copy.source)
+        if old is None:
+            return
+        moved.left += max(copy.end - old, 0)
+        target = copy.target
+        if target in moved.set_back:
+            return
+        address = await self._clusters.address(self._new, target)
+        new = await self._new.offsets.committed(address, group, target)
+        highest = await self._highest_of(group, address, target)
+        if new is not None and new < highest:
+            moved.set_back.add(target)
+            self._tell(
+                f"group {group} was set back from {highest} to {new} in {target} of the new cluster: the "
+                "mirror leaves it there"
+            )
+            return
+        place = await self._clusters.place(copy, old)
+        if new is not None and place <= new:
+            await self._remember(group, address, target, new)
+            return
+        begin = await self._new.offsets.lowest(address, target) if new is None else new
+        reached = await self._clusters.copies_end(copy, begin, place)
+        moved.held.discard(target)
+        if reached < place:
+            moved.held.add(target)
+            self._tell(
+                f"group {group} stays at {reached} of {target}: that message is no copy, somebody has sent "
+                f"it to the new cluster. The copies behind it, up to {place}, come to the group again. Move "
+                "all groups before the first producer"
+            )
+        if new is not None and reached <= new:
+            await self._remember(group, address, target, new)
+            return
+        try:
+            await self._new.offsets.commit(address, group, target, reached)
+        except BrokerRefused as error:  # as a broker of ours does before the consumers have heard of a reset
+            self._tell(f"group {group}, {target}: {error}")
+            return
+        known = await self._new.offsets.committed(address, group, target)
+        if known is None or known < reached:
+            moved.set_back.add(target)  # a broker of Apache's says yes, and keeps to a reset
+            self._tell(f"group {group} stays at {known} of {target}: somebody has reset it there")
+            return
+        moved.moves += 1
+        await self._remember(group, address, target, known)
+
+    async def _old_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Where the group goes on in the old cluster; None where it has no offset."""
+        address = await self._clusters.address(self._old, queue)
+        offset = await self._old.offsets.committed(address, group, queue)
+        if offset == 0:  # so brokers before RocketMQ 5 answer for a queue of which the group has no offset
+            with suppress(BrokerRefused):
+                rows = (await self._old.offsets.stats_at(address, group)).offsets
+                return 0 if any(row.topic == queue.topic for row in rows) else None
+            return None
+        return offset
+
+    async def _highest_of(self, group: str, address: str, target: MessageQueue) -> int:
+        """The highest place of the group that is remembered; -1 for none."""
+        known = self._highest.get((group, target))
+        if known is None:
+            memory = _memory_of(group)
+            stored = await self._new.offsets.committed(address, memory, target) if memory else None
+            known = self._highest[group, target] = -1 if stored is None else stored
+        return known
+
+    async def _remember(self, group: str, address: str, target: MessageQueue, place: int) -> None:
+        if place <= self._highest[group, target]:
+            return
+        memory = _memory_of(group)
+        if memory:
+            await self._new.offsets.commit(address, memory, target, place)
+        self._highest[group, target] = place
+
+    # -- what is left in the old cluster --------------------------------------------------------------
+
+    async def waiting(self) -> dict[str, int]:
+        """What still waits in the old cluster, and is copied only when it comes: retries of the groups,
+        delayed messages, half messages. As far as its brokers can be asked."""
+        found: dict[str, int] = {}
+        for group in self.moved:
+            with suppress(ClientError):
+                found[f"retries of {group}"] = await self._retries(group)
+        with suppress(ClientError):
+            for address in (await self._old.brokers.masters()).values():
+                for what, count in (
+                    ("delayed messages", await _delayed(self._old, address)),
+                    ("half messages", await _half(self._old, address)),
+                ):
+                    found[what] = found.get(what, 0) + count
+        return {what: count for what, count in found.items() if count}
+
+    async def _retries(self, group: str) -> int:
+        topic = RETRY_PREFIX + group
+        try:
+            route = await self._old.topics.route(topic)
+        except TopicNotFound:
+            return 0
+        count = 0
+        for data in route.queueDatas:
+            address = await self._old.offsets.address_of(topic, data.brokerName)
+            for number in range(data.readQueueNums):
+                queue = MessageQueue(topic, data.brokerName, number)
+                count += await _behind(self._old, address, group, queue)
+        return count
+
+
+_CARRIED = (
+    "consumeEnable",
+    "consumeFromMinEnable",
+    "consumeBroadcastEnable",
+    "consumeMessageOrderly",
+    "retryQueueNums",
+    "retryMaxTimes",
+)
+"""Settings of a group whose difference is told."""
+
+
+def _memory_of(group: str) -> str:
+    """The group that remembers for this one; empty where its name would be too long."""
+    try:
+        check_group(MEMORY_PREFIX + group)
+    except InvalidMessage:
+        return ""
+    return MEMORY_PREFIX + group
+
+
+async def _behind(admin: AsyncAdminClient, address: str, group: str, queue: MessageQueue) -> int:
+    """Messages behind the group's offset in a queue; all that are there, without one."""
+    offset = await admin.offsets.committed(address, group, queue)
+    lowest = await admin.offsets.lowest(address, queue)
+    return max(await admin.offsets.highest(address, queue) - max(offset or 0, lowest), 0)
+
+
+async def _delayed(admin: AsyncAdminClient, address: str) -> int:
+    rows = await admin.brokers.runtime(address)
+    pairs = [value.split(",") for name, value in rows.items() if name.startswith(_DELAYS)]
+    return sum(max(int(pair[1]) - int(pair[0]), 0) for pair in pairs if len(pair) == 2)
+
+
+async def _half(admin: AsyncAdminClient, address: str) -> int:
+    """Half messages that Apache's broker has not finished; at most so many are open."""
+    queue = MessageQueue(HALF_TOPIC, "", 0)
+    try:
+        return await _behind(admin, address, TRANSACTION_GROUP, queue)
+    except BrokerRefused:
+        return 0  # never one was sent
