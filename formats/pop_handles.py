@@ -1,7 +1,9 @@
 """Handles of popped messages, and the texts that tell a client of them (ExtraInfoUtil, KeyBuilder).
 
 A handle (the property POP_CK) is `start time invisible reviveQid retry brokerName queueId offset`, with
-spaces between. Answers to a pop have, a queue each and `;` between them, `retry queueId start` and
+spaces between. Handles of old clients end behind the queue id, and Apache's proxy adds a ninth part, the
+position in the commit log (-1 when it does not know it). As in ExtraInfoUtil, parts behind the eighth are not
+read. Answers to a pop have, a queue each and `;` between them, `retry queueId start` and
 `retry queueId offset,offset`: the client makes the handles of them.
 """
 
@@ -18,6 +20,8 @@ REVIVE_QUEUE = 0
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 MAX_HANDLE = 512
 """Characters of a handle."""
+MIN_PARTS = 7
+"""Parts of the shortest handle (`buildExtraInfo` without the offset of the message)."""
 
 
 def retry_topic_v1(topic: str, group: str) -> str:
@@ -75,10 +79,12 @@ def decode_handle(text: str) -> Handle:
     if len(text) > MAX_HANDLE:
         raise ValueError(f"a handle of {len(text)} characters: at most {MAX_HANDLE}")
     parts = text.split(" ")
-    if not 7 <= len(parts) <= 8:
-        raise ValueError(f"a handle of {len(parts)} parts: 7 or 8 are expected")
+    while parts and not parts[-1]:
+        parts.pop()  # String.split of Java drops empty parts at the end
+    if len(parts) < MIN_PARTS:
+        raise ValueError(f"a handle of {len(parts)} parts: at least {MIN_PARTS} are expected")
     start, time, invisible, revive_queue, queue = (_number(parts[at]) for at in (0, 1, 2, 3, 6))
-    offset = _number(parts[7]) if len(parts) == 8 else None
+    offset = _number(parts[7]) if len(parts) > MIN_PARTS else None
     return Handle(start, time, invisible, revive_queue, parts[4], parts[5], queue, offset)
 
 

@@ -80,20 +80,20 @@ async def take(world: World, topic: str = "T", queue: int = -1, **more: Any) -> 
     return popped(reply, topic, more.get("consumerGroup", "CG")) if reply.code == 0 else []
 
 
-def ack(world: World, one: Popped, group: str = "CG") -> Pending:
-    """Acknowledge one."""
+def ack(world: World, one: Popped, group: str = "CG", behind: str = "") -> Pending:
+    """Acknowledge one. `behind`: what Apache's proxy adds to the handle."""
     assert one.handle.offset is not None
-    header = AckMessageHeader(group, one.topic, one.handle.queue, one.handle.encode(), one.handle.offset)
+    text = one.handle.encode() + behind
+    header = AckMessageHeader(group, one.topic, one.handle.queue, text, one.handle.offset)
     return world.ask(RequestCode.ACK_MESSAGE, header)
 
 
-def change(world: World, one: Popped, invisible_ms: int, group: str = "CG") -> Pending:
-    """Keep one for so long from now on."""
+def change(world: World, one: Popped, invisible_ms: int, group: str = "CG", behind: str = "") -> Pending:
+    """Keep one for so long from now on. `behind`: what Apache's proxy adds to the handle."""
     assert one.handle.offset is not None
     handle = one.handle
-    header = ChangeInvisibleTimeHeader(
-        group, one.topic, handle.queue, handle.encode(), one.handle.offset, invisible_ms
-    )
+    text = handle.encode() + behind
+    header = ChangeInvisibleTimeHeader(group, one.topic, handle.queue, text, one.handle.offset, invisible_ms)
     return world.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
 
 

@@ -167,6 +167,27 @@ def test_invisible_time_is_changed_under_a_new_handle(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("behind", [" 123456", " -1"])
+def test_the_handles_of_apache_s_proxy_have_a_ninth_part(tmp_path: Path, behind: str, in_order: bool) -> None:
+    """It adds the position in the commit log, to the handles of changed invisible times as well."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 2)
+            first, second = await take(world, order=in_order)
+            assert (await ack(world, first, behind=behind)).code == 0
+            changed = await change(world, second, 50_000, behind=behind)
+            assert changed.code == 0
+            time = int(changed.ext["popTime"])
+            second.handle = second.handle._replace(start=1 - in_order, time=time, invisible=50_000)
+            assert (await ack(world, second, behind=behind)).code == 0
+            assert not world.broker.store.state[POPS].rows
+            assert not world.broker.store.state[POP_ORDERS].rows
+
+    run(test)
+
+
 def test_a_batch_of_acknowledgements(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:

@@ -45,6 +45,14 @@ def test_handles_come_back(handle: Handle) -> None:
     assert decode_handle(handle._replace(offset=None).encode()) == handle._replace(offset=None)
 
 
+@given(HANDLES, st.one_of(st.integers(-1, 2**63 - 1).map(str), st.text("ab-09", min_size=1, max_size=9)))
+def test_parts_behind_the_eighth_are_not_read(handle: Handle, part: str) -> None:
+    """Apache's proxy adds the position in the commit log; -1 where it does not know it."""
+    assert decode_handle(f"{handle.encode()} {part}") == handle
+    assert decode_handle(f"{handle.encode()} {part} {part}") == handle
+    assert decode_handle(f"{handle.encode()} ") == handle
+
+
 @given(NAMES, NAMES, st.integers(0, 1023), st.lists(NUMBERS, min_size=1, max_size=32))
 def test_topics_and_offsets_come_back(topic: str, group: str, queue: int, offsets: list[int]) -> None:
     if topic.startswith("%RETRY%"):
@@ -66,7 +74,8 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "a 1 1 0 0 b 0 0", "-1 1 1 0 0 b 0 0", "0 1 1 0 0 b 0 0 0", "0" * 600]
+    "text",
+    ["", "1", "a 1 1 0 0 b 0 0", "-1 1 1 0 0 b 0 0", "0 1 1 0 0 b", "0 1 1 0 0 b 0 x 9", "0" * 600],
 )
 def test_these_are_no_handles(text: str) -> None:
     with pytest.raises(ValueError, match="handle"):
