@@ -70,6 +70,7 @@ from dledger.broker.store.reader import Reader
 from dledger.broker.timer.recall_processor import RecallProcessor
 from dledger.broker.timer.timer_claims import TimerClaims
 from dledger.broker.timer.timer_service import TimerService
+from dledger.broker.topic.announcements import TopicAnnouncements
 from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.deletion_service import DeletionService
 from dledger.broker.topic.topic_creation import TopicCreation
@@ -240,6 +241,7 @@ class Broker:
             reader=reader,
             index=self.index,
             creation=TopicCreation(settings),
+            announcements=TopicAnnouncements(self.registrar, self.applied),
             deletions=self.deletions,
             clients=self.clients,
             client=self.client,

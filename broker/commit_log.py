@@ -145,6 +145,8 @@ class CommitLogWriter:
         """Of topics that clients may send to: what has one here is not asked for its name again."""
         self._own_slots: dict[str, TopicSlot] = {}
         """Of those where only the broker writes."""
+        self.unannounced: dict[str, TopicSlot] = {}
+        """Of those that sends created and no NameServer may know yet (`topic.announcements`)."""
         self.pending: Pending = Pending(state)
         """Tables with what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
@@ -187,7 +189,7 @@ class CommitLogWriter:
 
     def slot(self, name: str) -> TopicSlot | None:
         """The slot of an existing topic, None when there is no such topic."""
-        slot = self.slots.get(name) or self._own_slots.get(name)
+        slot = self._slot(name)
         if slot is None:
             config = self.topic(name)
             if config is None:
@@ -220,17 +222,20 @@ class CommitLogWriter:
 
     # -- appending ------------------------------------------------------------------------------------
 
-    def put_topic(self, config: TopicConfig) -> int:
-        """Create or replace a topic. Index of the entry; the new topic counts at once for what follows."""
+    def put_topic(self, config: TopicConfig, *, by_send: bool = False) -> int:
+        """Create or replace a topic. Index of the entry; the new topic counts at once for what follows.
+
+        `by_send`: a send needs it, and is acknowledged when the NameServers know it.
+        """
         growth, new = self.growth(config), self.topic(config.name) is None
         index = (
             self._born(config, TopicBirth(config.name, MAX_OFFSET)) if new else self.append_op(config.op())
         )
         self.table_bytes += growth
         self.topics += new
-        slot = self.slots.get(config.name) or self._own_slots.get(config.name)
+        slot = self._slot(config.name)
         if slot is None:
-            self._make_slot(config)
+            self._make_slot(config, by_send=by_send)
         else:
             slot.set_config(config)
             self._extend(slot)
@@ -252,11 +257,18 @@ class CommitLogWriter:
         for name, config in zip(topics, gone, strict=True):
             self.slots.pop(name, None)
             self._own_slots.pop(name, None)
+            self.unannounced.pop(name, None)
             self.fresh[name] = index
             if config is not None:
                 self.topics -= 1
                 self.table_bytes -= len(encode_topic(config)) + 1
         return index
+
+    def announced(self, slot: TopicSlot) -> None:
+        """The NameServers know a topic that a send created, if it is still there."""
+        name = slot.config.name
+        if self.unannounced.get(name) is slot:
+            self.slots[name] = self.unannounced.pop(name)
 
     def put_group(self, config: GroupConfig) -> int:
         """Create or replace a group. Index of the entry."""
@@ -546,8 +558,13 @@ class CommitLogWriter:
         slot.puts.size += total_size - len(messages) * HEADER_SIZE
         return index, first, positions
 
-    def _make_slot(self, config: TopicConfig) -> TopicSlot:
-        slots = self._own_slots if is_system_topic(config.name) else self.slots
+    def _slot(self, name: str) -> TopicSlot | None:
+        return self.slots.get(name) or self._own_slots.get(name) or self.unannounced.get(name)
+
+    def _make_slot(self, config: TopicConfig, *, by_send: bool = False) -> TopicSlot:
+        slots = self.unannounced if by_send else self.slots
+        if is_system_topic(config.name):
+            slots = self._own_slots
         slot = slots[config.name] = TopicSlot(config, [], self._puts(config.name))
         self._extend(slot)
         return slot

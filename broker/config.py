@@ -219,8 +219,9 @@ class BrokerConfig:
     # Topics and groups.
 
     auto_create_topic: Annotated[bool, Setting("autoCreateTopicEnable", hot=True, important=True)] = True
-    """A send to an unknown topic creates it. Switched off, clients are told so at once, though TBW102, by
-    whose route they come here, is shown until a restart."""
+    """A send to an unknown topic creates it, and is acknowledged when the NameServers know the topic, after
+    1 s at most. Switched off, clients are told so at once, though TBW102, by whose route they come here, is
+    shown until a restart."""
     auto_create_group: Annotated[bool, Setting("autoCreateSubscriptionGroup", hot=True, important=True)] = (
         True
     )

@@ -27,6 +27,7 @@ from dledger.broker.store.index_service import IndexService
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.store.reader import Reader
 from dledger.broker.timer.timer_claims import TimerClaims
+from dledger.broker.topic.announcements import TopicAnnouncements
 from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_table import TopicTable
@@ -56,6 +57,8 @@ class BrokerContext:
     """Messages by key."""
     creation: TopicCreation
     """Rules by which topics and groups come to be."""
+    announcements: TopicAnnouncements
+    """First acknowledgements in topics that sends created."""
     deletions: Deletions
     """And by which they go."""
     clients: Clients

@@ -12,7 +12,7 @@ from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
-from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
+from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import (
     DELAY,
@@ -43,6 +43,7 @@ class SendBackProcessor:
         self._settings = context.settings
         self._gate = context.gate
         self._creation = context.creation
+        self._announcements = context.announcements
         self._store = context.store
         self._reader = context.reader
         self._background = context.background
@@ -85,7 +86,10 @@ class SendBackProcessor:
         message = self._again(call, writer, group, found[1])
         index = writer.add_together([message], [])
         self._stats.sent_back(group.name, found[1].topic)
-        self._committed.add(index, call.connection, call.request, call.respond)
+        if message.slot.config.name in writer.unannounced:
+            self._announcements.add(writer, message.slot, index, call.connection, call.request, call.respond)
+        else:
+            self._committed.add(index, call.connection, call.request, call.respond)
 
     def _again(
         self,
@@ -104,7 +108,7 @@ class SendBackProcessor:
             limit = header.maxReconsumeTimes
         slot: TopicSlot
         if header.delayLevel < 0 or record.reconsume_times >= limit:
-            slot, queue_id = self._creation.internal_topic(writer, DLQ_PREFIX + group.name, 1), 0
+            slot, queue_id = self._creation.dead_letters(writer, group.name), 0
         else:
             retry = self._creation.internal_topic(writer, RETRY_PREFIX + group.name, group.retry_queues)
             level = header.delayLevel or FIRST_LEVEL + record.reconsume_times

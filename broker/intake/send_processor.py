@@ -5,7 +5,7 @@ already encoded, waits for the commit (safety.md S12, S24).
 
 | answer | when                                                                                         |
 |--------|----------------------------------------------------------------------------------------------|
-| 0      | durable on a majority                                                                        |
+| 0      | durable on a majority, and known to the NameServers where the send created the topic         |
 | 1      | outcome unknown: leadership was lost while the message was in the log; or timers are off, or |
 |        | too many wait: not executed                                                                  |
 | 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), it does not move      |
@@ -39,6 +39,7 @@ from dledger.broker.intake.disposition import (
 from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
 from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
+from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
 from dledger.broker.timer.waiting import due_time
@@ -87,6 +88,7 @@ class SendProcessor:
         self._env = context.env
         self._settings = context.settings
         self._creation = context.creation
+        self._announcements = context.announcements
         self._timers = context.timers
         self._committed = context.committed
         self._applied = context.applied
@@ -170,7 +172,7 @@ class SendProcessor:
             slot, queue_id = self._target(writer, header)
         if slot.is_retry:
             slot, queue_id = self._dead_letter(writer, slot, queue_id, header, request, reconsume_times)
-        told_queue, real_topic = queue_id, ""
+        told_queue, real_topic, meant = queue_id, "", slot
         if level:
             slot, queue_id, text = self._delayed(writer, slot, queue_id, text, level)
             properties, unique_key = self._properties(text)
@@ -202,12 +204,26 @@ class SendProcessor:
             properties,
             ops,
         )
-        if request.flag & 2:
+        if request.flag & 2 and not writer.unannounced:
             return
         handle = self._handle(real_topic, due, unique_key) if due else ""
         answer = self.answers.encode(request, (position,), told_queue, queue_offset, unique_key, handle)
         # Who hears of a half message may end it at once, for which it is read.
-        (self._applied if half else self._committed).add(index, connection, request, answer)
+        self._answer(call, meant, index, answer, self._applied if half else self._committed)
+
+    def _answer(
+        self, call: SendCall, slot: TopicSlot, index: int, answer: bytes, when: PendingResponses
+    ) -> None:
+        """Give the answer to a send to a topic: in one that a send created, once the NameServers know it."""
+        connection, request = call.connection, call.request
+        if slot.config.name in call.writer.unannounced:
+
+            def respond() -> None:
+                connection.respond_parts(request, (answer,))
+
+            self._announcements.add(call.writer, slot, index, connection, request, respond)
+        elif not request.oneway:
+            when.add(index, connection, request, answer)
 
     def _look_for(self, call: SendCall, text: str, sent: Sent) -> bool:
         """Whether a send waits until it is known if it is stored already. `text`: properties of its (first)
@@ -357,10 +373,8 @@ class SendProcessor:
             total,
             self._resends.remember(writer, header.topic, unique_key) if looked_for else (),
         )
-        if request.flag & 2:
-            return
         answer = self.answers.encode(request, positions, queue_id, first)
-        self._committed.add(index, connection, request, answer)
+        self._answer(call, slot, index, answer, self._committed)
 
     def _plain_batch(self, call: SendCall, messages: int, size: int) -> None:
         """The same where nothing about its messages is unusual, by the compiled twin."""
@@ -391,9 +405,8 @@ class SendProcessor:
             return ids
 
         index, first, ids = writer.add_sealed(slot, queue_id, messages, total, seal)
-        if not request.flag & 2:
-            answer = self.answers.of_batch(request, ids, queue_id, first)
-            self._committed.add(index, connection, request, answer)
+        answer = self.answers.of_batch(request, ids, queue_id, first)
+        self._answer(call, slot, index, answer, self._committed)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
         """Flag, body and stored properties of each message of a batch, and the bytes of the last two.
@@ -486,7 +499,7 @@ class SendProcessor:
             limit = header.maxReconsumeTimes
         if reconsume_times <= limit:
             return slot, queue_id
-        return self._creation.internal_topic(writer, DLQ_PREFIX + name, 1), 0
+        return self._creation.dead_letters(writer, name), 0
 
 
 def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:

@@ -52,16 +52,25 @@ class TopicCreation:
             raise RemotingError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
             )
-        return self._created(writer, config)
+        return self._created(writer, config, by_send=True)
 
-    def internal_topic(self, writer: CommitLogWriter, topic: str, queues: int) -> TopicSlot:
+    def internal_topic(
+        self, writer: CommitLogWriter, topic: str, queues: int, *, by_send: bool = False
+    ) -> TopicSlot:
         """A retry or dead letter topic, created when it is not there; RemotingError 1 at a limit."""
         slot = writer.slot(topic)
         if slot is not None:
             return slot
-        return self._created(writer, TopicConfig(topic, queues, queues, READ_WRITE), internal=True)
+        config = TopicConfig(topic, queues, queues, READ_WRITE)
+        return self._created(writer, config, internal=True, by_send=by_send)
 
-    def put_topic(self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False) -> int:
+    def dead_letters(self, writer: CommitLogWriter, group: str) -> TopicSlot:
+        """The dead letter topic of a group, created with its first message."""
+        return self.internal_topic(writer, DLQ_PREFIX + group, DLQ_QUEUES, by_send=True)
+
+    def put_topic(
+        self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False, by_send: bool = False
+    ) -> int:
         """Create or change a topic. Index of the entry; RemotingError 1 at a limit, 29 if it is too large.
 
         The whole table is one frame to a NameServer, of 16 MiB at most at theirs, too: what does not fit is
@@ -73,6 +82,8 @@ class TopicCreation:
         `internal`: a retry or dead letter topic. They are at most two a consumer group, so their number is
         bounded, and without a dead letter topic a message that nobody can consume would hold up its queue for
         ever: the number of topics does not keep them out, and INTERNAL_TABLE_BYTES are theirs alone.
+
+        `by_send`: see `CommitLogWriter.put_topic`.
         """
         limits = self._settings.now
         size = len(encode_topic(config))
@@ -96,7 +107,7 @@ class TopicCreation:
                 f"(topic[{config.name}] would make {writer.table_bytes + growth}): shorten names or "
                 "attributes, or use another broker group",
             )
-        return writer.put_topic(config)
+        return writer.put_topic(config, by_send=by_send)
 
     def group_for_consumer(
         self, writer: CommitLogWriter, state: ReplicatedState, name: str
@@ -131,8 +142,10 @@ class TopicCreation:
         if group is not None and writer.room:
             self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
 
-    def _created(self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False) -> TopicSlot:
-        self.put_topic(writer, config, internal=internal)
+    def _created(
+        self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False, by_send: bool = False
+    ) -> TopicSlot:
+        self.put_topic(writer, config, internal=internal, by_send=by_send)
         created = writer.slot(config.name)
         if created is None:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"topic[{config.name}] could not be created")

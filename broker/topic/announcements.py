@@ -1,0 +1,56 @@
+"""Topics that sends created: what is acknowledged in them first waits until the NameServers know the topic.
+
+Without that a consumer that starts right behind the first acknowledgement finds no route.
+`Registrar.announce` bounds the wait: a NameServer that does not answer delays these acknowledgements by
+`ANSWER_LIMIT_S`. Until the announcement is over, sends to such a topic do not take the plain way
+(`CommitLogWriter.unannounced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dledger.broker.commit_log import CommitLogWriter, TopicSlot
+from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.registration.registrar import Registrar
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+
+Answer = Callable[[], None]
+
+
+class TopicAnnouncements:
+    """One announcement of each new topic, and the answers that wait for it."""
+
+    def __init__(self, registrar: Registrar, applied: PendingResponses) -> None:
+        self._registrar = registrar
+        self._applied = applied
+        self._waiting: dict[TopicSlot, list[Answer]] = {}
+        """As many answers as connections may have requests in flight."""
+
+    def add(
+        self,
+        writer: CommitLogWriter,
+        slot: TopicSlot,
+        index: int,
+        connection: Connection,
+        request: Request,
+        answer: Answer,
+    ) -> None:
+        """Give `answer` when entry `index` is applied and the NameServers know the topic of `slot`."""
+        self._applied.add(index, connection, request, partial(self._announce, writer, slot, answer))
+
+    def _announce(self, writer: CommitLogWriter, slot: TopicSlot, answer: Answer) -> None:
+        if slot in self._waiting:
+            self._waiting[slot].append(answer)
+        elif writer.unannounced.get(slot.config.name) is slot:
+            self._waiting[slot] = [answer]
+            self._registrar.announce(partial(self._announced, writer, slot))
+        else:
+            answer()  # announced, or deleted, since the message was stored
+
+    def _announced(self, writer: CommitLogWriter, slot: TopicSlot) -> None:
+        writer.announced(slot)
+        for answer in self._waiting.pop(slot):
+            answer()
