@@ -45,6 +45,7 @@ from dledger.broker.longpolling.pull_processor import PullProcessor
 from dledger.broker.longpolling.stranded_pulls import StrandedPulls
 from dledger.broker.offset.offset_processor import OffsetProcessor
 from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.pull_offsets import PullOffsets
 from dledger.broker.offset.reset_processor import ResetProcessor
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.ack_processor import AckProcessor
@@ -183,6 +184,8 @@ class Broker:
         self.offsets: PendingOffsets = PendingOffsets(
             self.store, self.committed, self.gate, config.offset_flush_s
         )
+        self.pull_offsets: PullOffsets = PullOffsets()
+        self.offsets.reset_listeners.append(self.pull_offsets.reset)
         self.stats: BrokerStats = BrokerStats(
             env, config.cluster_name, lambda: (self.messages_in, self.pulls.messages)
         )
@@ -203,7 +206,12 @@ class Broker:
         )
         self.settings_requests: SettingsRequests = SettingsRequests(settings, env.log.child("settings"))
         self.deletions: Deletions = Deletions(self.store, self.clients)
-        self.deletions.listeners += [self.offsets.forget, self.pop_ledger.forget, self.stats.forget]
+        self.deletions.listeners += [
+            self.offsets.forget,
+            self.pull_offsets.forget,
+            self.pop_ledger.forget,
+            self.stats.forget,
+        ]
         reader = Reader(env, self.store, self.node.log)
         self._kept = KeptMessages(self.store, reader)
         self.fast_failure: FastFailure = FastFailure(self.committed, settings)
@@ -247,6 +255,7 @@ class Broker:
             client=self.client,
             name_servers=self.name_servers,
             offsets=self.offsets,
+            pull_offsets=self.pull_offsets,
             pops=self.pop_ledger,
             timers=self.timer_claims,
             committed=self.committed,
@@ -286,6 +295,7 @@ class Broker:
             (
                 self.registrar,
                 self.offsets,
+                self.pull_offsets,
                 self.applied,
                 self.committed,
                 self.stats,

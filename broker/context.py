@@ -16,6 +16,7 @@ from dledger.broker.latency.fast_failure import FastFailure
 from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.pull_offsets import PullOffsets
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.pop.pop_ledger import PopLedger
 from dledger.broker.ports import Node
@@ -66,6 +67,8 @@ class BrokerContext:
     """Connections of our own, to other members and to NameServers."""
     name_servers: NameServers
     offsets: PendingOffsets
+    pull_offsets: PullOffsets
+    """How far groups have pulled."""
     pops: PopLedger
     """What was popped and is not acknowledged."""
     timers: TimerClaims

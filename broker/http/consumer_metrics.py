@@ -51,6 +51,11 @@ def _lags(broker: Broker) -> Iterable[Metric]:
         "Messages of a topic that a consumer group has not consumed yet",
         labels=["group", "topic"],
     )
+    held = GaugeMetricFamily(
+        "dledger_consumer_inflight_messages",
+        "Messages of a topic that a consumer group has pulled from this leader and not consumed yet",
+        labels=["group", "topic"],
+    )
     state, queues = broker.store.state, broker.store.queues
     looked_at = left_out = 0
     groups = dict.fromkeys([*broker.clients.consumers, *state.offsets])
@@ -63,12 +68,17 @@ def _lags(broker: Broker) -> Iterable[Metric]:
             continue
         looked_at += len(rows)
         behind: dict[str, int] = {}
+        pulled: dict[str, int] = {}
         for (topic, queue_id), offset in rows.items():
             low, high = queues.range_of(topic, queue_id)
             behind[topic] = behind.get(topic, 0) + max(0, high - max(offset, low))
+            ahead = broker.pull_offsets.shown(group, topic, queue_id, offset) - offset
+            pulled[topic] = pulled.get(topic, 0) + ahead
         for topic, messages in behind.items():
             lag.add_metric([group, topic], messages)
+            held.add_metric([group, topic], pulled[topic])
     yield lag
+    yield held
     yield GaugeMetricFamily(
         "dledger_consumer_groups_without_lag",
         "Consumer groups that are left out of dledger_consumer_lag_messages",

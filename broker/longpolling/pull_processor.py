@@ -67,6 +67,7 @@ class PullProcessor(LeaderService):
         self._store = context.store
         self._clients = context.clients
         self._offsets = context.offsets
+        self._pull_offsets = context.pull_offsets
         self._background = context.background
         self._reader = context.reader
         self._stats = context.stats
@@ -382,6 +383,8 @@ class PullProcessor(LeaderService):
         if count and self._slow_consumers.on:
             self._slow_consumers.pulled(pull.group, pull.topic, pull.queue_id, result.parts[-1])
         connection = pull.connection
+        if result.status is GetStatus.FOUND:
+            self._pull_offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
         self._stats.got(pull.group, pull.topic, pull.queue_id, count, size, int(pull.took_s * 1000))
         connection.respond(
             pull.request,

@@ -227,6 +227,19 @@ class PendingOffsets(LeaderService):
             logged = [index for index, name, rows in self._logged if name == group and queue in rows]
             self._when_applied(logged, (connection, request, answer))
 
+    def read_group(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
+        """The same of all that was reported of a group."""
+        if self._offsets.get(group):
+            self._readers.setdefault(group, []).append((connection, request, answer))
+        else:
+            logged = [index for index, name, _ in self._logged if name == group]
+            self._when_applied(logged, (connection, request, answer))
+
+    def read_all(self, connection: Connection, request: Request, answer: Answer) -> None:
+        """The same of all groups, which are written now, as far as the log has room."""
+        self.flush()
+        self._when_applied([index for index, _, _ in self._logged], (connection, request, answer))
+
     def _when_applied(self, logged: list[int], waiter: Waiter) -> None:
         if logged:
             self._reading.append((logged[-1], waiter))

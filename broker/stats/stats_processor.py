@@ -51,6 +51,8 @@ class StatsProcessor:
         self._reader = context.reader
         self._clients = context.clients
         self._background = context.background
+        self._offsets = context.offsets
+        self._pull_offsets = context.pull_offsets
         self._registrar = context.registrar
         self._stats = context.stats
 
@@ -92,7 +94,8 @@ class StatsProcessor:
 
     @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED)
     def group(self, call: LeaderCall[ConsumeStatsHeader]) -> None:
-        """Where a group stands in the queues of its topics, or of those that are named."""
+        """Where a group stands in the queues of its topics, or of those that are named: with all that it
+        reported before, which is in the log after the time between two flushes at most."""
         header, name = call.header, call.header.consumerGroup
         named = [topic for topic in (header.topicList or "").split(";") if topic]
         if len(named) > MAX_TOPICS_ASKED:
@@ -107,13 +110,16 @@ class StatsProcessor:
             tps = 0.0
             pace = Pace(SLICE)
             async for config in self._existing(call, name, topics, pace, named=bool(named)):
-                async for row, _ in self._rows(name, config, config.read_queues, pace):
+                async for row, *_ in self._rows(name, config, config.read_queues, pace):
                     rows.append(row)
                     _check_size(len(rows), f"group {name}: ask for a topic (-t)")
                 tps += self._stats.consume_tps(name, config.name)
             call.respond(body=_consume_stats(rows, tps))
 
-        self._background.start(call.connection, call.request, answer())
+        def begin() -> None:
+            self._background.start(call.connection, call.request, answer())
+
+        self._offsets.read_group(name, call.connection, call.request, begin)
 
     @handles(
         RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED
@@ -124,7 +130,7 @@ class StatsProcessor:
 
         async def answer() -> None:
             groups: list[bytes] = []
-            behind = count = 0
+            behind = held = count = 0
             pace = Pace(SLICE)
             for name in list(self._store.state.groups):
                 await pace.step()
@@ -135,19 +141,23 @@ class StatsProcessor:
                     if ordered and not config.order:
                         continue
                     rows: list[bytes] = []
-                    async for row, diff in self._rows(name, config, config.write_queues, pace):
+                    async for row, diff, pulled in self._rows(name, config, config.write_queues, pace):
                         rows.append(row)
                         behind += diff
+                        held += pulled
                         count += 1
                         _check_size(count, "all groups: ask for each alone (consumerProgress -g)")
                     topics.append(_consume_stats(rows, self._stats.consume_tps(name, config.name)))
                 groups.append(b"{%b:[%b]}" % (msgspec.json.encode(name), b",".join(topics)))
             call.respond(
-                body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
-                % (msgspec.json.encode(self._settings.now.client_addr), b",".join(groups), behind)
+                body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+                % (msgspec.json.encode(self._settings.now.client_addr), b",".join(groups), behind, held)
             )
 
-        self._background.start(call.connection, call.request, answer())
+        def begin() -> None:
+            self._background.start(call.connection, call.request, answer())
+
+        self._offsets.read_all(call.connection, call.request, begin)
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=Needs.ANY, reads="applied index of any broker")
     def all_offsets(self, call: Call[None]) -> None:
@@ -244,17 +254,20 @@ class StatsProcessor:
 
     async def _rows(
         self, group: str, config: TopicConfig, queues: int, pace: Pace
-    ) -> AsyncIterator[tuple[bytes, int]]:
-        """Where a group stands in each queue of a topic, and how far behind that is."""
+    ) -> AsyncIterator[tuple[bytes, int, int]]:
+        """Where a group stands in each queue of a topic, how far behind that is, and how many messages its
+        consumers hold."""
         for number, key in enumerate(self._queue_keys(config, queues)):
             await pace.step()
             end = self._store.queues.range_of(config.name, number)[1]
             offset = self._store.state.consumer_offset(group, config.name, number) or 0
             stored = await self._stored(config.name, number, offset - 1)
+            pulled = self._pull_offsets.shown(group, config.name, number, offset)
             yield (
                 b'%b:{"brokerOffset":%d,"consumerOffset":%d,"lastTimestamp":%d,"pullOffset":%d}'
-                % (key, end, offset, max(stored, 0), offset),
+                % (key, end, offset, max(stored, 0), pulled),
                 end - offset,
+                pulled - offset,
             )
 
     async def _stored(self, topic: str, queue_id: int, offset: int) -> int:

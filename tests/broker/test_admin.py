@@ -380,6 +380,7 @@ def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch
         for group, queue, offset in (("CG", 0, 1), ("CG", 1, 2), ("late", 0, 0)):
             header = UpdateConsumerOffsetHeader(group, "T", queue, offset)
             world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=2)
+        assert len((await world.pull("T", offset=1)).records) == 2
         world.broker.offsets.flush()
         await asyncio.sleep(0.01)
         registry = CollectorRegistry()
@@ -387,6 +388,8 @@ def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch
         page = generate_latest(registry).decode()
         assert 'dledger_consumer_lag_messages{group="CG",topic="T"} 2.0' in page
         assert 'dledger_consumer_lag_messages{group="late",topic="T"} 3.0' in page
+        assert 'dledger_consumer_inflight_messages{group="CG",topic="T"} 2.0' in page
+        assert 'dledger_consumer_inflight_messages{group="late",topic="T"} 0.0' in page
         assert "dledger_consumer_groups_without_lag 0.0" in page
         monkeypatch.setattr(consumer_metrics, "MAX_LAG_QUEUES", 2)
         page = generate_latest(registry).decode()

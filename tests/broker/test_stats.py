@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.broker.commit_log import CommitLogWriter
+from dledger.broker.offset import pull_offsets
+from dledger.broker.offset.pull_offsets import PullOffsets
 from dledger.broker.stats import broker_stats, stats_processor
 from dledger.broker.stats.broker_stats import BrokerStats
 from dledger.broker.stats.stats_item import DAY, HOUR, MINUTE, WINDOWS, Snapshot, StatsItem
@@ -23,6 +26,7 @@ from dledger.remoting.headers import (
     ConsumeStatsHeader,
     GroupHeader,
     ProducerGroupHeader,
+    ResetOffsetHeader,
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
@@ -212,6 +216,101 @@ def test_what_is_not_there_is_refused(code: RequestCode, header: Any, answer: in
             assert (await world.call(code, header)).code == answer
 
     run(test)
+
+
+def consume_stats(reply: Reply) -> dict[int, tuple[int, int, int]]:
+    """End, consumer offset and pull offset by queue id."""
+    rows = decode_queue_table(reply.body, "offsetTable", OffsetWrapper)
+    return {
+        queue.queueId: (row.brokerOffset, row.consumerOffset, row.pullOffset) for queue, row in rows.items()
+    }
+
+
+def test_statistics_have_what_a_group_committed_just_before(tmp_path: Path) -> None:
+    """A consumer commits its last offsets one way and ends; a tool asks right behind it."""
+
+    async def test() -> None:
+        async with leading(tmp_path, offset_flush_s=3600.0) as world:
+            sent = [world.send("T", queue=number % 2) for number in range(10)]
+            assert all([(await one).code == 0 for one in sent])
+            for queue in (0, 1):
+                world.ask(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffsetHeader("CG", "T", queue, 5),
+                    flag=2,
+                )
+            asked = world.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("CG"))
+            other = world.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("other", "T"))
+            assert (await other).code == 0, "nothing is pending of that group"
+            assert not asked.done
+            world.broker.offsets.flush()
+            rows = consume_stats(await asked)
+            assert rows[0] == rows[1] == (5, 5, 5)
+            world.ask(
+                RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("late", "T", 0, 5), flag=2
+            )
+            all_groups = await world.call(
+                RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(False)
+            )
+            assert b'"late"' in all_groups.body
+            assert loads(all_groups.body, large=True)["totalDiff"] == 5, "only queue 1, of the late group"
+
+    run(test)
+
+
+def test_the_pull_offset_is_how_far_a_group_has_pulled(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            assert (await world.send("T")).code == 0
+            held = world.pull(offset=1, sysFlag=6, suspendTimeoutMillis=3_600_000)
+            header = ConsumeStatsHeader("CG", "T")
+
+            async def shown() -> tuple[int, int, int]:
+                return consume_stats(await world.call(RequestCode.GET_CONSUME_STATS, header))[0]
+
+            assert (await world.pull(offset=0, maxMsgNums=1)).code == 0
+            assert await shown() == (1, 0, 1)
+            for _ in range(3):
+                assert (await world.send("T")).code == 0
+            assert (await held).code == 0, "a pull that waited"
+            assert (await world.pull(offset=2)).code == 0
+            assert await shown() == (4, 0, 4)
+            assert (
+                await world.call(
+                    RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("CG", "T", 0, 3)
+                )
+            ).code == 0
+            assert await shown() == (4, 3, 4)
+            everything = await world.call(
+                RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(False)
+            )
+            assert loads(everything.body, large=True)["totalInflightDiff"] == 1
+            assert (await world.send("T")).code == 0
+            assert await shown() == (5, 3, 4), "nobody pulls"
+            reset = await world.call(
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader("CG", "T", 0, True)
+            )
+            assert reset.code == 0
+            assert await shown() == (5, 0, 0)
+            assert (await world.pull(offset=0, maxMsgNums=2)).code == 0
+            assert await shown() == (5, 0, 2)
+            world.node.follow("n1")
+            world.node.lead()
+            assert await shown() == (5, 0, 0), "another leader did not see these pulls"
+
+    run(test)
+
+
+def test_so_many_pull_offsets_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_offsets, "MAX_PULLED", 2)
+    table = PullOffsets()
+    for queue in (0, 1, 2):
+        table.pulled("CG", "T", queue, 7)
+    assert [table.shown("CG", "T", queue, 3) for queue in (0, 1, 2)] == [3, 7, 7]
+    table.forget(cast(CommitLogWriter, None), "topic", "other")
+    assert table.shown("CG", "T", 1, 3) == 7
+    table.forget(cast(CommitLogWriter, None), "group", "CG")
+    assert table.shown("CG", "T", 1, 3) == 3
 
 
 def test_more_rows_than_one_answer_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
