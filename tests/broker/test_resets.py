@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.offset.offset_processor import MEMBERS_KNOWN_S
 from dledger.broker.offset.pending_offsets import MAX_RESETS
 from dledger.formats.entry import unpack_header
 from dledger.formats.state import RESETS, OffsetReset
 from dledger.remoting.bodies import MessageQueue, decode_queue_table
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.headers import QueryConsumerOffsetHeader, ResetOffsetHeader, UpdateConsumerOffsetHeader
 from dledger.remoting.operator_headers import CloneGroupOffsetHeader
 from tests.broker.fake_node import FakeLog
-from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run
+from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run, skip_s
 from tests.broker.test_clients import heartbeat
 from tests.broker.test_delays import leading
 
@@ -49,9 +50,17 @@ def pull(world: World, offset: int, queue: int = 0, **more: Any) -> Pending:
     return world.ask(RequestCode.PULL_MESSAGE, pull_header("T", queue, offset, **more))
 
 
-async def reset(world: World, *, force: bool = True, timestamp: int = 0, **more: Any) -> Reply:
-    header = ResetOffsetHeader("CG", "T", timestamp, force, **more)
-    return await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+async def reset(
+    world: World,
+    *,
+    force: bool = True,
+    timestamp: int = 0,
+    queueId: int = -1,
+    offset: int | None = None,
+    **how: Any,
+) -> Reply:
+    header = ResetOffsetHeader("CG", "T", timestamp, force, queueId, offset)
+    return await world.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, **how)
 
 
 def told(reply: Reply) -> dict[int, int]:
@@ -83,6 +92,40 @@ def test_a_reset_sets_every_queue_and_consumers_hear_of_it(tmp_path: Path) -> No
             assert set(decode_queue_table(java.bodies[-1], "offsetTable", int).values()) == {0}
             listed = json.loads(cpp.bodies[-1])["offsetTable"]
             assert listed[1] == {"brokerName": "broker-a", "offset": 0, "queueId": 1, "topic": "T"}
+
+    run(test)
+
+
+def heard(consumer: FakeConnection) -> list[dict[str, str]]:
+    """The 220 that it got."""
+    return [fields for code, fields in consumer.notices if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
+
+
+def test_a_reset_of_one_queue_reaches_a_consumer_that_runs(tmp_path: Path) -> None:
+    """DefaultMQAdminExt.resetOffsetByQueueId: a commit (15) and a reset (222) of the same queue, without
+    `isForce`. A consumer in Java stands still for 10 s with each 220, so it gets one."""
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await consumed(world)
+            await skip_s(MEMBERS_KNOWN_S)
+            java, tool = FakeConnection(serial=7), FakeConnection(serial=8)
+            await world.ask(RequestCode.HEART_BEAT, None, heartbeat("j"), connection=java)
+            held = [pull(world, 6, queue, sysFlag=2, suspendTimeoutMillis=3_600_000) for queue in (0, 1)]
+            how = {"connection": tool, "language": LanguageCode.JAVA}
+            assert (await report(world, 0, **how)).code == 0
+            assert told(await reset(world, force=False, queueId=0, offset=0, **how)) == {0: 0}
+            assert len(heard(java)) == 1
+            table = decode_queue_table(java.bodies[-1], "offsetTable", int)
+            assert table == {MessageQueue("T", "broker-a", 0): 0}
+            moved = await held[0]
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, "0"), "it heard at once"
+            assert not held[1].done, "the other queue goes on"
+            assert await where(world) == 0 and await where(world, queue=1) == 5
+            assert len((await pull(world, 0)).records) == 6
+
+            assert told(await reset(world, queueId=0, offset=0, **how)) == {0: 0}
+            assert len(heard(java)) == 2, "it has heard of the one before: this is another one"
 
     run(test)
 

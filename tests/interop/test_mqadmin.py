@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dledger import ClientOptions, Message, Producer, PushConsumer, ReceivedMessage
+from dledger.broker.offset.offset_processor import MEMBERS_KNOWN_S
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.interop.apache import LOGBACK, java_command
 from tests.interop.conftest import Driver, java_client, rocketmq_libraries
@@ -146,6 +147,29 @@ def test_it_finds_messages(major: int, group: LocalCluster, topics: Callable[[st
         printed, _ = process.communicate(timeout=60)
         missing = [text for text in wanted[arguments] if text not in printed]
         assert not missing, f"{arguments}: {missing} not in {printed}"
+
+
+def test_it_resets_one_queue(major: int, stage: Stage) -> None:
+    """Of a group whose consumer is online (`resetOffsetByQueueId`: a commit, 15, and a reset, 222)."""
+    if major == 4:
+        pytest.skip("mqadmin 4.9 resets whole topics")
+    topic, name = stage.topic, stage.consumer_group
+    stage.producer.close()
+    sent = {item["seq"]: item["queue"] for item in stage.producer.named("acked")}
+    stage.consumer.wait(lambda events: sent.keys() <= set(received(events)), READY_S)
+    command = f"resetOffsetByTime -g {name} -t {topic} -s 0 -b {stage.leader} -q 0 -o 1"
+    wait_for(
+        lambda: "taken over too recently" not in printed(major, stage.group, command)[0],
+        2 * MEMBERS_KNOWN_S,
+        lambda: "no commit sets a group back",
+    )
+
+    def again(events: list[dict[str, Any]]) -> bool:
+        seen = received(events)
+        twice = {seq for seq in sent if seen.count(seq) >= 2}
+        return len(twice) >= sum(queue == 0 for queue in sent.values()) - 1
+
+    stage.consumer.wait(again, RESET_HEARD_S)
 
 
 def test_it_resets_offsets(major: int, stage: Stage, drive: Callable[..., Driver]) -> None:
