@@ -115,7 +115,8 @@ class OffsetProcessor:
     def _before_heard(self, call: LeaderCall[UpdateConsumerOffsetHeader], wanted: int) -> None:
         """Answer a commit of a queue whose group is to go to the offset `wanted`, and has not heard of it."""
         header = call.header
-        if not call.request.oneway and header.setsBack is None and not self._by_member(call):
+        told = header.setsBack is not None or call.request.oneway or header.commitOffset == wanted
+        if not told and not self._by_member(call):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {header.consumerGroup} was reset to {wanted} in {header.topic}@{header.queueId}, and "
