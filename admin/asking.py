@@ -20,7 +20,6 @@ from dledger.client.errors import (
 )
 from dledger.client.name_servers import Size
 from dledger.client.routes import groups_in_cluster, merge_clusters, topics_in_list
-from dledger.formats.life import ABSENT
 from dledger.remoting.bodies import MASTER_ID, BrokerData, ClusterInfo, TopicList, TopicRoute
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -170,12 +169,17 @@ class Asking:
             await asyncio.sleep(LOOK_S)
 
     async def life(self, address: str, code: RequestCode, header: Fields) -> str | None:
-        """Which topic or group is meant by a name, by its leader's answer to `code` (`formats.life`); None
-        where the broker does not say. A deletion that names it takes no other one, however late it comes."""
-        none = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        unsaid = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
-        answer = await self.leader(address, code, header, accept=(*none, *unsaid))
-        return ABSENT if answer.code in none else answer.ext.get("life")
+        """Which topic or group is meant by a name, by its leader's answer to `code` (`formats.life`). None
+        where there is none of that name, or the broker does not say. A deletion that names it takes no other
+        one, however late it comes."""
+        unsaid = (
+            ResponseCode.TOPIC_NOT_EXIST,
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            ResponseCode.NO_PERMISSION,
+        )
+        answer = await self.leader(address, code, header, accept=unsaid)
+        return answer.ext.get("life")
 
     async def _successor(self, address: str, deadline: float) -> str | None:
         """Another master of the group that this address belongs to; None when there is none in time."""

@@ -22,14 +22,13 @@ class Background:
 
     def __init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._count = 0
+        self._tasks: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
         self._serial = 0
 
     @property
     def count(self) -> int:
         """Tasks now."""
-        return self._count
+        return len(self._tasks)
 
     async def run(self) -> None:
         """Until cancelled. NodeFailed for an error of the disk: the store is not to be trusted (rule 7)."""
@@ -42,21 +41,23 @@ class Background:
             raise NodeFailed(f"cannot read the store: {failure.reason}", failure.exit_code) from None
 
     def cancel(self) -> None:
-        """End all tasks, of clients whose connections are closed: what they asked for may be late."""
+        """Cancel all tasks: the connections of their clients are closed, and the requests may be late."""
         for task in list(self._tasks):
             task.cancel()
 
     def start(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         """Do `work`, which answers the request. A RemotingError becomes the answer."""
-        if self._group is None or self._count >= MAX_TASKS:
+        if self._group is None or len(self._tasks) >= MAX_TASKS:
             work.close()
             connection.respond(request, ResponseCode.SYSTEM_BUSY, remark="too many cold reads at once")
             return
-        self._count += 1
         self._serial += 1
         task = self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        self._tasks[task] = work
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task).close()  # it has not begun where its task was cancelled before its first turn
 
     async def _guard(self, connection: Connection, request: Request, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -70,5 +71,3 @@ class Background:
         except RemotingError as error:
             code = ResponseCode.SYSTEM_ERROR if error.code is None else error.code
             connection.respond(request, code, remark=error.remark)
-        finally:
-            self._count -= 1

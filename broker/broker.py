@@ -328,7 +328,7 @@ class Broker:
             bulk=self.plain_sends.take,
             standstill=self.standstill,
         )
-        self.standstill.listeners.append(lambda paused_s: self.background.cancel())
+        self.standstill.listeners.append(self._stood_still)
         self.store.on_arrival = self._arrived
         self.store.on_ops = self._ops_applied
         self.store.on_deleted = self._deleted
@@ -337,6 +337,10 @@ class Broker:
         self.boot_ms: int = env.wall.now_ms()
         """When it was made, in ms since the epoch."""
         settings.listen(self._settings_changed)
+
+    def _stood_still(self, paused_s: float) -> None:
+        self.background.cancel()
+        self.client.drop_unsent("the event loop stood still: what waits may be late")
 
     @property
     def config(self) -> BrokerConfig:

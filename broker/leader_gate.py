@@ -61,6 +61,8 @@ class LeaderGate:
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:
         """For a request that came while `writer` is None: it is handled again when the term opens, or goes to
         the leader."""
+        if not connection.is_current():
+            return  # from before a standstill: it may be late
         if self._node.role is Role.LEADER:
             self._hold(connection, request, self._settings.now.hold_while_opening_s)
         elif request.flag & FLAG_REDIRECT or not self._settings.now.forward_to_leader:
@@ -75,6 +77,8 @@ class LeaderGate:
     def wait_for_leader(self, connection: Connection, request: Request, lost: str | None = None) -> None:
         """For a request that was certainly not executed, not by the broker at `lost` either: it goes to the
         next leader, if one is elected soon."""
+        if not connection.is_current():
+            return
         if self._node.role is Role.LEADER or self.leader_address not in (None, lost):
             connection.again(request)
         else:
@@ -101,7 +105,8 @@ class LeaderGate:
 
     @property
     def serving_s(self) -> float:
-        """For how long this leadership has served clients, in seconds; only valid while `writer` is set."""
+        """For how long this leadership has served clients, in seconds, since the last standstill of its loop;
+        only valid while `writer` is set."""
         return asyncio.get_running_loop().time() - self._opened[1]
 
     @property
@@ -182,6 +187,7 @@ class LeaderGate:
 
     def _stood_still(self, paused_s: float) -> None:
         self._forget_held()
+        self._opened = (self._opened[0], asyncio.get_running_loop().time())  # all connections are closed
 
     def _forget_held(self) -> list[_Held]:
         held, self._held = self._held, []

@@ -9,7 +9,7 @@ consumed in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, refused_text
@@ -37,7 +37,7 @@ class QueueLocks:
         self._until: dict[MessageQueue, float] = {}
         """Loop time (s) up to which each is ours."""
         self._epochs: dict[MessageQueue, int] = {}
-        """Which time it is that we have locked each: what we sent about an earlier time may arrive late."""
+        """A number that rises each time that we lock a queue: what we sent before may arrive late."""
         self._last_epoch = 0
 
     def holds(self, queue: MessageQueue) -> bool:
@@ -65,9 +65,10 @@ class QueueLocks:
     async def unlock(self, queues: Sequence[MessageQueue]) -> None:
         """Give queues back. Where the broker cannot be asked the lock ends by itself."""
         own = [queue for queue in queues if self._until.pop(queue, None) is not None]
+        epochs = {queue: self._epochs.pop(queue, 0) for queue in own}  # it may be locked anew meanwhile
         for broker, some in _batches(own):
             try:
-                await self._invoke(broker, RequestCode.UNLOCK_BATCH_MQ, some)
+                await self._invoke(broker, RequestCode.UNLOCK_BATCH_MQ, some, epochs)
             except ClientError as error:
                 self._core.log.warning("queues not unlocked", group=self._group, broker=broker, error=error)
 
@@ -110,16 +111,18 @@ class QueueLocks:
         self.on_lost(queue)
 
     async def _ask(self, broker: str, queues: list[MessageQueue]) -> dict[MessageQueue, None]:
-        body = await self._invoke(broker, RequestCode.LOCK_BATCH_MQ, queues)
+        body = await self._invoke(broker, RequestCode.LOCK_BATCH_MQ, queues, self._epochs)
         try:
             answer = decode_body(body, LockAnswer, "answer to LOCK_BATCH_MQ")
         except BadBody as error:
             raise BrokerRefused(f"{broker}: {error.remark}") from error
         return {MessageQueue(one.topic, broker, one.queueId): None for one in answer.lockOKMQSet}
 
-    async def _invoke(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
+    async def _invoke(
+        self, broker: str, code: RequestCode, queues: list[MessageQueue], known: Mapping[MessageQueue, int]
+    ) -> bytes:
         wire = [WireQueue(queue.topic, broker, queue.queue_id) for queue in queues]
-        epochs = [self._epochs.get(queue, 0) for queue in queues]
+        epochs = [known.get(queue, 0) for queue in queues]
         body = LockRequest(self._group, self._core.client_id, wire, epochs=epochs).encode()
         group = self._core.group(broker)
         answer = await self._core.invoke_leader(group, queues[0].topic, code, NoHeader(), body)

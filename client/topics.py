@@ -9,9 +9,8 @@ from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.errors import BrokerRefused, NoBroker, TopicNotFound
 from dledger.client.message import check_topic
 from dledger.client.routes import publish_queues
-from dledger.formats.life import ABSENT
 from dledger.remoting.bodies import PERM_READ, PERM_WRITE
-from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicConfigHeader
 
 
@@ -54,9 +53,7 @@ async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = N
         group = core.group(name)
         asked = TopicConfigHeader(topic, byLeader=True)
         known = await core.invoke_leader(group, None, RequestCode.GET_TOPIC_CONFIG, asked)
-        absent = known.code == ResponseCode.TOPIC_NOT_EXIST
-        life = ABSENT if absent else known.ext.get("life")  # brokers of others know no lives
-        header = DeleteTopicHeader(topic, life)
+        header = DeleteTopicHeader(topic, known.ext.get("life"))  # None: not there, or not a broker of ours
         await core.change(group, None, RequestCode.DELETE_TOPIC_IN_BROKER, header, f"delete topic {topic!r}")
 
 

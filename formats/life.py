@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-ABSENT = "-"
-"""In place of a life: there is nothing of that name."""
-
 
 class Life(NamedTuple):
     """One life of a topic, or of a consumer group, of some name in one broker group.

@@ -165,10 +165,10 @@ class Connection(asyncio.BufferedProtocol):
     def again(self, request: Request) -> None:
         """Hand a request that is not answered yet to its handler anew: what it waited for has come. Not one
         from before a standstill of the loop, whose connection is closed."""
-        if self._is_current():
+        if self.is_current():
             self._server.dispatch(self, request)
 
-    def _is_current(self) -> bool:
+    def is_current(self) -> bool:
         """Whether what this connection brought may be executed: the loop did not stand still since it was
         made."""
         self._server.check_standstill()
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.closed or not self._is_current():
+        if self.closed or not self.is_current():
             return
         self.last_active = self._server.loop.time()
         self._stats.bytes_in += nbytes
@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """The turn that it waited for."""
-        if self.closed or not self._is_current():
+        if self.closed or not self.is_current():
             return
         try:
             unread, self._unread = self._unread, 0
@@ -390,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         # Only over TLS may something wait for its turn here: it came before the end, in the same read.
         unread, self._unread = self._unread, 0
-        if not self._is_current():
+        if not self.is_current():
             return False
         if unread:
             self._keep(unread)

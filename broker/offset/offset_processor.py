@@ -115,8 +115,8 @@ class OffsetProcessor:
     def _before_heard(self, call: LeaderCall[UpdateConsumerOffsetHeader], wanted: int) -> None:
         """Answer a commit of a queue whose group is to go to the offset `wanted`, and has not heard of it."""
         header = call.header
-        told = header.setsBack is not None or call.request.oneway or header.commitOffset == wanted
-        if not told and not self._by_member(call):
+        harmless = header.setsBack is False or call.request.oneway or header.commitOffset == wanted
+        if not harmless and (header.setsBack or not self._by_member(call)):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {header.consumerGroup} was reset to {wanted} in {header.topic}@{header.queueId}, and "
@@ -136,7 +136,7 @@ class OffsetProcessor:
             f"offset {header.commitOffset} of {header.topic}@{header.queueId} lies before {current}, where "
             f"group {header.consumerGroup} is"
         )
-        if call.request.flag & FLAG_FORWARDED:  # whoever sets it
+        if call.request.flag & FLAG_FORWARDED:  # also when a client sets the flag itself
             raise RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"{what}, and came by a broker that does not lead, perhaps late: not executed, ask the "

@@ -6,8 +6,9 @@ route next finds it. What is shown is applied state, on every node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +30,7 @@ from dledger.formats.state import (
     MAX_INT,
     MAX_QUEUES,
     TOPIC_BIRTHS,
+    Declared,
     GroupBirth,
     GroupConfig,
     TopicBirth,
@@ -53,6 +55,7 @@ from dledger.remoting.headers import (
 )
 from dledger.remoting.registration import table_body
 
+R = TypeVar("R", TopicBirth, GroupBirth)
 LIFE = "life"
 """Field of answers to 351 and 352, and of the requests 215 and 207: see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
@@ -229,29 +232,49 @@ class TopicProcessor:
     @handles(RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader, needs=Needs.ANY, reads=APPLIED_HERE)
     def one_topic(self, call: Call[TopicConfigHeader]) -> None:
         """One topic."""
-        if call.header.byLeader and self._gate.writer is None:
-            self._gate.wait_or_refuse(call.connection, call.request)
-            return
+        self._answer_one(call, partial(self._one_topic, call))
+
+    def _one_topic(self, call: Call[TopicConfigHeader]) -> None:
         name = call.header.topic
         config = self._topic_table.config(name)
         if config is None:
             remark = f"No topic in this broker. topic: {name}"
-            raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, remark)
-        life = self._life(self._store.state[TOPIC_BIRTHS].rows.get(name))
-        call.respond(ext={LIFE: str(life)}, body=topic_body(config))
+            call.respond(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+            return
+        births = self._births(TOPIC_BIRTHS)
+        call.respond(ext={LIFE: str(self._life(births.get(name)))}, body=topic_body(config))
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader, needs=Needs.ANY, reads=APPLIED_HERE)
     def one_group(self, call: Call[GroupHeader]) -> None:
         """One consumer group."""
-        if call.header.byLeader and self._gate.writer is None:
-            self._gate.wait_or_refuse(call.connection, call.request)
-            return
-        group = self._store.state.groups.get(call.header.group)
+        self._answer_one(call, partial(self._one_group, call))
+
+    def _one_group(self, call: Call[GroupHeader]) -> None:
+        name = call.header.group
+        group = self._store.state.groups.get(name)
         if group is None:
-            remark = f"No group in this broker. group: {call.header.group}"
-            raise RemotingError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        life = self._life(self._store.state[GROUP_BIRTHS].rows.get(group.name))
-        call.respond(ext={LIFE: str(life)}, body=shown_group(group).encode())
+            remark = f"No group in this broker. group: {name}"
+            call.respond(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+            return
+        births = self._births(GROUP_BIRTHS)
+        call.respond(ext={LIFE: str(self._life(births.get(name)))}, body=shown_group(group).encode())
+
+    def _answer_one(
+        self, call: Call[TopicConfigHeader] | Call[GroupHeader], answer: Callable[[], None]
+    ) -> None:
+        """Answer at once, or as the leader when a quorum has said that this node leads: a deletion will name
+        the life that is told, and must not be taken for done by what an earlier leader knew."""
+        if not call.header.byLeader:
+            answer()
+        elif self._gate.writer is None:
+            self._gate.wait_or_refuse(call.connection, call.request)
+        else:
+            self._gate.confirm(call.connection, call.request, answer)
+
+    def _births(self, table: Declared[str, R]) -> Mapping[str, R]:
+        """With what is appended and not applied yet, where this broker leads."""
+        writer = self._gate.writer
+        return self._store.state[table].rows if writer is None else writer.pending[table].rows
 
     def _life(self, birth: TopicBirth | GroupBirth | None) -> Life:
         return Life(self._node.cluster_id, 0 if birth is None else birth.at)

@@ -1,4 +1,4 @@
-"""What late requests are told by: births of topics and groups, the version of the users, epochs of locks.
+"""What late requests are recognised by: births of topics and groups, the version of the users, epochs of locks.
 
 A request that arrives late, from a broker that was stopped or a network that was cut, was meant for what its
 sender knew. These rows tell that from what has its name now: a deletion names the life of its topic, a change
@@ -48,7 +48,7 @@ class UserVersion(Row, frozen=True):
 
 
 class LockEpoch(Row, frozen=True):
-    """Which time it is that the owner of a queue's lock has locked it: a number of its own, which rises."""
+    """The epoch of a lock: a number that its owner raises each time that it locks the queue."""
 
     operation: ClassVar[str] = "lock_epoch"
     group: Name

@@ -88,6 +88,9 @@ class FakeConnection:
     opaque: int = 0
     dispatch: Callable[[FakeConnection, Request], None] | None = None
 
+    def is_current(self) -> bool:
+        return True
+
     def again(self, request: Request) -> None:
         assert self.dispatch is not None
         self.dispatch(self, request)

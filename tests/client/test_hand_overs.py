@@ -94,7 +94,9 @@ class Consumer:
     async def _ask(self, broker: str, queues: list[MessageQueue]) -> dict[MessageQueue, None]:
         return dict.fromkeys(queues)
 
-    async def _invoke(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
+    async def _invoke(
+        self, broker: str, code: RequestCode, queues: list[MessageQueue], known: dict[MessageQueue, int]
+    ) -> bytes:
         assert code == RequestCode.UNLOCK_BATCH_MQ
         self.unlocked += queues
         return b""
