@@ -1,4 +1,4 @@
-"""What late requests are recognised by: births of topics and groups, the version of the users, epochs of locks.
+"""What tells late requests from others: births of topics and groups, a version of users, epochs of locks.
 
 A request that arrives late, from a broker that was stopped or a network that was cut, was meant for what its
 sender knew. These rows tell that from what has its name now: a deletion names the life of its topic, a change
