@@ -4,8 +4,11 @@ A read is cut into all the requests it completes, each is handed to the handler 
 handlers answer in one turn of the loop (or later, from commits and timers) leaves in one write.
 Back-pressure is by not reading: while the peer does not take its answers (`outbound_high_water`) or has
 too much unanswered (`max_inflight`), nothing more is read from it; nor while a part of what was read waits
-for a later turn of the loop, as all connections of a server together take `TURN_S` of one. A bad frame closes
-the connection and touches nobody else (safety.md S29).
+for a later turn of the loop, as all connections of a server together take `TURN_S` of one. What was read
+already waits as well while the peer does not take its answers. `max_unsent` bounds the unsent answers of all
+connections of a server together: above it the server is crowded, and a connection with anything unsent
+counts as one whose peer does not take its answers. A bad frame closes the connection and touches nobody else
+(safety.md S29).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from dledger.remoting.frames import (
     encode_response,
     fields_of,
 )
-from dledger.remoting.limits import REQUEST_OVERHEAD
+from dledger.remoting.limits import LARGE_ANSWER, REQUEST_OVERHEAD
 from dledger.remoting.link import OnDone
 from dledger.remoting.sockets import peer_of, set_no_delay
 from dledger.runtime.files import Buffer
@@ -74,6 +77,10 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes in the reader's buffer that wait for a later turn of the loop."""
         self._undone: deque[Request] = deque()
         """Requests that do."""
+        self._waits_for_turn = False
+        self._unsent = 0
+        """Bytes of answers that the system has not taken, as far as is known: in `_out`, and in the transport
+        when it was last asked."""
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -85,10 +92,13 @@ class Connection(asyncio.BufferedProtocol):
         ext: Mapping[str, str] | None = None,
         body: Buffer | Sequence[Buffer] = b"",
         remark: str | None = None,
+        promised: bool = False,
     ) -> None:
         """Answer a request, in its serialization. Nothing happens if it was oneway or the peer is gone.
 
-        A body may come in pieces; they are taken when the turn's output is written, by the next turn.
+        A body may come in pieces; they are taken when the turn's output is written, by the next turn. One of
+        more than `LARGE_ANSWER` is replaced by SYSTEM_BUSY while the server is crowded, unless it is
+        `promised`: what it holds was noted as given to this peer.
         """
         if request.flag & 2 or self.closed:
             self._settle(request)
@@ -98,9 +108,14 @@ class Connection(asyncio.BufferedProtocol):
         if size > self._limits.max_frame_size:
             remark = f"the answer has {size} bytes: at most {self._limits.max_frame_size}"
             code, ext, parts, size = ResponseCode.SYSTEM_ERROR, None, (), 0
+        elif size > LARGE_ANSWER and self._server.crowded and not promised:
+            remark = "too many answers are not read by their clients (maxUnsentBytes): try again later"
+            code, ext, parts, size = ResponseCode.SYSTEM_BUSY, None, (), 0
+            self._server.count_error("answers refused: too much is unsent")
         self._out.append(encode_response(request, code, ext, remark, size))
         if size:
             self._out.extend(parts)
+            self._count_unsent(self._unsent + size)
         self._sent(request)
 
     def respond_parts(self, request: Request, parts: Sequence[Buffer]) -> None:
@@ -162,6 +177,11 @@ class Connection(asyncio.BufferedProtocol):
         """The peer does not take what was sent to it."""
         return self._peer_is_slow
 
+    @property
+    def crowded(self) -> bool:
+        """All connections together have more unsent than `max_unsent`: large answers are to wait."""
+        return self._server.crowded
+
     def again(self, request: Request) -> None:
         """Hand a request that is not answered yet to its handler anew: what it waited for has come. Not one
         from before a standstill of the loop, whose connection is closed."""
@@ -218,11 +238,40 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = self._server.loop.time()
         self._stats.bytes_out += len(data)
         transport.write(data)
-        if self._peer_is_slow and transport.get_write_buffer_size() > self._limits.max_outbound:
+        left = transport.get_write_buffer_size()
+        if left != self._unsent:
+            self._count_unsent(left)
+        if self._peer_is_slow and left > self._limits.max_outbound:
             self._server.complain("peer does not read its answers", self.peer)
             transport.abort()
+        elif self._reading_paused:
+            self._go_on_if_taken()
 
     # --- back-pressure --------------------------------------------------------------------------------
+
+    def _count_unsent(self, size: int) -> None:
+        self._server.count_unsent(size - self._unsent)
+        self._unsent = size
+
+    def recount(self) -> None:
+        """Look how much the system has taken meanwhile: a transport says it only when little is left."""
+        if self._unsent and self._transport is not None and not self._out:
+            self._count_unsent(self._transport.get_write_buffer_size())
+        self._go_on_if_taken()
+
+    def _is_held_up(self) -> bool:
+        """Whether what was read already waits until the peer takes its answers."""
+        if self._peer_is_slow or (self._out and self._unsent > self._limits.outbound_high_water):
+            return (
+                True  # the transport says when the peer has taken it; or what gathered leaves with this turn
+            )
+        return self._unsent > 0 and self._server.crowded
+
+    def _go_on_if_taken(self) -> None:
+        if (self._undone or self._unread) and not self._is_held_up():
+            self._wait_for_turn()
+        else:
+            self._adjust_reading()
 
     def _settle(self, request: Request) -> None:
         """Take an answered request out of the in-flight account (once)."""
@@ -234,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         wanted = (
-            self._peer_is_slow
+            self._is_held_up()
             or self._inflight > self._limits.max_inflight
             or self._unread > 0
             or bool(self._undone)
@@ -254,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._peer_is_slow = False
-        self._adjust_reading()
+        self.recount()
 
     # --- input ----------------------------------------------------------------------------------------
 
@@ -282,6 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._out.clear()
             self._undone.clear()
+            self._count_unsent(0)
             self._server.discharge(self)
             asked, self._asked = self._asked, {}
             for timer, on_done in asked.values():
@@ -310,8 +360,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """The turn that it waited for."""
+        self._waits_for_turn = False
         if self.closed or not self.is_current():
             return
+        if self._is_held_up():
+            self._adjust_reading()
+            return  # `recount` and `flush` see when it is not any more
         try:
             unread, self._unread = self._unread, 0
             if unread:
@@ -340,6 +394,9 @@ class Connection(asyncio.BufferedProtocol):
             if not (whole or first or server.in_time()):
                 self._wait_for_turn()
                 return
+            if self._is_held_up() and not whole:
+                self._adjust_reading()
+                return
             first = False
             request = undone.popleft()
             if request.flag:
@@ -361,7 +418,9 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _wait_for_turn(self) -> None:
-        self._server.wait_for_turn(self)
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._server.wait_for_turn(self)
         self._adjust_reading()  # what comes meanwhile stays in the kernel
 
     def _bulk(self, buffer: bytearray, end: int) -> int:

@@ -20,6 +20,11 @@ REQUEST_OVERHEAD = 512
 """Bytes that one waiting request costs besides its frame, for the in-flight accounts."""
 
 
+LARGE_ANSWER = 64 * 1024
+"""Bytes of a body: above, the answer is replaced by SYSTEM_BUSY while all connections of the server together
+have more unsent than `ServerLimits.max_unsent`."""
+
+
 @dataclass(frozen=True)
 class ServerLimits:
     """Bounds of a server. Sizes in bytes, times in seconds."""
@@ -36,6 +41,10 @@ class ServerLimits:
     """Unsent answers of one connection: above, nothing more is read from it until its peer reads."""
     max_outbound: int = 64 * 1024 * 1024
     """Unsent answers of one connection: above, the connection is aborted (its peer does not read)."""
+    max_unsent: Annotated[int, Setting("maxUnsentBytes", 1024 * 1024, 1 << 40, "bytes")] = 1024 * 1024 * 1024
+    """Unsent answers of all connections together. Above, until a quarter of it is free again: pulls and pops
+    wait, other answers of more than 64 KiB are replaced by SYSTEM_BUSY, and nothing is read from a connection
+    that has unsent answers"""
     max_inflight: int = 32 * 1024 * 1024
     """Frames of one connection not yet answered, each plus `REQUEST_OVERHEAD`: above, reading pauses."""
     read_buffer: int = 8 * 1024

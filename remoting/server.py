@@ -21,6 +21,7 @@ from dledger.remoting.limits import MAX_BODY, ServerLimits
 from dledger.runtime.cooperative import Pace
 from dledger.runtime.env import Env
 from dledger.runtime.first_byte import FirstByteListener
+from dledger.runtime.freed_memory import give_back_freed
 from dledger.runtime.remoting_tls import HANDSHAKE_TIMEOUT_S, ServerTls
 from dledger.runtime.standstill import Standstill
 from dledger.runtime.turns import listen
@@ -36,6 +37,10 @@ MAX_ERROR_CAUSES = 256
 TURN_S = 0.005
 """How long requests are handled in one turn of the loop; connections that have more wait for the next turns,
 in the order of their reads."""
+RECOUNT_S = 0.1
+"""How often a crowded server looks how much of the answers the system has taken."""
+TRIM_BYTES = 64 * 1024 * 1024
+"""When unsent answers have become fewer by so much, what they took is given back to the system."""
 CLOSED_A_TURN = 100
 """Connections that are looked at, or closed, in one turn of the loop."""
 
@@ -110,6 +115,12 @@ class RemotingServer:
         self._turn_ends: float | None = None
         """Loop time; None until the first read of a turn."""
         self._late: deque[Connection] = deque()
+        self.unsent: int = 0
+        """Bytes of answers of all connections that the system has not taken, as far as is known."""
+        self._most_unsent = 0
+        """Since freed memory was last given back."""
+        self.crowded: bool = False
+        """More than `max_unsent` is unsent, or was, and there is no room of a quarter of it again yet."""
         self.era: int = 0
         """Standstills of the loop since the start: what a connection of an earlier era brings may be late."""
         self._standstill = standstill
@@ -183,6 +194,9 @@ class RemotingServer:
                     connection.close_idle()
                 elif quiet > self.limits.idle_sweep_s:
                     connection.release_memory()
+            if self._most_unsent - self.unsent > TRIM_BYTES:
+                self._most_unsent = self.unsent
+                give_back_freed()
 
     async def close(self) -> None:
         """Stop listening, let the last answers go out (up to `close_grace_s`), close every connection."""
@@ -229,10 +243,32 @@ class RemotingServer:
             self.loop.call_soon(self._next_turn)  # runs before the reads of that turn
         return now < self._turn_ends
 
+    def count_unsent(self, more: int) -> None:
+        """Add to the unsent answers of all connections, or take away."""
+        self.unsent += more
+        limit = self.limits.max_unsent
+        if self.unsent > self._most_unsent:
+            self._most_unsent = self.unsent
+        if self.unsent > limit and not self.crowded:
+            self.crowded = True
+            self.complain("too many answers are not read by clients", "", unsent=self.unsent, limit=limit)
+            self.loop.call_later(RECOUNT_S, self._recount)
+
+    def _recount(self) -> None:
+        for connection in self.connections:
+            connection.recount()
+        if self.unsent > self.limits.max_unsent * 3 // 4:
+            self.loop.call_later(RECOUNT_S, self._recount)
+            return
+        self.crowded = False
+        for connection in self.connections:
+            connection.recount()
+
     def wait_for_turn(self, connection: Connection) -> None:
         """It has something to go on with (`Connection.go_on`), behind those that wait already."""
         self.stats.late += 1
         self._late.append(connection)
+        self.in_time()  # so that there is a next turn, also where nothing was read in this one
 
     def _next_turn(self) -> None:
         self._turn_ends = None

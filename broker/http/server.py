@@ -127,6 +127,7 @@ class BrokerCollector(Collector):
         yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.committed))
         yield _gauge("cold_reads", "Requests that wait for the disk", broker.background.count)
         yield _gauge("connections", "Open client connections", stats.accepted - stats.closed)
+        yield _gauge("unsent_bytes", "Answers that clients have not taken", broker.server.unsent)
         yield _counter("requests", "Requests received", stats.requests)
         yield _counter("bytes_in", "Bytes received from clients", stats.bytes_in)
         yield _counter("bytes_out", "Bytes sent to clients", stats.bytes_out)

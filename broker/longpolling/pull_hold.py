@@ -18,6 +18,9 @@ from dledger.remoting.server import Connection
 
 SWEEP_INTERVAL_S = 0.1
 """How late a time-out may be noticed."""
+ROOM_WAIT_S = 1.0
+"""How long a pull at least waits while too many answers are unsent, also one that asked not to wait: else its
+client would ask again at once."""
 MAX_SUSPEND_S = 60.0
 """What a request may ask for at most; clients give up on an answer after 30 s."""
 
@@ -39,6 +42,8 @@ class Pull:
     deadline: float = 0.0
     took_s: float = 0.0
     """Reading from the device."""
+    for_room: bool = False
+    """It waits until fewer answers are unsent (`ServerLimits.max_unsent`), whatever its queue holds."""
 
 
 class HeldPulls:
@@ -55,6 +60,12 @@ class HeldPulls:
         self.on_hold: Callable[[Pull], None] = lambda pull: None
         """Called with each pull when it begins to wait."""
         self._timer: asyncio.TimerHandle | None = None
+
+    def hold_for_room(self, pull: Pull) -> bool:
+        """Keep a pull until there is room for its answer. False at the limit or when time is up."""
+        pull.for_room = True
+        pull.suspend_s = max(pull.suspend_s, ROOM_WAIT_S)
+        return self.hold(pull)
 
     def hold(self, pull: Pull) -> bool:
         """Keep a pull; its deadline is set at the first time. False at the limit or when time is up."""
@@ -123,15 +134,23 @@ class HeldPulls:
         now = loop.time()
         for key in list(self._by_queue):
             pulls = self._by_queue[key]
-            due = [pull for pull in pulls if pull.deadline <= now or pull.connection.closed]
+            due = [pull for pull in pulls if _is_due(pull, now)]
             if not due:
                 continue
             self.count -= len(due)
             if len(due) == len(pulls):
                 del self._by_queue[key]
             else:
-                self._by_queue[key] = [p for p in pulls if p.deadline > now and not p.connection.closed]
+                self._by_queue[key] = [pull for pull in pulls if not _is_due(pull, now)]
             for pull in due:
-                self._expired(pull)
+                if pull.deadline > now and not pull.connection.closed:
+                    self._retry(pull)
+                else:
+                    self._expired(pull)
         if self._by_queue and self._timer is None:
             self._timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def _is_due(pull: Pull, now: float) -> bool:
+    connection = pull.connection
+    return pull.deadline <= now or connection.closed or (pull.for_room and not connection.crowded)

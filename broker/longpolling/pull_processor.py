@@ -336,6 +336,10 @@ class PullProcessor(LeaderService):
         self._serve(pull)
 
     def _serve(self, pull: Pull) -> None:
+        if pull.connection.crowded:
+            self._wait_for_room(pull)
+            return
+        pull.for_room = False
         result = self._reader.get(pull.topic, pull.queue_id, pull.offset, pull.count, pull.size, pull.wanted)
         if result is None:
             self._background.start(pull.connection, pull.request, self._serve_cold(pull))
@@ -351,10 +355,18 @@ class PullProcessor(LeaderService):
         pull.took_s += loop.time() - began
         if self._gate.writer is None:
             self._gate.wait_or_refuse(pull.connection, pull.request)
-        elif result.status is GetStatus.FOUND:
-            self._answer(pull, result, ResponseCode.SUCCESS, self._suggested(pull.queue_id))
-        else:
+        elif result.status is not GetStatus.FOUND:
             self._answer_or_hold(pull, result)
+        elif pull.connection.crowded:
+            self._wait_for_room(pull)
+        else:
+            self._answer(pull, result, ResponseCode.SUCCESS, self._suggested(pull.queue_id))
+
+    def _wait_for_room(self, pull: Pull) -> None:
+        """Too many answers are unsent: it is looked at again when they are fewer, or answered that nothing
+        has come."""
+        if not self.held.hold_for_room(pull):
+            self._expired(pull)
 
     def _answer_or_hold(self, pull: Pull, result: GetResult) -> None:
         code = _response_code(result.status, pull.offset)

@@ -80,6 +80,9 @@ class HeldPops:
         self.count: int = 0
         self.looks: int = 0
         """Queues that `serve` looked at in this turn of the loop: it counts them here."""
+        self.for_room: Connection | None = None
+        """The last one over which a pop came while too many answers were unsent, of all that come over its
+        port: it waits until they are fewer."""
         self._timer: asyncio.TimerHandle | None = None
         self._woken: dict[Line, None] = {}
         self._waking: asyncio.Handle | None = None
@@ -207,6 +210,9 @@ class HeldPops:
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()
+        if self.for_room is not None and not self.for_room.crowded:
+            self.for_room = None
+            self.wake_all()
         waiting = (pop for line in self._lines.values() for pop in line)
         ended = (pop for pop in waiting if pop.deadline <= now or pop.connection.closed)
         due = list(islice(ended, SWEPT))

@@ -317,6 +317,9 @@ class PopProcessor(LeaderService):
         if writer is None:
             self._gate.wait_or_refuse(pop.connection, pop.request)
             return True
+        if pop.connection.crowded and not pop.looks:
+            self.held.for_room = pop.connection
+            return not self._hold(Round(pop, writer.clock_ms(), iter(())))
         round_ = Round(pop, writer.clock_ms(), self._places(writer, pop))
         for topic, queue_id in round_.places:
             if not self._take(round_, topic, queue_id):
@@ -584,7 +587,8 @@ class PopProcessor(LeaderService):
         self.messages += messages
         if self._rates.limited:
             self._rates.count(pop.topic, pop.group, messages)
-        pop.connection.respond(pop.request, ResponseCode.SUCCESS, ext=ext, body=body, remark="FOUND")
+        connection, code = pop.connection, ResponseCode.SUCCESS
+        connection.respond(pop.request, code, ext=ext, body=body, remark="FOUND", promised=True)
 
     def _hold(self, round_: Round) -> bool:
         """Let a pop wait, which found nothing; else answer it. True while it waits."""

@@ -80,6 +80,7 @@ class FakeConnection:
     peer_host: bytes = pack_ipv4_host("10.0.0.9", 5555)
     closed: bool = False
     slow: bool = False
+    crowded: bool = False
     attributes: dict[str, object] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
@@ -103,6 +104,7 @@ class FakeConnection:
         ext: Mapping[str, str] | None = None,
         body: Buffer | Sequence[Buffer] = b"",
         remark: str | None = None,
+        promised: bool = False,
     ) -> None:
         data = body if isinstance(body, (bytes, bytearray, memoryview)) else b"".join(body)
         self.respond_parts(request, [encode_response(request, code, ext, remark, len(data)), data])

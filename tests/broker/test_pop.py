@@ -462,6 +462,23 @@ def test_a_client_that_is_gone_takes_nothing(tmp_path: Path) -> None:
     run(test)
 
 
+def test_pops_take_nothing_while_too_many_answers_are_unsent(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await fill(world, 3)
+            crowded = FakeConnection(crowded=True)
+            at_once = await pop(world, connection=crowded, pollTime=0)
+            assert at_once.code == ResponseCode.POLLING_TIMEOUT
+            waits = pop(world, connection=crowded, pollTime=20_000)
+            await skip_s(0.3)
+            assert not waits.done and not world.broker.store.state[POPS].rows
+            crowded.crowded = False
+            await skip_s(0.3)
+            assert len((await waits).records) == 3
+
+    run(test)
+
+
 def test_notification_peek_and_polling_info(tmp_path: Path) -> None:
     async def test() -> None:
         async with leading(tmp_path) as world:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dledger.broker.longpolling import subscription_wait
+from dledger.broker.longpolling.pull_hold import ROOM_WAIT_S
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.headers import (
     PULL_CLASS_FILTER,
@@ -52,6 +53,41 @@ def test_nothing_uncommitted_is_seen(tmp_path: Path) -> None:
         world.node.auto = False
         world.send()
         assert len((await world.pull()).records) == 1
+
+    run(test)
+
+
+def test_pulls_wait_while_too_many_answers_are_unsent(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send(body=b"0")
+        crowded = FakeConnection(crowded=True)
+        pulls = [
+            world.pull(connection=crowded, sysFlag=HOLD, suspendTimeoutMillis=20_000),
+            world.pull(connection=crowded, sysFlag=PULL_SUBSCRIPTION, suspendTimeoutMillis=0),
+        ]
+        assert world.broker.pulls.held.count == 2
+        await skip_s(0.5)
+        await world.send(body=b"1")  # what comes meanwhile wakes nobody
+        assert not any(pull.done for pull in pulls)
+        crowded.crowded = False
+        await skip_s(0.2)
+        for pull in pulls:
+            assert [record.body for record in (await pull).records] == [b"0", b"1"]
+
+    run(test)
+
+
+def test_pulls_that_found_no_room_hear_that_nothing_has_come(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        await world.send()
+        crowded = FakeConnection(crowded=True)
+        pull = world.pull(connection=crowded, sysFlag=PULL_SUBSCRIPTION)
+        await skip_s(ROOM_WAIT_S + 0.2)
+        reply = await pull
+        assert reply.code == ResponseCode.PULL_NOT_FOUND and not reply.body
+        assert reply.ext["nextBeginOffset"] == "0" and reply.ext["maxOffset"] == "1"
 
     run(test)
 

@@ -309,6 +309,104 @@ def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     run(main())
 
 
+def test_what_was_read_already_waits_while_the_peer_does_not_read() -> None:
+    async def main() -> None:
+        handlers = Handlers()
+
+        def large(connection: Connection, request: Request) -> None:
+            handlers.seen.append(request.opaque)
+            connection.respond(request, 0, body=bytes(1_000_000))
+
+        async with pair({ECHO: large}, limits=ServerLimits(outbound_high_water=10_000)) as p:
+            reader, writer = await raw(p.address)
+            sent = 300
+            writer.write(b"".join(encode_request(ECHO, number, {}) for number in range(sent)))
+            await until(lambda: any(one.slow for one in p.server.connections))
+            await until(lambda: p.server.unsent > 0)
+            assert len(handlers.seen) < sent  # all of them came in one read
+            for number in range(sent):  # and it goes on when the peer reads
+                assert (await read_frame(reader)).opaque == number
+            await until(lambda: p.server.unsent == 0)
+            writer.close()
+
+    run(main())
+
+
+def test_unsent_answers_of_all_connections_have_one_bound() -> None:
+    async def main() -> None:
+        handlers = Handlers()
+
+        def large(connection: Connection, request: Request) -> None:
+            handlers.seen.append(request.opaque)
+            connection.respond(request, 0, body=bytes(1_000_000))
+
+        limits = ServerLimits(max_unsent=20_000_000)
+        async with pair({**handlers.table, ECHO: large}, limits=limits) as p:
+            deaf = [await raw(p.address) for _ in range(40)]
+            for _, writer in deaf:
+                writer.transport.pause_reading()
+                writer.write(b"".join(encode_request(ECHO, number, {}) for number in range(50)))
+            await until(lambda: p.server.crowded)
+            await until(lambda: len(p.server.connections) == 40)
+            reader, writer = await raw(p.address)
+            writer.write(
+                encode_request(ECHO, 1, {}) + encode_request(TYPED, 2, {"topic": "T", "queueId": "1"})
+            )
+            refused, small = await read_frame(reader), await read_frame(reader)
+            assert refused.code == ResponseCode.SYSTEM_BUSY and not refused.body
+            assert "maxUnsentBytes" in (refused.remark or "")
+            assert small.opaque == 2  # short answers are sent
+            assert p.server.unsent < 22_000_000  # one answer more, and what was refused
+            for _, one in deaf:
+                one.close()
+            await until(lambda: not p.server.crowded)
+            writer.write(encode_request(ECHO, 3, {}))
+            assert len((await read_frame(reader)).body) == 1_000_000
+            await until(lambda: p.server.unsent == 0)
+            writer.close()
+
+    run(main())
+
+
+def test_a_promised_answer_is_sent_although_too_much_is_unsent() -> None:
+    async def main() -> None:
+        def answer(connection: Connection, request: Request) -> None:
+            connection.respond(request, 0, body=bytes(1_000_000), promised=request.opaque == 2)
+
+        async with pair({ECHO: answer}, limits=ServerLimits()) as p:
+            reader, writer = await raw(p.address)
+            p.server.crowded = True
+            for opaque, size in [(1, 0), (2, 1_000_000)]:
+                writer.write(encode_request(ECHO, opaque, {}))
+                assert len((await read_frame(reader)).body) == size
+            writer.close()
+
+    run(main())
+
+
+def test_who_reads_is_served_on_when_there_is_room_again() -> None:
+    """A connection that stopped with requests unhandled while the server was crowded is not forgotten."""
+
+    async def main() -> None:
+        handlers = Handlers()
+        async with pair(handlers.table, limits=ServerLimits(max_unsent=4_000_000)) as p:
+            readers = [await raw(p.address) for _ in range(8)]
+            frames = b"".join(
+                encode_request(ECHO, number, {}, 60_000) + bytes(60_000) for number in range(100)
+            )
+            for _, writer in readers:
+                writer.write(frames)
+            await until(lambda: p.server.crowded)
+            for reader, _ in readers:
+                for number in range(100):
+                    assert (await read_frame(reader)).opaque == number
+            await until(lambda: not p.server.crowded)
+            for _, writer in readers:
+                writer.close()
+
+    run(main())
+
+
 def test_too_much_unanswered_pauses_reading_until_it_is_answered() -> None:
     async def main() -> None:
         handlers = Handlers()
@@ -528,7 +626,12 @@ def test_what_comes_while_a_read_waits_for_its_turn_does_not_spoil_it() -> None:
         async with pair(handlers.table) as here:
             server = here.server
             connection = Connection(server)
-            connection.connection_made(Mock(get_extra_info=lambda name: None, is_closing=lambda: False))
+            taken: dict[str, Any] = {
+                "get_extra_info": lambda name: None,
+                "is_closing": lambda: False,
+                "get_write_buffer_size": lambda: 0,
+            }
+            connection.connection_made(Mock(**taken))
 
             def read(data: bytes) -> None:
                 connection.get_buffer(0)[: len(data)] = data
