@@ -39,6 +39,7 @@ def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -
     async def test() -> None:
         world = await World(str(tmp_path), page_cache_busy_s=0.05).open()
         services = asyncio.ensure_future(world.broker.services.run())
+        await world.send()  # the first one of a topic waits for the NameServers as well
         world.node.auto = False
         first = world.send()
         assert (await figures(world))["sendThreadPoolQueueSize"] == "1"
