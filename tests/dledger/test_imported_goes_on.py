@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,8 @@ def test_an_imported_store_is_flushed(tmp_path: Path, started: int) -> None:
         with PullConsumer("reader", cluster.namesrv_addr) as reader:
             assert bodies(reader, "orders", {b"plain"}) == [b"plain"]
         for node in nodes:
-            health = cluster.health(node)
-            assert health is not None
+            # The others may have a leader before this one answers.
+            health = wait_for(partial(cluster.health, node), LIMIT_S, f"{node} does not answer")
             assert "power" not in json.dumps(health)
             said = "".join(path.read_text() for path in (cluster.directory / "logs").glob(f"broker-{node}/*"))
             assert "power was lost" not in said
