@@ -36,6 +36,7 @@ from dledger.formats.state import (
     TOPIC_DELETE,
     TOPICS,
     VERSIONS,
+    Birth,
     GroupBirth,
     GroupConfig,
     Op,
@@ -276,7 +277,7 @@ class CommitLogWriter:
             return self.append_op(config.op())
         return self._born(config, GroupBirth(config.name, MAX_OFFSET))
 
-    def _born(self, config: TopicConfig | GroupConfig, birth: TopicBirth | GroupBirth) -> int:
+    def _born(self, config: TopicConfig | GroupConfig, birth: Birth) -> int:
         """Create a topic or a group, and note where in the log, if all voters know what that is. Index of the
         last entry. Topics that groups have for themselves live as long as those."""
         if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):

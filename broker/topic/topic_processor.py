@@ -30,10 +30,9 @@ from dledger.formats.state import (
     MAX_INT,
     MAX_QUEUES,
     TOPIC_BIRTHS,
+    Birth,
     Declared,
-    GroupBirth,
     GroupConfig,
-    TopicBirth,
     TopicConfig,
 )
 from dledger.remoting.bodies import (
@@ -55,7 +54,7 @@ from dledger.remoting.headers import (
 )
 from dledger.remoting.registration import table_body
 
-R = TypeVar("R", TopicBirth, GroupBirth)
+B = TypeVar("B", bound=Birth)
 LIFE = "life"
 """Field of answers to 351 and 352, and of the requests 215 and 207: see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
@@ -271,12 +270,12 @@ class TopicProcessor:
         else:
             self._gate.confirm(call.connection, call.request, answer)
 
-    def _births(self, table: Declared[str, R]) -> Mapping[str, R]:
+    def _births(self, table: Declared[str, B]) -> Mapping[str, B]:
         """With what is appended and not applied yet, where this broker leads."""
         writer = self._gate.writer
         return self._store.state[table].rows if writer is None else writer.pending[table].rows
 
-    def _life(self, birth: TopicBirth | GroupBirth | None) -> Life:
+    def _life(self, birth: Birth | None) -> Life:
         return Life(self._node.cluster_id, 0 if birth is None else birth.at)
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")

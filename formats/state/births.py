@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from dledger.formats.state.locks import MAX_LOCK_BATCH, LockKey
-from dledger.formats.state.table import Declared, DeclaredTable, Malformed, Name, Offset, Op, QueueId, Row
+from dledger.formats.state.table import (
+    Declared,
+    DeclaredTable,
+    Name,
+    Offset,
+    Op,
+    QueueId,
+    Row,
+    read_fields,
+)
 
 if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
@@ -23,20 +32,23 @@ USERS_KEY = "users"
 """The one row of `USER_VERSIONS`."""
 
 
-class TopicBirth(Row, frozen=True):
-    """A topic was made at this position of the log (`formats.life`)."""
+class Birth(Row, frozen=True):
+    """Something was made at this position of the log (`formats.life`)."""
+
+    name: Name
+    at: Offset
+
+
+class TopicBirth(Birth, frozen=True):
+    """The birth of a topic."""
 
     operation: ClassVar[str] = "topic_birth"
-    name: Name
-    at: Offset
 
 
-class GroupBirth(Row, frozen=True):
-    """The same of a consumer group."""
+class GroupBirth(Birth, frozen=True):
+    """The birth of a consumer group."""
 
     operation: ClassVar[str] = "group_birth"
-    name: Name
-    at: Offset
 
 
 class UserVersion(Row, frozen=True):
@@ -72,22 +84,14 @@ def lock_epochs_over_op(group: str, queues: list[tuple[str, int]]) -> dict[str, 
     return {"group": group, "op": LOCK_EPOCHS_OVER, "queues": [[*one, 0] for one in queues]}
 
 
-def _read(op: Op) -> _Epochs:
-    known = {name: op[name] for name in _Epochs.__struct_fields__ if name in op}
-    try:
-        return msgspec.convert(known, _Epochs)
-    except msgspec.ValidationError as error:
-        raise Malformed(f"{op.get('op')}: {error}") from error
-
-
 def _put(table: DeclaredTable[LockKey, LockEpoch], op: Op, state: ReplicatedState) -> None:
-    batch = _read(op)
+    batch = read_fields(op, _Epochs)
     for topic, queue, epoch in batch.queues:
         table.put(LockEpoch(batch.group, topic, queue, epoch))
 
 
 def _remove(table: DeclaredTable[LockKey, LockEpoch], op: Op, state: ReplicatedState) -> None:
-    batch = _read(op)
+    batch = read_fields(op, _Epochs)
     for topic, queue, _ in batch.queues:
         table.discard((batch.group, topic, queue))
 

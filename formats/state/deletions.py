@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from dledger.formats.state.auth import USER_DELETE
-from dledger.formats.state.table import Declared, DeclaredTable, Malformed, Name, Offset, Op, Row
+from dledger.formats.state.table import (
+    Declared,
+    DeclaredTable,
+    Name,
+    Offset,
+    Op,
+    Row,
+    read_fields,
+)
 
 if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
@@ -64,11 +72,7 @@ def forgotten_by(op: Op) -> tuple[str, str] | None:
 
 
 def _group(table: DeclaredTable[str, TopicDeletion], op: Op, state: ReplicatedState) -> None:
-    known = {name: op[name] for name in _GroupDeletion.__struct_fields__ if name in op}
-    try:
-        msgspec.convert(known, _GroupDeletion)
-    except msgspec.ValidationError as error:
-        raise Malformed(f"{GROUP_DELETE}: {error}") from error
+    read_fields(op, _GroupDeletion)
 
 
 DELETIONS = Declared[str, TopicDeletion](

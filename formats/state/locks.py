@@ -14,11 +14,11 @@ import msgspec
 from dledger.formats.state.table import (
     Declared,
     DeclaredTable,
-    Malformed,
     Name,
     Op,
     QueueId,
     Row,
+    read_fields,
 )
 
 if TYPE_CHECKING:
@@ -54,22 +54,14 @@ def batch_op(op: str, group: str, client: str, queues: list[tuple[str, int]]) ->
     return {"client": client, "group": group, "op": op, "queues": [list(queue) for queue in queues]}
 
 
-def _batch(op: Op) -> _Batch:
-    known = {name: op[name] for name in _Batch.__struct_fields__ if name in op}
-    try:
-        return msgspec.convert(known, _Batch)
-    except msgspec.ValidationError as error:
-        raise Malformed(f"{op.get('op')}: {error}") from error
-
-
 def _lock(table: DeclaredTable[LockKey, QueueLock], op: Op, state: ReplicatedState) -> None:
-    batch = _batch(op)
+    batch = read_fields(op, _Batch)
     for topic, queue in batch.queues:
         table.put(QueueLock(batch.group, topic, queue, batch.client))
 
 
 def _unlock(table: DeclaredTable[LockKey, QueueLock], op: Op, state: ReplicatedState) -> None:
-    batch = _batch(op)
+    batch = read_fields(op, _Batch)
     for topic, queue in batch.queues:
         key = batch.group, topic, queue
         row = table.rows.get(key)

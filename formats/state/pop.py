@@ -17,12 +17,12 @@ from dledger.formats.state.table import (
     Declared,
     DeclaredTable,
     Int32,
-    Malformed,
     Name,
     Offset,
     Op,
     QueueId,
     Row,
+    read_fields,
 )
 
 MAX_POP_MESSAGES = 32
@@ -129,11 +129,7 @@ def done_op(key: CheckpointKey, offsets: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _done(table: DeclaredTable[CheckpointKey, PopCheckpoint], op: Op, state: object) -> None:
-    known = {name: op[name] for name in PopDone.__struct_fields__ if name in op}
-    try:
-        done = msgspec.convert(known, PopDone)
-    except msgspec.ValidationError as error:
-        raise Malformed(f"{POP_DONE}: {error}") from error
+    done = read_fields(op, PopDone)
     row = table.rows.get((done.group, done.topic, done.queue, done.start, done.time))
     if row is None:
         return

@@ -57,6 +57,20 @@ class Malformed(ValueError):
     """An operation that every replica skips (safety.md S13). Nothing was changed."""
 
 
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_fields(op: Op, kind: type[S], fields: Iterable[str] | None = None) -> S:
+    """Read the fields of an operation into a struct of this kind. Fields that the struct does not know are
+    left out. `fields`: their names as they are written, where the struct renames some. Malformed."""
+    names = kind.__struct_fields__ if fields is None else fields
+    known = {name: op[name] for name in names if name in op}
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"{op.get('op')}: {error}") from error
+
+
 class Row(msgspec.Struct, frozen=True):
     """A row of a declared table. Bounds of its fields are checked where an operation is read, never later."""
 
@@ -325,20 +339,11 @@ class DeclaredTable(Generic[K, R]):
             yield StateRow(kind, str(getattr(row, declared.key[0])), topic, queue, None, data)
 
     def _row(self, op: Op) -> R:
-        known = {name: op[name] for name in self._fields if name in op}
-        try:
-            return msgspec.convert(known, self.declaration.row)
-        except msgspec.ValidationError as error:
-            raise Malformed(f"{op.get('op')}: {error}") from error
+        return read_fields(op, self.declaration.row, self._fields)
 
     def _key(self, op: Op) -> K:
         assert self._key_type is not None
-        known = {name: op[name] for name in self.declaration.key if name in op}
-        try:
-            row = msgspec.convert(known, self._key_type)
-        except msgspec.ValidationError as error:
-            raise Malformed(f"{op.get('op')}: {error}") from error
-        return self.declaration.key_of(cast(R, row))
+        return self.declaration.key_of(cast(R, read_fields(op, self._key_type, self.declaration.key)))
 
 
 @dataclass(frozen=True, eq=False)
