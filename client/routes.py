@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import TypeVar
 
 from dledger.client.message import MessageQueue
 from dledger.remoting.bodies import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    Body,
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -20,6 +22,8 @@ from dledger.remoting.bodies import (
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadBody
+
+B = TypeVar("B", bound=Body)
 
 
 def parse_route(body: bytes) -> TopicRoute:
@@ -37,32 +41,30 @@ def groups_of_route(route: TopicRoute) -> frozenset[str]:
 
 def groups_of_answer(answer: Response) -> frozenset[str]:
     """The same of an answer to 105; none when it is a refusal, or cannot be read."""
-    if answer.code != ResponseCode.SUCCESS:
-        return frozenset()
-    try:
-        return groups_of_route(decode_body(answer.body, TopicRoute, "route"))
-    except BadBody:
-        return frozenset()
+    route = _told(answer, TopicRoute)
+    return frozenset() if route is None else groups_of_route(route)
 
 
 def groups_in_cluster(answer: Response) -> int:
     """How many broker groups an answer to 106 GET_BROKER_CLUSTER_INFO lists."""
-    if answer.code != ResponseCode.SUCCESS:
-        return 0
-    try:
-        return len(decode_body(answer.body, ClusterInfo, "cluster info").brokerAddrTable)
-    except BadBody:
-        return 0
+    info = _told(answer, ClusterInfo)
+    return 0 if info is None else len(info.brokerAddrTable)
 
 
 def topics_in_list(answer: Response) -> int:
     """How many topics an answer to 206 or 304 lists."""
+    listed = _told(answer, TopicList)
+    return 0 if listed is None else len(listed.topicList)
+
+
+def _told(answer: Response, kind: type[B]) -> B | None:
+    """What an answer tells; None when it is a refusal, or cannot be read."""
     if answer.code != ResponseCode.SUCCESS:
-        return 0
+        return None
     try:
-        return len(decode_body(answer.body, TopicList, "list of topics").topicList)
+        return decode_body(answer.body, kind, kind.__name__)
     except BadBody:
-        return 0
+        return None
 
 
 def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
