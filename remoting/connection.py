@@ -261,10 +261,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_held_up(self) -> bool:
         """Whether what was read already waits until the peer takes its answers."""
-        if self._peer_is_slow or (self._out and self._unsent > self._limits.outbound_high_water):
-            return (
-                True  # the transport says when the peer has taken it; or what gathered leaves with this turn
-            )
+        if self._peer_is_slow:
+            return True  # the transport says when the peer has taken it
+        if self._out and self._unsent > self._limits.outbound_high_water:
+            return True  # what has gathered leaves with this turn
         return self._unsent > 0 and self._server.crowded
 
     def _go_on_if_taken(self) -> None:

@@ -136,8 +136,9 @@ class QueueLocks(LeaderService):
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
     def unlock(self, call: LeaderCall[None]) -> None:
-        """Give queues back; those that are not the client's are left alone, and so are those that it locked
-        here itself, while a lock lives, when another broker forwards this."""
+        """Unlock queues. Left alone are those that are not the client's, those that it has locked anew since
+        (by their epochs), and, where there are no epochs to tell that and another broker forwards this, those
+        that it locked here itself while a lock lives."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows
