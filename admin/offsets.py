@@ -79,18 +79,30 @@ class Offsets:
         return await self._offset(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set where a group goes on in one queue (15)."""
-        header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queueId, offset)
+        """Set where a group goes on in one queue (15). A broker of ours refuses it where it sets the group
+        back and arrives late, when the group's consumers are others."""
+        membership = (await self._query(address, group, queue, ask_membership=True)).ext.get("membership")
+        header = UpdateConsumerOffsetHeader(
+            group, queue.topic, queue.queueId, offset, setsBack=True, membership=membership
+        )
         await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
         """Where a group goes on in one queue (14); None where it has not been."""
-        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queueId, setZeroIfNotFound=False)
-        code, none = RequestCode.QUERY_CONSUMER_OFFSET, (ResponseCode.QUERY_NOT_FOUND,)
-        answer = await self._asking.leader(address, code, header, accept=none)
+        answer = await self._query(address, group, queue)
         if answer.code != ResponseCode.SUCCESS:
             return None
-        return _offset_of(answer, code)
+        return _offset_of(answer, RequestCode.QUERY_CONSUMER_OFFSET)
+
+    async def _query(
+        self, address: str, group: str, queue: MessageQueue, *, ask_membership: bool | None = None
+    ) -> Response:
+        """The answer to 14, also where the group has no offset."""
+        header = QueryConsumerOffsetHeader(
+            group, queue.topic, queue.queueId, setZeroIfNotFound=False, askMembership=ask_membership
+        )
+        code, none = RequestCode.QUERY_CONSUMER_OFFSET, (ResponseCode.QUERY_NOT_FOUND,)
+        return await self._asking.leader(address, code, header, accept=none)
 
     async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
         """Where a group stands at the broker there (208), in all its topics or in one."""

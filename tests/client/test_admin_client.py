@@ -11,7 +11,8 @@ import pytest
 from dledger import AdminClient, AsyncAdminClient, ClientClosed, ClientError, NoBroker
 from dledger.admin.asking import ClusterView
 from dledger.admin.blocking import Blocking
-from dledger.remoting.bodies import BrokerData, ClusterInfo
+from dledger.remoting.bodies import BrokerData, ClusterInfo, MessageQueue
+from tests.client.fake_cluster import GROUP, FakeCluster
 
 AREAS = ("topics", "groups", "offsets", "messages", "brokers", "namesrv", "accounts")
 
@@ -47,6 +48,24 @@ def test_the_brokers_of_a_cluster() -> None:
     for wrong in (lambda: seen.masters("E"), lambda: seen.name_of("x:1"), lambda: seen.group("c")):
         with pytest.raises(ClientError, match=r"C, D|x:1|a, b"):
             wrong()
+
+
+def test_an_operators_commit_names_the_membership_that_it_was_made_for() -> None:
+    """One that arrives late sets no group back whose consumers are others by then."""
+
+    async def main() -> None:
+        async with (
+            FakeCluster(topics={"orders": 1}) as fake,
+            AsyncAdminClient(fake.namesrv) as admin,
+            asyncio.timeout(60),
+        ):
+            queue, leader = MessageQueue("orders", GROUP, 0), fake.brokers[0].address
+            await admin.offsets.commit(leader, "readers", queue, 7)
+            await admin.offsets.commit(leader, "readers", queue, 3)
+            assert await admin.offsets.committed(leader, "readers", queue) == 3
+            assert [(one.setsBack, one.membership) for one in fake.commits] == [(True, "1.7")] * 2
+
+    asyncio.run(main())
 
 
 def test_a_group_without_a_master_is_told() -> None:
