@@ -191,8 +191,10 @@ class Connection(asyncio.BufferedProtocol):
     def is_current(self) -> bool:
         """Whether what this connection brought may be executed: the loop did not stand still since it was
         made."""
-        self._server.check_standstill()
-        return self._era == self._server.era
+        server = self._server
+        if server.standstill is not None:
+            server.standstill.check()
+        return self._era == server.era
 
     def close(self) -> None:
         """Close after what was answered so far has gone out."""

@@ -123,7 +123,7 @@ class RemotingServer:
         """More than `max_unsent` is unsent, or was, and there is no room of a quarter of it again yet."""
         self.era: int = 0
         """Standstills of the loop since the start: what a connection of an earlier era brings may be late."""
-        self._standstill = standstill
+        self.standstill: Standstill | None = standstill
         if standstill is not None:
             standstill.listeners.append(self._stood_still)
 
@@ -230,11 +230,6 @@ class RemotingServer:
 
     # --- for Connection -------------------------------------------------------------------------------
 
-    def check_standstill(self) -> None:
-        """See `Standstill.check`."""
-        if self._standstill is not None:
-            self._standstill.check()
-
     def in_time(self) -> bool:
         """Whether this turn of the loop may take another request."""
         now = self.loop.time()
@@ -328,10 +323,11 @@ class RemotingServer:
             self.stats.refused += 1
             self.complain("too many connections", connection.peer, limit=self.limits.max_connections)
             return False
-        self.check_standstill()
-        if self._standstill is not None and self._standstill.settling:
-            self.count_error("connected while the event loop stood still")
-            return False
+        if self.standstill is not None:
+            self.standstill.check()
+            if self.standstill.settling:
+                self.count_error("connected while the event loop stood still")
+                return False
         self.stats.accepted += 1
         self._serial += 1
         connection.serial = self._serial

@@ -22,11 +22,13 @@ class Standstill:
     """Counts pauses of the loop that were longer than a limit, and calls its listeners after each."""
 
     def __init__(self, limit_s: Callable[[], float], uptime_s: Callable[[], float] | None = None) -> None:
-        """`limit_s`: seconds, asked anew each time. `uptime_s`: seconds since some moment, also those in
-        which the machine was suspended; None for the clock of the loop, which may leave these out."""
+        """`limit_s`: seconds, asked anew with each sign of life. `uptime_s`: seconds since some moment, also
+        those in which the machine was suspended; None for the clock of the loop, which may leave them out."""
         self._limit_s = limit_s
-        self._uptime_s = uptime_s
+        self._now: Callable[[], float] = _loop_time if uptime_s is None else uptime_s
         self._last = math.inf
+        self._deadline = math.inf
+        """When the loop has stood still for too long, without another sign of life."""
         self._ended = -math.inf
         self.listeners: list[Callable[[float], None]] = []
         """Called with the length in seconds, before anything is done that waited meanwhile."""
@@ -40,25 +42,34 @@ class Standstill:
 
     def check(self) -> None:
         """Call the listeners if the loop stood still since its last sign of life."""
+        if self._now() > self._deadline:
+            self._stood_still()
+
+    def _stood_still(self) -> None:
         now = self._now()
-        if now - self._last <= self._limit_s():
-            return
         paused_s = now - self._last
-        self._last = self._ended = now
+        self._ended = now
+        self._sign(now)
         self.count += 1
         for listener in self.listeners:
             listener(paused_s)
 
+    def _sign(self, now: float) -> None:
+        """A sign of life."""
+        self._last = now
+        self._deadline = now + self._limit_s()
+
     async def run(self) -> None:
         """Give signs of life, until cancelled. Nothing is noticed while this does not run."""
-        self._last = self._now()
+        self._sign(self._now())
         try:
             while True:
                 await asyncio.sleep(BEAT_S)
                 self.check()
-                self._last = self._now()
+                self._sign(self._now())
         finally:
-            self._last = math.inf
+            self._deadline = math.inf
 
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time() if self._uptime_s is None else self._uptime_s()
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
