@@ -504,6 +504,7 @@ def test_json_of_health_is_plain(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.usefixtures("ports_are_free")
 def test_a_store_that_the_system_refuses_may_be_started_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -525,6 +526,7 @@ def test_a_store_that_the_system_refuses_may_be_started_again(
         ("broker-0.svc", "broker-0.svc", "10.9.8.7"),
     ],
 )
+@pytest.mark.usefixtures("ports_are_free")
 def test_a_host_name_is_told_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, addr: str, store_ip: str
 ) -> None:

@@ -29,6 +29,7 @@ def test_the_password_is_not_printed() -> None:
     assert "secret" not in str(SETTINGS.format(config))
 
 
+@pytest.mark.usefixtures("ports_are_free")
 def test_files_that_cannot_be_used_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broker.conf"
     settings = BASE | {"storePathRootDir": str(tmp_path)} | dict.fromkeys(TLS, str(tmp_path / "nowhere.pem"))

@@ -52,6 +52,7 @@ def test_where_anybody_may_connect(host: str, tls: dict[str, Any], expected: str
         ("authenticationEnabled=true\n", False),
     ],
 )
+@pytest.mark.usefixtures("ports_are_free")
 def test_a_broker_without_accounts_says_so(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,6 +70,7 @@ def test_a_broker_without_accounts_says_so(
 
 
 @pytest.mark.parametrize(("lines", "warned"), [("", True), ("bindAddress=::1\n", False)])
+@pytest.mark.usefixtures("ports_are_free")
 def test_so_does_a_nameserver(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
