@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.election.elector import MAX_TERM, MAX_TERM_AHEAD
+from dledger.election.elector import MAX_TERM
 from dledger.files.offline import node_directory, read_hard_state, read_identity, walk
 from dledger.files.run_lock import RunLock
 from dledger.formats.store_files import HardState
@@ -22,6 +22,10 @@ TERM_JUMP = 1000
 """How far a new term lies above every term known here: above those in which a node may have voted without
 an entry in its log, and so that whoever compares terms (NameServers, S23) prefers it to remains of the old
 ones."""
+
+MAX_ELECTIONS = 1 << 24
+"""Terms behind the last one in the log that elections may have made: an election takes a time-out of some
+0.4 s, so that they are 78 days of nothing else."""
 
 
 class RecoverRefused(Exception):
@@ -81,7 +85,7 @@ async def reset_term(env: Env, store: str, term: int | None, *, yes: bool) -> Te
         saved = found[1].term if found else 0
         new = max(log.last_term, 0) + TERM_JUMP if term is None else term
         report = TermReport(node_dir, identity.node, log.last_index, log.last_term, saved, new)
-        if saved - max(log.last_term, 0) <= MAX_TERM_AHEAD and new <= saved:
+        if saved - max(log.last_term, 0) <= MAX_ELECTIONS and new <= saved:
             raise RecoverRefused(
                 f"term {saved} of {node_dir} is one that elections can have made (its log ends in term "
                 f"{log.last_term}): it is not lowered, as the votes given in it would be forgotten"

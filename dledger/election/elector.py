@@ -36,6 +36,7 @@ from dledger.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    ReadIndexRequest,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -43,12 +44,16 @@ from dledger.messages import (
 )
 from dledger.replication.quorum import quorum_index
 
-MAX_TERM_AHEAD = 1 << 24
-"""Terms that a message may be ahead of this node's. An election takes a time-out of some 0.4 s: so many are
-78 days of nothing else, and `recover` jumps by a thousand. No member is so far ahead. Without a bound one
-frame with the highest number that fits would end all elections for ever, as no term follows it."""
+MAX_LEAP = 1 << 10
+"""Terms that a request may raise this node's by: whoever reaches the peer port may have written it. For more
+the node asks the sender itself, over the connection that it dialled. `recover` jumps by a thousand."""
+MAX_TOLD_TERM = 1 << 61
+"""No answer raises a term above it, and each election raises it by one only. So the highest number that fits
+cannot be told to anybody, behind which no election would be possible."""
 MAX_TERM = 1 << 62
 """No election goes beyond it: a store that holds a higher term was told it by a stranger."""
+NO_READ = -1
+"""Number of a ReadIndexRequest that asks for a term only: no read has it."""
 MAX_OPEN_ROUNDS = 256
 """Unanswered rounds whose time of sending is remembered; an older one gives no lease."""
 
@@ -136,6 +141,8 @@ class Elector:
         self._handed_over = False
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
+        self._ask_again: dict[str, float] = {}
+        """When a peer may next be asked for its term."""
         self._quorum_deadline = 0.0
         self.open(hard_state, voters, now, may_vote=may_vote)
 
@@ -179,7 +186,24 @@ class Elector:
 
     def may_follow(self, term: int) -> bool:
         """Whether elections can have made this term: else its sender is a stranger, or was told by one."""
-        return term - self.term <= MAX_TERM_AHEAD
+        return term <= max(self.term + MAX_LEAP, MAX_TOLD_TERM)
+
+    def leaps(self, term: int) -> bool:
+        """Whether a request with this term is not followed, but its sender asked (`ask_term`)."""
+        return term > self.term + MAX_LEAP
+
+    def ask_term(self, peer: str, now: float) -> list[Effect]:
+        """Ask a peer for its term, as a request in its name leaps.
+
+        Two nodes that refuse each other's terms for good would split the group. So no node refuses a member:
+        an answer over a connection that this node dialled comes from the member, and is followed. Any request
+        that is answered by anybody, and changes nothing, will do. At most one per peer and interval of
+        heartbeats: forged requests may be many.
+        """
+        if now < self._ask_again.get(peer, -1e9):
+            return []
+        self._ask_again[peer] = now + self._settings.heartbeat_interval_s
+        return [Send(peer, ReadIndexRequest(self.term, self._self_id, NO_READ))]
 
     def quorum(self, count: int) -> bool:
         """More than half of the voters (isQuorum)."""
@@ -442,6 +466,8 @@ class Elector:
         if request.commanded and request.term > self.term:
             self.commanded_term = request.term
         result = self._refusal(request, now)
+        if result is None and not request.pre and self.leaps(request.term):
+            return self.ask_term(peer, now)
         if result is None and not request.pre and request.term > self.term:
             effects += self._follow(request.term, None, now)
         if result is None:
@@ -513,7 +539,7 @@ class Elector:
                 return VoteResult.REJECT_ALREADY_VOTED
             self._results = {}
         pause = self._settings.retry_min_s * self._rng.uniform(1.0, 2.0)
-        if request.term > self._gave_way:
+        if request.term > self._gave_way and not self.leaps(request.term):
             pause += self._save_s
             self._gave_way = request.term
         self._deadline = max(self._deadline, now + pause)

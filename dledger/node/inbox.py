@@ -40,6 +40,8 @@ from dledger.peers.links import PeerConnection
 from dledger.peers.wire import Frame
 
 _PUSHES = (Compare, Truncate, Append, Commit)
+_LEADERS = (*_PUSHES, Heartbeat, InstallSnapshot)
+"""Who follows them takes over their term."""
 _READS = (ReadIndexRequest, ReadIndexResponse)
 _INSTALLS = (InstallSnapshot, InstallResponse)
 _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
@@ -54,6 +56,11 @@ def far_ahead(peer: str, term: int, mine: int) -> str:
         f"{peer} says term {term}, this node is at {mine}: no elections can have made that. If {peer} has it "
         "in its store, stop it and run `dledger recover --reset-term` there"
     )
+
+
+def leaps(peer: str, term: int, mine: int) -> str:
+    """What is said of a leader's term that this node does not believe before it has asked."""
+    return f"a leader {peer} says term {term}, and this node is at {mine}: it asks {peer} whether that is so"
 
 
 class Inbox:
@@ -139,6 +146,11 @@ class Inbox:
         if not self._elector.may_follow(term):
             self._peers.refuse(connection, "term", far_ahead(peer, term, self._elector.term))
             return
+        if isinstance(message, _LEADERS) and self._elector.leaps(term):
+            # What is not handled is not answered: who leads dials again, and says it again.
+            self._elections.perform(self._elector.ask_term(peer, asyncio.get_running_loop().time()))
+            self._peers.refuse(connection, "term", leaps(peer, term, self._elector.term))
+            return
         if isinstance(message, REPLIES):
             if connection.dialled is None:
                 return
@@ -171,6 +183,8 @@ class Inbox:
         if isinstance(message, PushResponse):
             self._on_push_response(peer, message, now)
         elif isinstance(message, _READS):
+            if isinstance(message, ReadIndexResponse):  # perhaps to a question for the term alone
+                self._elections.perform(elector.higher_term(message.term, now))
             self._parts.reads.receive(peer, message)
         elif isinstance(message, InstallResponse):
             if message.term > elector.term:

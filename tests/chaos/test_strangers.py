@@ -9,13 +9,18 @@ import node_group
 import pytest
 
 from dledger.chaos.machine import World
+from dledger.election.elector import MAX_LEAP, MAX_TOLD_TERM
 from dledger.election.identity import encode_hello
+from dledger.files.offline import node_directory
 from dledger.formats.entry import Kind
-from dledger.messages import Append, Code, Heartbeat, Message, TimeoutNow, VoteRequest
+from dledger.formats.store_files import HardState
+from dledger.log.hard_state import HardStateFile
+from dledger.messages import Append, Code, Heartbeat, InstallSnapshot, Message, TimeoutNow, VoteRequest
 from dledger.node.node import Node
 from dledger.peers.links import PeerConnection
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.peers.wire import HELLO, PROOF, Frame, encode_frame, encode_message
+from dledger.runtime import Lane
 from dledger.runtime.env import Env
 
 HIGH = 1_000_000
@@ -186,24 +191,153 @@ def test_what_a_leader_of_before_said_is_played_again(
         assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
 
 
-@pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
-def test_where_version_1_is_allowed_a_forged_hello_of_it_raises_terms_and_loses_nothing(
-    message: Message,
+def forged_in(term: int) -> list[Message]:
+    """Requests that raise the term of whoever believes them."""
+    return [
+        Heartbeat(term, "n1"),
+        VoteRequest(term, "n1", term, term, transfer=True),
+        Append(term, "n1", -1, -1, 0, 0, 0, 0, b"x" * 64),
+        InstallSnapshot(term, "n1", 5, 1, 100, 0, 10, 0),
+    ]
+
+
+async def impersonate(
+    env: Env, group: node_group.Group, sent: list[tuple[str, Message]], done: list[int]
 ) -> None:
-    """Who has listened and writes messages of its own passes for a member: against that there is TLS."""
+    """Send each of these to its node, as a program that writes hellos and nonces of its own, as n1."""
+    loop = asyncio.get_running_loop()
+    for name, message in sent:
+
+        def prove(connection: PeerConnection, frame: Frame, message: Message = message) -> None:
+            header = frame.header()
+            if frame.number == HELLO and isinstance(header, dict):
+                connection.send_frame(PROOF, header["nonce"])
+                connection.send([*encode_message(message)])
+
+        _, connection = await loop.create_connection(
+            partial(PeerConnection, prove, lambda lost: None, 1 << 20), name, 40911
+        )
+        connection.send_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()))
+        await asyncio.sleep(0.5)
+        connection.close("said")
+        done.append(1)
+
+
+def pass_for_n1(group: node_group.Group, sent: list[tuple[str, Message]]) -> None:
+    done: list[int] = []
+    group.world.node("stranger")
+    group.world.restart("stranger", partial(impersonate, group=group, sent=sent, done=done))
+    group.world.run_until(lambda: len(done) == len(sent), 2 * len(sent))
+    group.world.run_until(lambda: group.world.nodes["stranger"].process is None, 5)
+
+
+def steps(group: node_group.Group, count: int) -> list[tuple[str, Message]]:
+    """For n0: each as far ahead of the one before as a request is believed."""
+    term = group.nodes["n0"].term
+    return [("n0", Heartbeat(term + number * MAX_LEAP, "n1")) for number in range(1, count + 1)]
+
+
+def all_lead_and_follow(group: node_group.Group) -> None:
+    """Nobody is left behind: each node follows each other one."""
+    for name in node_group.NAMES:
+        if group.await_leader() != name:
+            hand_over(group, name)
+        group.await_applied(node_group.NAMES, group.append(name, [b"still here"]))
+    assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_who_passes_for_a_member_raises_terms_and_loses_nothing(kind: int) -> None:
+    """Without TLS, whoever writes messages of its own does."""
     with World(5, settings=node_group.SETTINGS) as world:
-        group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1)
+        group = node_group.Group(world, allowed_sources=ANYBODY)
         leader = group.await_leader()
         last = group.append(leader, [b"before"] * 5)
         group.await_applied(node_group.NAMES, last)
         before = list(group.hosts[leader].entries)
-        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
-        play(world, [(name, hello + frames(message)) for name in ("n0", "n2")])
-        assert max(node.term for node in group.nodes.values()) >= HIGH, "as docs/reference/protocol.md says"
-        world.run_for(3)
-        group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"still here"]))
+        term = group.nodes[leader].term + MAX_LEAP
+        pass_for_n1(group, [(name, forged_in(term)[kind]) for name in ("n0", "n2")])
+        assert max(node.term for node in group.nodes.values()) >= term, "as docs/reference/protocol.md says"
+        all_lead_and_follow(group)
         for name in node_group.NAMES:
             assert group.hosts[name].entries[: len(before)] == before
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize(
+    "ahead", [MAX_LEAP + 1, 1 << 23, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 1 << 40, 1 << 60]
+)
+def test_a_term_that_no_member_has_is_not_followed(ahead: int, kind: int) -> None:
+    """One node of three followed it, and the others refused that one for good."""
+    with World(6, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=ANYBODY)
+        leader = group.await_leader()
+        term = group.nodes[leader].term
+        pass_for_n1(group, [(name, forged_in(term + ahead)[kind]) for name in ("n2", "n0")])
+        assert {node.term for node in group.nodes.values()} == {term} and group.leader() == leader
+        all_lead_and_follow(group)
+
+
+@pytest.mark.parametrize("others", ["are there", "are away"])
+def test_one_node_that_is_led_far_ahead_step_by_step_splits_nobody(others: str) -> None:
+    """Each frame goes as far as one is believed; the others meet the node when it is beyond that bound."""
+    with World(7, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=ANYBODY)
+        group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
+        node = group.nodes["n0"]
+        term = node.term
+        if others == "are away":
+            world.kill("n1")
+            world.kill("n2")
+        pass_for_n1(group, steps(group, 40))
+        assert node.term >= term + 40 * MAX_LEAP
+        if others == "are away":
+            group.start("n1")
+            group.start("n2")
+        all_lead_and_follow(group)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("ahead", [(1 << 24) + 1, 1 << 40])
+def test_a_member_that_is_far_ahead_is_followed(role: str, ahead: int) -> None:
+    """Its store may come from an older program, which took such a step at once."""
+    with World(9, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world)
+        leader = group.await_leader()
+        last = group.append(leader, [b"before"])
+        group.await_applied(node_group.NAMES, last)
+        name = next(name for name in node_group.NAMES if (name == leader) is (role == "leader"))
+        store, term = group.nodes[name].config.store_dir, group.nodes[name].term + ahead
+        world.kill(name)
+
+        async def raise_term(env: Env) -> None:
+            node_dir = await env.workers.run(Lane.DISK, node_directory, env.files, store)
+            file = await env.workers.run(Lane.DISK, HardStateFile.open, env.files, node_dir)
+            await env.workers.run(Lane.FLUSH, file.save, HardState(term, None))
+
+        world.restart(name, raise_term)
+        world.run_until(lambda: world.nodes[name].process is None, 5)
+        group.start(name)
+        group.await_applied((name,), last)
+        world.run_until(lambda: min(node.term for node in group.nodes.values()) >= term, 10)
+        all_lead_and_follow(group)
+
+
+@pytest.mark.parametrize("behind", ["was away", "lost its store"])
+def test_who_comes_back_many_terms_later_follows(behind: str) -> None:
+    """A voter that was stopped, and one without a store, which does not stand and so asks for no votes."""
+    with World(8, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=ANYBODY)
+        group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
+        world.kill("n2")
+        pass_for_n1(group, steps(group, 5))
+        last = group.append(group.await_leader(), [b"while it was away"])
+        group.await_applied(("n0", "n1"), last)
+        if behind == "lost its store":
+            world.nodes["n2"].disk.wipe("/store")
+        group.start("n2")
+        group.await_applied(node_group.NAMES, last)
+        assert group.nodes["n2"].term >= 5 * MAX_LEAP
 
 
 @pytest.mark.parametrize("message", FORGED[1:3], ids=["vote in a hand-over", "heartbeat"])
@@ -223,16 +357,13 @@ def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) ->
         assert len({group.hosts[name].digest for name in node_group.NAMES}) == 1
 
 
-@pytest.mark.parametrize("term", [(1 << 63) - 1, 1 << 40])
+@pytest.mark.parametrize("term", [(1 << 63) - 1, MAX_TOLD_TERM + 1])
 def test_a_term_that_no_elections_can_have_made_is_refused_and_said(term: int) -> None:
     """One such frame ended all elections for ever, also behind a restart of all."""
     with World(6, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1)
         leader = group.await_leader()
-        hello = encode_frame(HELLO, encode_hello(group.nodes["n1"].trust.hello()) | {"protocol": [1, 1]})
-        forged = [Heartbeat(term, "n1"), VoteRequest(term, "n1", term, term, transfer=True)]
-        forged.append(Append(term, "n1", -1, -1, 0, 0, 0, 0, b"x" * 64))
-        play(world, [(name, hello + frames(one)) for name in ("n0", "n2") for one in forged])
+        pass_for_n1(group, [(name, one) for name in ("n0", "n2") for one in forged_in(term)])
         assert max(node.term for node in group.nodes.values()) < 100
         refused = [node.status()["refused"] for node in group.nodes.values()]
         assert sum(causes.get("term", 0) for causes in refused if isinstance(causes, dict)) >= 4

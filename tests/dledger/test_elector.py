@@ -6,14 +6,23 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from dledger.election.effects import Effect, RoleChanged, SaveHardState, Send
-from dledger.election.elector import MAX_TERM_AHEAD, ElectionSettings, Elector
+from dledger.election.elector import MAX_LEAP, MAX_TOLD_TERM, NO_READ, ElectionSettings, Elector
 from dledger.election.transitions import State
 from dledger.errors import InvariantBroken
 from dledger.formats.store_files import HardState
 from dledger.host import Role
-from dledger.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse, VoteResult
+from dledger.messages import (
+    Heartbeat,
+    HeartbeatResponse,
+    ReadIndexRequest,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
 
 SETTINGS = ElectionSettings(heartbeat_interval_s=0.1, timeout_min_s=0.4, timeout_max_s=0.8, retry_min_s=0.02)
 VOTERS = ("n0", "n1", "n2")
@@ -385,7 +394,47 @@ def test_a_pre_vote_that_nobody_answers_is_not_repeated_before_slow_links_had_ti
 
 
 @pytest.mark.parametrize(
-    ("ahead", "follows"), [(1, True), (MAX_TERM_AHEAD, True), (MAX_TERM_AHEAD + 1, False)]
+    ("mine", "term", "follows"),
+    [
+        (3, 4, True),
+        (3, MAX_TOLD_TERM, True),
+        (3, MAX_TOLD_TERM + 1, False),
+        (MAX_TOLD_TERM, MAX_TOLD_TERM + 1, True),
+        (MAX_TOLD_TERM, MAX_TOLD_TERM + MAX_LEAP, True),
+        (MAX_TOLD_TERM, MAX_TOLD_TERM + MAX_LEAP + 1, False),
+    ],
 )
-def test_a_term_further_ahead_than_elections_make_is_not_followed(ahead: int, follows: bool) -> None:
-    assert elector(term=3).may_follow(3 + ahead) is follows
+def test_a_term_that_elections_cannot_have_made_is_not_followed(mine: int, term: int, follows: bool) -> None:
+    assert elector(term=mine).may_follow(term) is follows
+
+
+def test_a_request_that_leaps_has_its_sender_asked_for_its_term() -> None:
+    node = elector(term=3)
+    ask = ReadIndexRequest(3, "n0", NO_READ)
+    leap = 3 + MAX_LEAP + 1
+    vote = VoteRequest(leap, "n1", 9, 9, transfer=True)
+    assert node.receive("n1", vote, 9.0) == [Send("n1", ask)]
+    again = 9.0 + SETTINGS.heartbeat_interval_s
+    assert node.receive("n1", vote, again - 0.001) == [], "it was just asked"
+    assert node.receive("n1", vote, again) == [Send("n1", ask)]
+    assert node.receive("n2", vote, again) == [Send("n2", ask)]
+    assert node.term == 3 and node.vote is None
+    node.receive("n1", replace(vote, term=leap - 1), again)
+    assert node.term == leap - 1 and node.vote == "n1"
+
+
+def test_what_raises_no_term_may_leap() -> None:
+    """A pre-vote is answered, and a vote refused: what is asked for is nobody's term yet."""
+    node = elector(term=3)
+    leap = 3 + 2 * MAX_LEAP
+    assert vote_of(node.receive("n1", VoteRequest(leap, "n1", 9, 9, pre=True), 9.0)) is VoteResult.ACCEPT
+    node.receive("n1", Heartbeat(3, "n1"), 9.0)
+    refused = node.receive("n2", VoteRequest(leap, "n2", 9, 9), 9.0)
+    assert vote_of(refused) is VoteResult.REJECT_ALREADY_HAS_LEADER and node.term == 3
+
+
+def test_an_answer_may_leap() -> None:
+    """It came over a connection that this node dialled."""
+    node = elector(term=3)
+    node.higher_term(MAX_TOLD_TERM, 9.0)
+    assert node.term == MAX_TOLD_TERM
