@@ -1,7 +1,7 @@
-"""The HTTP port's connections: few, and none that says nothing for long.
+"""The HTTP port's connections: few, none that says nothing for long, and little that they do not take.
 
-aiohttp bounds neither: a connection without a request stays for ever, and so many of them take all
-descriptors of the broker.
+aiohttp bounds none of it: a connection without a request stays for ever, so many of them take all descriptors
+of the broker, and whoever asks for the metrics and does not read leaves them in its memory.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from aiohttp.web_protocol import RequestHandler
 
 MAX_CONNECTIONS = 64
 """Connections; for one more that which was silent for longest is closed."""
+MAX_UNSENT = 16 * 1024 * 1024
+"""Bytes of answers that are not taken, of all connections together; above it that with the most is closed."""
 IDLE_S = 75.0
 """A connection whose last request, or beginning, is so long ago is closed."""
 
@@ -42,16 +44,30 @@ class Listener:
         """Open connections."""
         return len(self._active)
 
+    @property
+    def handlers(self) -> list[RequestHandler]:
+        """Of the open connections, the one that was silent for longest first."""
+        return list(self._active)
+
     def close(self) -> None:
         """Accept nothing more. Open connections end with the runner."""
         if self._server is not None:
             self._server.close()
 
     def served(self, request: web.BaseRequest) -> None:
-        """A request came: its connection is not idle."""
+        """A request came: its connection is not idle, and what others do not take must leave room for it."""
         handler = request.protocol
         if self._active.pop(handler, None) is not None:
             self._active[handler] = asyncio.get_running_loop().time()
+        unsent = {
+            one: one.transport.get_write_buffer_size() for one in self._active if one.transport is not None
+        }
+        total = sum(unsent.values())
+        for one, size in sorted(unsent.items(), key=lambda item: -item[1]):
+            if total <= MAX_UNSENT:
+                break
+            self._end(one)
+            total -= size
 
     def _accept(self) -> RequestHandler:
         assert self._runner.server is not None
@@ -78,7 +94,10 @@ class Listener:
 
     def _end(self, handler: RequestHandler) -> None:
         del self._active[handler]
+        transport = handler.transport
         handler.force_close()
+        if transport is not None:
+            transport.abort()  # else it stays until what it has not taken is sent
 
     def _forget(self) -> None:
         """What the other side has closed counts no more."""

@@ -29,6 +29,9 @@ from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, enco
 
 MAX_TEXT = 1024
 """Characters of the explanation in an answer."""
+MAX_UNSENT = 256 * 1024 * 1024
+"""Bytes of entries that are read for clients, or that clients do not take, of all connections together: above
+it none is read, and the request is to be repeated later."""
 CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
 """Operations that change the group or its log, but for appends, which are what a log is there for."""
 _REFUSALS = {
@@ -59,6 +62,9 @@ class ClientRequests:
         self._snapshots = parts.snapshots
         self._status = status
         self._sources = context.peers.sources
+        self._unsent = context.peers.unsent
+        self._read_now = 0
+        """Bytes of entries that are read from the disk for answers."""
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
         self._members = MemberRequests(context, parts, self._answer, self._await_commit)
 
@@ -170,13 +176,18 @@ class ClientRequests:
         if index in log.faulty:
             self._answer_rotten(connection, number, index)
             return
+        if self._unsent.bytes + self._read_now + size > MAX_UNSENT:
+            text = f"clients of this node do not take {self._unsent.bytes} bytes of answers: try later"
+            self._answer(connection, number, Code.LEADER_PENDING_FULL, text=text)
+            return
         view = log.view(pos, size)
         if view is not None:
             self._answer_entry(connection, number, index, bytes(view))
             return
         connection.hold()
+        self._read_now += size
         log.read_later(pos, size).add_done_callback(
-            lambda read: self._answer_read(connection, number, index, read)
+            lambda read: self._answer_read(connection, number, index, size, read)
         )
 
     def _get_again(
@@ -191,8 +202,9 @@ class ClientRequests:
         self._answer(connection, number, Code.INCONSISTENT_STATE, text=text)
 
     def _answer_read(
-        self, connection: PeerConnection, number: int, index: int, read: asyncio.Future[bytes]
+        self, connection: PeerConnection, number: int, index: int, size: int, read: asyncio.Future[bytes]
     ) -> None:
+        self._read_now -= size
         connection.release()
         if read.cancelled():
             return

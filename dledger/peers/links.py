@@ -45,6 +45,18 @@ MAX_HELD = 16
 """Requests of one client connection that may wait for the disk or a quorum before no more is read of it."""
 
 
+class Unsent:
+    """Bytes of answers that clients do not take, of all their connections to a node together.
+
+    What a transport keeps of a client that reads as it should (IN_TRANSPORT at most) does not count.
+    """
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes: int = 0
+
+
 class PeerConnection(asyncio.BufferedProtocol):
     """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once.
 
@@ -74,6 +86,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Protocol version that both sides speak; 0 until the hello was accepted."""
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
+        self.unsent: Unsent | None = None
+        """Of a client's connection: where its unsent answers are counted."""
+        self._counted = 0
         self.error: str = ""
         """Why the connection ended, or is about to."""
         self.garbage: bool = False
@@ -127,6 +142,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         if not self._gone:
             assert self._transport is not None
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            if self._full and self.unsent is not None:
+                self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        if self.unsent is not None:
+            left = self.backlog if self._full else 0
+            self.unsent.bytes += left - self._counted
+            self._counted = left
 
     @property
     def _gone(self) -> bool:
@@ -207,10 +230,12 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._full = True
+        self._count_unsent()
         self._read_or_pause()
 
     def resume_writing(self) -> None:
         self._full = False
+        self._count_unsent()
         # The transport is in the midst of writing: an error of a write in here would be lost on it.
         asyncio.get_running_loop().call_soon(self._resumed)
 
@@ -234,6 +259,8 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._full = False
+        self._count_unsent()
         unfavour(self._favoured)
         if exc is not None and not self.error:
             self.error = str(exc)

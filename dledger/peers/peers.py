@@ -23,7 +23,7 @@ from dledger.messages import BULK, REPLIES, SINCE_2, Message
 from dledger.peers.dialling import Dialler
 from dledger.peers.doubles import Doubles
 from dledger.peers.doubles import text as double_text
-from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection
+from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection, Unsent
 from dledger.peers.listener import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
 from dledger.peers.refusals import Refusals
 from dledger.peers.sources import Sources
@@ -139,6 +139,8 @@ class Peers:
         self.too_new: int = 0
         """Messages that were not sent, because the peer's version of the protocol does not know them."""
         self.sources: Sources = Sources(env, config, self, tls=tls is not None)
+        self.unsent: Unsent = Unsent()
+        """Answers that clients of the port do not take."""
         self._refusals = Refusals(self._log)
         self._doubles = Doubles()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -410,6 +412,7 @@ class Peers:
                 self.refuse(connection, "clients", text)
                 return
             connection.client = True
+            connection.unsent = self.unsent
             if not self.sources.admits(connection.host):
                 self.sources.look()
             connection.hand_to(self._on_client_frame, self._on_lost, self._config.max_frame_bytes)

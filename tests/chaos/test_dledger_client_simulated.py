@@ -13,6 +13,7 @@ import pytest
 from dledger.chaos.machine import World
 from dledger.chaos.scenarios.clients import CERTAINLY_NOT
 from dledger.messages import Code
+from dledger.node import requests
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.peers.wire import (
     CLIENT_REQUEST,
@@ -102,6 +103,53 @@ def test_a_request_of_a_thousand_lists_in_one_another_ends_its_connection() -> N
         world.spawn("client", main)
         world.run_until(lambda: world.nodes["client"].process is None, 5)
         world.run_for(1)
+        assert group.leader() == leader
+
+
+async def send_gets(
+    address: str, index: int, count: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for one entry so many times in one go."""
+    reader, writer = await asyncio.open_connection(address, 40911, limit=1024)
+    writer.write(encode_frame(HELLO, {"client": True}))
+    asked = [{"id": number, "op": "get", "index": index} for number in range(count)]
+    writer.write(b"".join(encode_frame(CLIENT_REQUEST, request) for request in asked))
+    return reader, writer
+
+
+def test_answers_that_clients_do_not_take_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all connections together; then further requests are refused, until what is unsent is taken."""
+    size, limit = 1 << 20, 8 << 20
+    monkeypatch.setattr(requests, "MAX_UNSENT", limit)
+    with World(5, settings=node_group.SETTINGS) as world:
+        world.node("client")
+        group = node_group.Group(world)
+        leader = group.await_leader()
+        unsent = group.nodes[leader].peers.unsent
+        most: list[int] = []
+        said: list[str] = []
+
+        async def main(env: Env) -> None:
+            async with DLedgerClient(env, {leader: f"{leader}:40911"}, 2.0) as client:
+                index = await client.append(b"x" * size)
+                deaf = [await send_gets(leader, index, 20) for _ in range(24)]
+                for _ in range(50):
+                    await asyncio.sleep(0.02)
+                    most.append(unsent.bytes)
+                try:
+                    await client.get(index)
+                except RequestFailed as failed:
+                    assert failed.code is Code.LEADER_PENDING_FULL
+                    said.append(str(failed))
+                for _, writer in deaf:
+                    writer.transport.abort()
+                await asyncio.sleep(1)
+                assert len((await client.get(index)).body) == size
+
+        world.spawn("client", main)
+        world.run_until(lambda: world.nodes["client"].process is None, 20)
+        assert limit - 2 * size < max(most) <= limit + size
+        assert "do not take" in said[0] and unsent.bytes == 0
         assert group.leader() == leader
 
 

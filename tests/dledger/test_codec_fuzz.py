@@ -45,6 +45,7 @@ from dledger.log.incoming import check_run
 from dledger.members.config_log import decode_config
 from dledger.messages import Code, Holding, Message, VoteResult
 from dledger.node.requests import ClientRequests
+from dledger.peers.links import Unsent
 from dledger.peers.wire import (
     CLIENT_REQUEST,
     HELLO,
@@ -532,7 +533,7 @@ def client_requests() -> ClientRequests:
         log=FakeLog(),
         elector=SimpleNamespace(leader_id=None, term=1),
         replicator=SimpleNamespace(commit_index=3),
-        peers=SimpleNamespace(sources=SimpleNamespace(admits=lambda host: True)),
+        peers=SimpleNamespace(sources=SimpleNamespace(admits=lambda host: True), unsent=Unsent()),
     )
     leadership = SimpleNamespace(appender=None, serving=False)
     others: Any = SimpleNamespace(

@@ -15,12 +15,12 @@ from dledger.broker.http.server import HttpServer
 from tests.broker.harness import World
 
 
-async def listening(idle_s: float) -> tuple[web.AppRunner, Listener, int]:
+async def listening(idle_s: float, body: bytes = b"well") -> tuple[web.AppRunner, Listener, int]:
     app = web.Application()
 
     async def health(request: web.Request) -> web.Response:
         found.served(request)
-        return web.Response(text="well")
+        return web.Response(body=body)
 
     app.router.add_get("/health", health)
     runner = web.AppRunner(app, access_log=None)
@@ -30,10 +30,10 @@ async def listening(idle_s: float) -> tuple[web.AppRunner, Listener, int]:
     return runner, found, found.addresses[0][1]
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int = 4) -> bytes:
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(4)
+    await reader.readexactly(size)
     return head.split()[1]
 
 
@@ -72,6 +72,57 @@ def test_one_too_many_closes_the_one_that_was_silent_for_longest(monkeypatch: py
             assert found.count == 3
         for _, writer in (scraper, other, another):
             writer.close()
+        found.close()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
+async def ask_and_do_not_read(found: Listener, port: int) -> tuple[asyncio.StreamWriter, asyncio.Transport]:
+    """A connection that takes no answer, and the server's side of it once it has one."""
+    known = set(map(id, found.handlers))
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(20):
+        while True:
+            for one in found.handlers:
+                if (
+                    id(one) not in known
+                    and one.transport is not None
+                    and one.transport.get_write_buffer_size()
+                ):
+                    return writer, one.transport
+            await asyncio.sleep(0.01)
+
+
+def test_answers_that_nobody_takes_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection with the most of them is closed, and what it did not take is given back at once."""
+    size = 16 << 20  # more than what the system takes for a connection
+    monkeypatch.setattr(module, "MAX_UNSENT", 2 * size)
+
+    async def scenario() -> None:
+        runner, found, port = await listening(60, b"x" * size)
+        deaf = [await ask_and_do_not_read(found, port) for _ in range(6)]
+        assert sum(transport.get_write_buffer_size() for _, transport in deaf) <= 3 * size
+        async with asyncio.timeout(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await ask(reader, writer, size) == b"200"
+        for one in (writer, *(writer for writer, _ in deaf)):
+            one.transport.abort()
+        found.close()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
+def test_what_an_idle_connection_did_not_take_is_given_back() -> None:
+    async def scenario() -> None:
+        runner, found, port = await listening(0.5, b"x" * (16 << 20))
+        writer, transport = await ask_and_do_not_read(found, port)
+        async with asyncio.timeout(20):
+            while found.count or transport.get_write_buffer_size():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
         found.close()
         await runner.cleanup()
 
