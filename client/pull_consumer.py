@@ -103,6 +103,7 @@ class AsyncPullConsumer(AsyncClient):
         self._queries = MessageQueries(self._core)
         self._progress = BrokerProgress(self.offsets, self.group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
+        self._committing = asyncio.Lock()
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
         self._assigning = asyncio.Lock()
@@ -203,11 +204,12 @@ class AsyncPullConsumer(AsyncClient):
         A group goes back only in queues of which `seek` was called; a broker refuses that while other
         consumers of the group are connected, and for a minute after its leader has changed."""
         self._core.check_loop()
-        fetched = dict(self._fetched)
-        sought = {queue: one for queue, one in fetched.items() if one.sought}
-        await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)
-        for one in sought.values():
-            one.sought = False
+        async with self._committing:  # of two at once the last to arrive would take the group back once more
+            fetched = dict(self._fetched)
+            sought = {queue: one for queue, one in fetched.items() if one.sought}
+            await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)
+            for one in sought.values():
+                one.sought = False
 
     async def query_by_key(
         self,

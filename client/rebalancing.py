@@ -125,6 +125,7 @@ class QueueShare:
         self._told: dict[MessageQueue, int] = {}
         """Of queues that are given up to be begun where the group was set to from outside: there. What the
         broker has may be older, by a commit that was under way."""
+        self._committing = asyncio.Lock()
         self.on_reset: Callable[[], None] = lambda: None
         """Queues are to be divided anew: some were given up to be begun elsewhere."""
 
@@ -282,19 +283,24 @@ class QueueShare:
             self._not_committed(error)
 
     async def commit_now(self) -> None:
-        """Commit what was consumed since the last time. ClientError or OSError."""
-        own = {**self._leaving, **self._assigned}
-        offsets = {
-            queue: assigned.process.commit_offset
-            for queue, assigned in own.items()
-            if not assigned.process.dropped and assigned.process.commit_offset != assigned.committed
-        }
-        if offsets:
-            sought = {queue for queue in offsets if own[queue].sought}
-            await self._progress.save(offsets, sought)
-            for queue, offset in offsets.items():
-                own[queue].committed = offset
-                own[queue].sought = False
+        """Commit what was consumed since the last time. ClientError or OSError.
+
+        One commit after another: of two at once that take a queue back, the one that arrives last would undo
+        what another consumer of the group has committed between them.
+        """
+        async with self._committing:
+            own = {**self._leaving, **self._assigned}
+            offsets = {
+                queue: assigned.process.commit_offset
+                for queue, assigned in own.items()
+                if not assigned.process.dropped and assigned.process.commit_offset != assigned.committed
+            }
+            if offsets:
+                sought = {queue for queue in offsets if own[queue].sought}
+                await self._progress.save(offsets, sought)
+                for queue, offset in offsets.items():
+                    own[queue].committed = offset
+                    own[queue].sought = False
 
     async def commit_periodically(self) -> None:
         """Commit every `commit_s`, until cancelled."""

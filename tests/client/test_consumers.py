@@ -428,6 +428,9 @@ def test_a_pull_consumer_sets_its_group_back_only_after_a_seek() -> None:
                 assert (fake.commits[-1].setsBack, fake.commits[-1].membership) == (True, "1.7")
                 await consumer.commit()
                 assert (fake.commits[-1].setsBack, fake.commits[-1].membership) == (False, None)
+                await consumer.seek(queue, 1)
+                await asyncio.gather(consumer.commit(), consumer.commit())
+                assert [one.setsBack for one in fake.commits[-2:]] == [True, False]
 
     asyncio.run(main())
 

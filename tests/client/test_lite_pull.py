@@ -246,6 +246,27 @@ def test_a_group_is_set_back_only_after_a_seek(by: str) -> None:
     play(test, queues=1)
 
 
+def test_a_commit_that_is_under_way_takes_a_group_back_once() -> None:
+    """Two at once, as of the user and of the timer, and the second arrived when another one had gone on."""
+
+    async def test(fake: FakeCluster) -> None:
+        key = ("group", "orders", 0)
+        await produce(fake, 10)
+        async with consumer(fake, topic=None, options=replace(BY_HAND, commit_s=60.0)) as one:
+            (zero,) = await one.fetch_queues("orders")
+            await one.assign([zero])
+            await polled(one, 10)
+            await one.commit()
+            await one.seek(zero, 2)
+            await polled(one, 3)
+            before = len(fake.commits)
+            await asyncio.gather(one.commit(), one.commit())
+            assert [(sent.commitOffset, sent.setsBack) for sent in fake.commits[before:]] == [(5, True)]
+            assert fake.offsets[key] == 5
+
+    play(test, queues=1)
+
+
 def test_queues_of_ones_own_choice_are_nobody_elses_affair() -> None:
     async def test(fake: FakeCluster) -> None:
         await produce(fake, 10)
