@@ -116,6 +116,14 @@ SUITES: tuple[Suite, ...] = (
         packages=("broker/longpolling",),
     ),
     Suite(
+        "batches-seeds",
+        SIM,
+        300,
+        seeds=8,
+        profiles=("brokers-batches",),
+        packages=("broker/schedule", "broker/timer", "broker/transaction"),
+    ),
+    Suite(
         "scenarios",
         SIM,
         1800,

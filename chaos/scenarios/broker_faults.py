@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from dledger.chaos.machine.settings import MS
 from dledger.chaos.scenarios.broker_stage import NAMESRV, PULL, BrokerStage
@@ -32,6 +34,7 @@ class BrokerInjector(Injector):
             "client-kill": self._client_kill,
             "eio-derived": self._derived_error,
             "roll-kill": self._roll_kill,
+            "batch-crash": self._batch_crash,
         }
 
     def finish(self) -> None:
@@ -120,6 +123,51 @@ class BrokerInjector(Injector):
             self._stage.start(target)
 
         self._later(fault.lasting_ms, again)
+        return True
+
+    # What a broker appends by itself
+
+    def _batch_crash(self, fault: Fault) -> bool:
+        """The leader ends before its n-th effect behind the next messages that it makes of its own state:
+        every second time delayed ones that are due, else also timers, committed transactions, and copies of
+        what is tried again.
+
+        From now on each of its pushes holds one batch. So what is written in two batches of one turn, and
+        must not be (safety.md S11), is parted.
+        """
+        name = self._stage.leader()
+        broker = None if name is None else self._brokers.broker(name)
+        process = None if name is None else self._world.nodes[name].process
+        node = None if name is None else self._stage.machines[name].node
+        if name is None or broker is None or process is None or node is None:
+            return False
+        replication, writer = node.replicator.leader, broker.gate.writer
+        if replication is None or writer is None:
+            return False
+        replication.push_bytes = 1
+        together, restored, delays = writer.add_together, writer.add_restored, broker.delays
+        before, armed = [delays.delivered], [True]
+
+        def crash(made: bool) -> None:
+            wanted = delays.delivered != before[0] if fault.pick // 2 % 2 else made
+            before[0] = delays.delivered
+            if wanted and armed and not self.over:
+                armed.clear()
+                self._stage.marks.reach("a leader ended behind a batch that it made by itself")
+                self._world.crash_before(name, fault.amount, power=fault.pick % 2 > 0, mode=self._mode(fault))
+                self._start_when_ended(fault.lasting_ms, name)
+
+        def add_together(messages: Sequence[Any], ops: Sequence[Any]) -> int:
+            index = together(messages, ops)
+            crash(bool(messages))
+            return index
+
+        def add_restored(found: Any, ops: Sequence[Any]) -> int:
+            index = restored(found, ops)
+            crash(True)
+            return index
+
+        vars(writer).update(add_together=add_together, add_restored=add_restored)
         return True
 
     # Timers

@@ -149,6 +149,7 @@ NAMESRV_STOP = Draw("namesrv-stop", 2, lasting_ms=(100, 8_000))
 NAMESRV_LEADER = Draw("namesrv-leader", 2, ("leader",), (200, 6_000))
 EIO_DERIVED = Draw("eio-derived", 2, lasting_ms=(1_000, 6_000), amount=(1, 3))
 ROLL_KILL = Draw("roll-kill", lasting_ms=(50, 4_000))
+BATCH_CRASH = Draw("batch-crash", 6, lasting_ms=(50, 3_000), amount=(1, 4))
 CLIENT_KILL = Draw("client-kill", 2, lasting_ms=(20, 4_000))
 
 OLD_LEADS = "a new leader while the old one still leads"
@@ -202,6 +203,7 @@ ASKED = "a half message was committed when its producer was asked"
 GIVEN_UP = "a half message was given up"
 TIMER_ROLLED = "a timer message was put into the log again"
 ROLL_KILLED = "a broker was killed as it put timer messages into the log again"
+BATCH_PARTED = "a leader ended behind a batch that it made by itself"
 TIMER_RECALLED = "a timer message was recalled while the leader changed"
 TWO_CLOCKS = "timers of two clocks"
 MADE_MEANWHILE = "a topic was made while the leader changed"
@@ -469,5 +471,11 @@ PROFILES: dict[str, Profile] = {
         brokers=True,
         unaware=True,
         marks=(NEW_LEADER, FORWARDED, ON_THE_WAY, ANSWERED_ELSEWHERE),
+    ),
+    # Leaders end in the midst of what they write by themselves: delays, timers, transactions, retries.
+    "brokers-batches": Profile(
+        (BATCH_CRASH, KILL, TRANSFER, POWER, STOP, ISOLATE, DELAY),
+        brokers=True,
+        marks=(NEW_LEADER, BATCH_PARTED, STORED),
     ),
 }  # fmt: skip

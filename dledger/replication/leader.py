@@ -155,7 +155,8 @@ class LeaderReplication:
         self.progress: dict[str, Progress] = {}
         self.self_id = self_id
         self._log = log
-        self._push_bytes = push_bytes
+        self.push_bytes: int = push_bytes
+        """So many bytes of entries go into a push at least, where there are so many; may change."""
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer
@@ -427,7 +428,7 @@ class LeaderReplication:
             if prev_term is None or first < self._log.first_index:
                 effects += self._install(peer, progress)
                 return
-            end, size = self._log.range_end(first, 0 if progress.full else self._push_bytes)
+            end, size = self._log.range_end(first, 0 if progress.full else self.push_bytes)
             if size is None:
                 size = self._window  # nothing more before it is acknowledged
             end = min(end, last)

@@ -335,13 +335,15 @@ def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
         answers: list[tuple[Code, str]] = []
         requests = SimpleNamespace(
             _log=log,
+            _read_now=500,
             _answer=lambda connection, number, code, text: answers.append((code, text)),
         )
         connection = SimpleNamespace(release=lambda: None)
         files.pattern = "/data/"
         read = log.read_later(*await log.find(3))
         await asyncio.wait((read,))
-        ClientRequests._answer_read(requests, connection, 1, 3, read)  # type: ignore[arg-type]
+        ClientRequests._answer_read(requests, connection, 1, 3, 500, read)  # type: ignore[arg-type]
+        assert requests._read_now == 0
         [(code, text)] = answers
         assert code is Code.INCONSISTENT_STATE and "cannot be read now" in text and not log.faulty
 
