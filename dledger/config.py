@@ -27,6 +27,9 @@ NOWHERE = ("0.0.0.0", "::")
 """All addresses of a machine: to listen at, not to connect to."""
 MAX_RATE = 1 << 40
 """Bytes a second."""
+MIN_CLOCK_SKEW_MS = 1000
+"""Clocks that differ by less agree (`dledger.node.clocks`)."""
+MAX_CLOCK_SKEW_MS = 366 * 24 * 3_600_000
 
 
 def parse_peers(text: str) -> dict[str, str]:
@@ -165,6 +168,13 @@ class NodeSettings:
     vote_retry_min_s: Annotated[float, Setting("minVoteIntervalMs", 1, 60000, "ms")] = 0.02
     """First pause after a round that elected nobody; it doubles up to the election time-out."""
 
+    max_clock_skew_ms: Annotated[
+        int, Setting("maxClockSkewMs", 0, MAX_CLOCK_SKEW_MS, "ms", important=True)
+    ] = 60_000
+    """How far a node's clock may be ahead of those of most members: beyond it a leader hands over, and the
+    node leads only while nobody else can. Also how far store time may be ahead of the clock without a
+    warning. At least 1000; 0: neither is looked at. Keep the clocks in step (NTP) in any case."""
+
     # Replication.
     push_bytes: Annotated[int, Setting("pushFrameBytes", 4096, 8 << 20, "bytes")] = 1024 * 1024
     """Aim of one frame of entries to a peer; a client batch that is larger still goes whole."""
@@ -294,6 +304,10 @@ class NodeSettings:
         if most < least:
             raise ConfigError(
                 f"electionTimeoutMaxMs {most * 1000:g}: not below electionTimeoutMinMs ({least * 1000:g})"
+            )
+        if 0 < self.max_clock_skew_ms < MIN_CLOCK_SKEW_MS:
+            raise ConfigError(
+                f"maxClockSkewMs {self.max_clock_skew_ms}: at least {MIN_CLOCK_SKEW_MS}, or 0 (off)"
             )
         if self.redial_max_s < self.redial_min_s:
             raise ConfigError("peerRedialMaxMs must not be below peerRedialMinMs")

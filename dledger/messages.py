@@ -106,6 +106,17 @@ class Health(IntFlag):
     """It led, and its disk could not keep up with those of the others."""
     LEAVING = 16
     """It is about to end in good order."""
+    CLOCK = 32
+    """Its clock is too far ahead of most clocks of the group. (Programs that do not know this flag, or one
+    that comes later, take its node for unwell: it leads only where nobody else can.)"""
+
+
+def health_text(flags: int) -> str:
+    """The names of these `Health` flags; those that only a newer program knows are a number."""
+    known = [flag for flag in Health if flag and flag & flags]
+    rest = flags & ~sum(known)
+    names = [flag.name or "" for flag in known] + ([f"unknown ({rest})"] if rest else [])
+    return "+".join(names) or "GOOD"
 
 
 class Holding(IntEnum):
@@ -119,21 +130,25 @@ class Holding(IntEnum):
 class Heartbeat(PeerMessage, frozen=True):
     """Sent by the leader of `term` each interval, and at once when a read point is wanted.
 
-    `round` numbers the leader's rounds of heartbeats within its term.
+    `round` numbers the leader's rounds of heartbeats within its term. `clock_ms`: what time it is at the
+    leader, 0 where that is not told.
     """
 
     term: Number
     leader: str
     round: Number = 0
+    clock_ms: Number = 0
 
 
 class HeartbeatResponse(PeerMessage, frozen=True):
-    """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags."""
+    """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags.
+    `clock_ms`: what time it is there, 0 where that is not told."""
 
     term: Number
     code: Code
     round: Number = 0
     health: Number = 0
+    clock_ms: Number = 0
 
 
 class TimeoutNow(PeerMessage, frozen=True):

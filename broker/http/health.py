@@ -11,8 +11,9 @@ SCARCE = 0.9
 
 def health(broker: Broker) -> dict[str, object]:
     """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of here.
-    Degraded: healthy, but a member is not reached, so that the group bears one loss less, or the clock is not
-    that of the others (`warnings`).
+    Degraded: healthy, but a member is not reached, so that the group bears one loss less, or something about
+    clocks or store times is not as it should be (`warnings`). Store time that is ahead of the clock is one of
+    these: it is so on all members at once, maybe for years, and each does its work.
 
     `namesrv`: whether each NameServer took the last registration; `namesrv_failures`: why it did not. That
     does not make a node unhealthy: it would all of them at once, while one NameServer is exchanged.
@@ -25,10 +26,7 @@ def health(broker: Broker) -> dict[str, object]:
     if leader is None:
         reasons.append("no leader is known")
     warnings = [f"{peer} is not reached: the group bears one loss less" for peer in _not_reached(status)]
-    off_ms = _number(status.get("clock_off_ms"))
-    if off_ms:
-        where = "ahead of" if off_ms > 0 else "behind"
-        warnings.append(f"the clock of this machine is {abs(off_ms) / 1000:.0f} s {where} those of its peers")
+    warnings += _texts(status.get("warnings"))
     warnings += scarce(broker)
     lag = _number(status.get("committed_index")) - broker.store.applied_index
     meta = {} if leader is None else broker.node.peer_meta(leader)

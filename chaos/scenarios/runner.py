@@ -346,8 +346,13 @@ class Run:
 
 
 def _is_well(node: Node) -> bool:
-    """Of a member of an idle group. A leader: its peers, too. That a disk was slow is said for minutes."""
-    flags = int(node.health.flags) & ~Health.SLOW
+    """Of a member of an idle group. A leader: its peers, too. That a disk was slow is said for minutes, and
+    a clock that jumped stays where it is: then another member leads, if one is healthy."""
+    flags = int(node.health.flags) & ~(Health.SLOW | Health.CLOCK)
+    if node.replicator.leader is not None and node.health.flags & Health.CLOCK:
+        elector = node.elector
+        if any(elector.health_of(peer) == Health.GOOD for peer in elector.voters):
+            return False
     if not node.elector.may_vote or node.trust.reasons or flags or node.members.pending(node.commit_index):
         return False
     leader = node.replicator.leader

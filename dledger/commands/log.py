@@ -105,7 +105,11 @@ async def _status(env: Env, args: argparse.Namespace) -> int:
                     f"{row['end_index']:>12}{row['durable_index']:>12}{row['committed_index']:>12}"
                 )
         for row in rows:
-            for text in (*row.get("reasons", ()), *row.get("statements", ())):
+            for text in (
+                *row.get("reasons", ()),
+                *row.get("warnings", ()),
+                *row.get("statements", ()),
+            ):
                 print(f"{row['id']}: {text}")
     apart = _clusters(rows)
     if apart:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.commands.access import add_access, open_client
-from dledger.messages import Health
+from dledger.messages import health_text
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime import Env
 
@@ -76,7 +76,7 @@ async def _list(client: DLedgerClient, args: argparse.Namespace) -> int:
     for row in state["members"]:
         what = "leader" if row["leader"] else "connected" if row["connected"] else "not connected"
         if row["health"]:
-            what = str(Health(row["health"]).name).lower()
+            what = health_text(row["health"]).lower()
         role = row["role"] + ("*" if row["stays"] else "")
         print(
             f"{row['id']:<6}{row['address']:<24}{role:<10}{what:<20}{row['durable_index']:>12}"

@@ -17,7 +17,7 @@ from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.log.index_units import ColdUnit, settled
 from dledger.members.effects import MemberEffects
-from dledger.messages import Code, Health
+from dledger.messages import Code, Health, health_text
 from dledger.node.context import NodeContext
 from dledger.node.leadership import Leadership
 from dledger.replication.leader import PushState
@@ -214,7 +214,7 @@ class Reconfiguration:
                 raise ChangeRefused(Code.CONFIG_REFUSED, f"{target} has not caught up: {self._lag(target)}")
             if self.health(target) is not Health.GOOD:
                 raise ChangeRefused(
-                    Code.CONFIG_REFUSED, f"{target} is not healthy: {self.health(target).name}"
+                    Code.CONFIG_REFUSED, f"{target} is not healthy: {health_text(self.health(target))}"
                 )
         deadline = asyncio.get_running_loop().time() + timeout_s
         if not await self._leadership.transfer(target, timeout_s, commanded=True):

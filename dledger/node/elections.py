@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
+from msgspec.structs import replace
+
 from dledger.config import NodeConfig
 from dledger.election import effects as election
 from dledger.election.elector import ElectionSettings, Elector, LogTip
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.store_files import HardState
 from dledger.log.hard_state import HardStateFile
+from dledger.messages import Heartbeat, HeartbeatResponse, Message
 from dledger.node.events import NodeEvents
 from dledger.peers.held import HeldMessages
 from dledger.peers.peers import Peers
@@ -121,11 +124,17 @@ class Elections:
                 self._save(effect.state, effects[place + 1 :])
                 return
             if isinstance(effect, election.Send):
-                self._peers.send(effect.peer, effect.message)
+                self._peers.send(effect.peer, self._with_clock(effect.message))
             elif isinstance(effect, election.RoleChanged):
                 self._role_changed(effect)
             else:
                 self._events.round_confirmed(effect.round)
+
+    def _with_clock(self, message: Message) -> Message:
+        """Heartbeats and their answers tell what time it is here; the election itself reads no clock."""
+        if not isinstance(message, (Heartbeat, HeartbeatResponse)):
+            return message
+        return replace(message, clock_ms=max(self._env.wall.now_ms(), 0))
 
     def _role_changed(self, change: election.RoleChanged) -> None:
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)

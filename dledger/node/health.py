@@ -1,11 +1,16 @@
-"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer or is slow (feature R11).
+"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer or is slow, a clock that is
+ahead (feature R11).
 
 A sick node, or one that may not know the members (S19), votes, but does not stand. A sick leader hands over
 to a voter that is healthy and up to date, if there is one; it does not try again at once, so that leadership
 does not bounce. A leader that can acknowledge nothing steps down when that does not work: its disk has
 stalled, or an entry that is not committed is rotten here and nobody can repair it, so that nothing behind it
 can be sent. If all are full somebody must lead all the same, so that what is stored can be read: a node that
-has seen no leader for long stands although it is full, or slow.
+has seen no leader for long stands although it is full, or slow, or its clock is ahead.
+
+A leader whose clock is ahead stamps messages with times to come, and store time never goes back (S15). So it
+is sick when its clock is more than `max_clock_skew_ms` ahead of those of most members. A clock that leaps is
+noticed here before the log follows it (`dledger.log.store_clock`). A clock that is behind does no harm.
 
 A disk is slow that is far behind the commit for long: the others' disks commit without it. Where all are
 equally slow they fall behind in turn, and none for long.
@@ -20,7 +25,7 @@ import asyncio
 from collections.abc import Iterator
 
 from dledger.host import Role
-from dledger.messages import Health
+from dledger.messages import Health, health_text
 from dledger.node.clocks import PeerClocks
 from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
@@ -46,6 +51,8 @@ MAX_PATIENCE = 4
 """Times the longest election time-out: who waited longer would be no use without other programs either."""
 BACK_OFF_S = 5.0
 """After a hand-over that did not work."""
+_BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK
+"""A node leads with these when nobody else can."""
 
 
 class HealthWatch:
@@ -86,9 +93,11 @@ class HealthWatch:
         self._due = -1
         self._retry_at = 0.0
         self._measured_at = -1e9
-        self._clocks = PeerClocks()
+        self.clocks: PeerClocks = PeerClocks()
         self.clock_off_ms: int = 0
         """How far this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
+        self._clock_undecided_ms = 0
+        self._store_time_is_ahead = False
 
     @property
     def interval_s(self) -> float:
@@ -143,18 +152,19 @@ class HealthWatch:
             flags |= Health.STALLED
         if self._is_slow(now):
             flags |= Health.SLOW
+        if 0 < self._config.max_clock_skew_ms < self.clock_off_ms:
+            flags |= Health.CLOCK
         if self._leaving:
             flags |= Health.LEAVING
         if flags & Health.FAULTY and not self.flags & Health.FAULTY:
             self._faulty_since = now
         if flags != self.flags:
-            self._say.warning("health", now=_text(flags), before=_text(self.flags))
+            self._say.warning("health", now=health_text(flags), before=health_text(self.flags))
         self.flags = flags
         if elector.role is Role.LEADER or elector.leader_id is not None:
             self._leaderless_since = now
         patient = now - self._leaderless_since > 2 * self._config.election_timeout_max_s
-        bearable = not flags & ~(Health.DISK_FULL | Health.SLOW)
-        fit = (not flags or (bearable and patient)) and not self._trust.stands_back(now)
+        fit = (not flags or (patient and not flags & ~_BEARABLE)) and not self._trust.stands_back(now)
         self._be_patient()
         elector.feels(int(flags), may_stand=fit, patience_s=self.patience_s)
         self._leadership.disk_full(self._above_limit)
@@ -202,7 +212,7 @@ class HealthWatch:
         target = self._healthy_voter()
         moved = False
         if target is not None:
-            self._say.warning("this leader is sick: handing over", health=_text(self.flags), to=target)
+            self._say.warning("this leader is sick: handing over", health=health_text(self.flags), to=target)
             moved = await self._leadership.transfer(target, self._config.disk_stall_s)
         stuck = self._stuck()
         if not moved and stuck and self._leadership.term is not None:
@@ -243,16 +253,36 @@ class HealthWatch:
         ]
         return max(fit)[1] if fit else None
 
-    def heard_clock(self, peer: str, told: str | None) -> None:
-        """A peer said what time it has."""
-        self._clocks.heard(peer, told, asyncio.get_running_loop().time() * 1000)
-
     def _compare_clocks(self) -> None:
-        before = self.clock_off_ms
-        now_ms = asyncio.get_running_loop().time() * 1000
-        self.clock_off_ms = off_ms = self._clocks.off_ms(self._env.wall.now_ms(), now_ms)
+        before, was_ahead = self.clock_off_ms, self._store_time_is_ahead
+        times, others = self._times(), self._others()
+        self.clock_off_ms = off_ms = self.clocks.off_ms(*times, others)
+        self._clock_undecided_ms = self.clocks.undecided_ms(*times, others)
         if off_ms and not before:
             self._say.warning("the clock of this machine is not that of its peers", ahead_ms=off_ms)
+        limit_ms, ahead_ms = self._config.max_clock_skew_ms, self.store_time_ahead_ms
+        self._store_time_is_ahead = 0 < limit_ms < ahead_ms
+        if self._store_time_is_ahead and not was_ahead:
+            self._say.warning("messages bear times to come: store time is ahead of the clock", by_ms=ahead_ms)
+
+    def _times(self) -> tuple[int, float]:
+        return self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000
+
+    def _others(self) -> list[str]:
+        own = self._config.self_id
+        return [member for member in self._members.current.members if member != own]
+
+    def cautious_now_ms(self) -> int:
+        """What time it is for the ages of segments: of two that are possible the earlier one, where most
+        members say that this clock is ahead."""
+        wall_ms, monotonic_ms = self._times()
+        return wall_ms - max(self.clocks.off_ms(wall_ms, monotonic_ms, self._others()), 0)
+
+    @property
+    def store_time_ahead_ms(self) -> int:
+        """How far the store time of the newest record is ahead of the clock; 0 where it is not. The clock is
+        that of most members where this one's is off."""
+        return max(self._log.newest_ms - self._env.wall.now_ms() + self.clock_off_ms, 0)
 
     def reasons(self) -> Iterator[str]:
         """What is wrong, for /health."""
@@ -272,7 +302,29 @@ class HealthWatch:
             )
         if self.flags & Health.SLOW:
             yield "the disk did not keep up with those of the others"
+        if self.flags & Health.CLOCK:
+            yield (
+                f"the clock of this machine is {self.clock_off_ms / 1000:.0f} s ahead of those of most "
+                f"members (maxClockSkewMs is {self._config.max_clock_skew_ms}): this node leads only while "
+                "nobody else can. Set the clock right (docs/howto/clocks.md)"
+            )
 
-
-def _text(flags: Health) -> str:
-    return "+".join(flag.name or "" for flag in Health if flag and flag in flags) or "GOOD"
+    def warnings(self) -> Iterator[str]:
+        """What is no fault of this node, for /health."""
+        off_ms = 0 if self.flags & Health.CLOCK else self.clock_off_ms
+        if off_ms:
+            where = "ahead of" if off_ms > 0 else "behind"
+            yield f"the clock of this machine is {abs(off_ms) / 1000:.0f} s {where} those of its peers"
+        undecided_ms = self._clock_undecided_ms
+        if undecided_ms:
+            where = "ahead of" if undecided_ms > 0 else "behind"
+            yield (
+                f"the clock of this machine is {abs(undecided_ms) / 1000:.0f} s {where} another's, and too "
+                "few clocks of the group are known to tell which is right: compare them with a time server"
+            )
+        if self._store_time_is_ahead:
+            yield (
+                f"the newest message bears a time {self.store_time_ahead_ms / 1000:.0f} s ahead of the "
+                "clock, and all that follow bear it too until then: a leader's clock was ahead. What goes by "
+                "store time is wrong, such as searches by time (docs/howto/clocks.md)"
+            )

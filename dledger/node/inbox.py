@@ -103,7 +103,9 @@ class Inbox:
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._versions.heard(hello)
-        self._parts.health.heard_clock(hello.node, hello.meta.get(META_KEY))
+        self._parts.health.clocks.hello(
+            hello.node, hello.meta.get(META_KEY), asyncio.get_running_loop().time() * 1000
+        )
         self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:
@@ -158,6 +160,9 @@ class Inbox:
         if isinstance(message, (RepairRequest, RepairResponse)):
             parts.repairer.receive(peer, message)  # needs no role, no term and no vote
             return
+        if isinstance(message, (Heartbeat, HeartbeatResponse)):
+            now_ms = asyncio.get_running_loop().time() * 1000
+            parts.health.clocks.heard(peer, message.clock_ms, now_ms)
         if not isinstance(message, _FROM_ANYONE) and not parts.membership.counts(connection.hello):
             if isinstance(message, HeartbeatResponse) and peer in self._members.current.learners:
                 self._elector.peer_feels(peer, message.health)  # to be shown

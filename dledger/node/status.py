@@ -128,6 +128,7 @@ class NodeStatus:
             "short_of_space": log.short_of_space,
             "health": int(parts.health.flags),
             "clock_off_ms": parts.health.clock_off_ms,
+            "store_time_ahead_ms": parts.health.store_time_ahead_ms,
             "election_patience_ms": round(parts.health.patience_s * 1000),
             "reasons": [
                 *parts.trust.reasons,
@@ -136,6 +137,7 @@ class NodeStatus:
                 *parts.joining.waits_for(),
                 *self._without_leader(),
             ],
+            "warnings": list(parts.health.warnings()),
             "statements": [
                 *parts.trust.statements,
                 *filter(None, (parts.trust.unlisted(),)),

@@ -42,10 +42,10 @@ def fields(message: Message, version: int) -> list[object]:
 
 
 def test_to_an_old_peer_go_only_the_fields_that_it_had() -> None:
-    heartbeat = Heartbeat(3, "n0", 17)
-    answer = HeartbeatResponse(3, Code.SUCCESS, 17, 1)
-    assert fields(heartbeat, 1) == [3, "n0"] and fields(heartbeat, 2) == [3, "n0", 17]
-    assert fields(answer, 1) == [3, 0] and fields(answer, 2) == [3, 0, 17, 1]
+    heartbeat = Heartbeat(3, "n0", 17, 5000)
+    answer = HeartbeatResponse(3, Code.SUCCESS, 17, 1, 5000)
+    assert fields(heartbeat, 1) == [3, "n0"] and fields(heartbeat, 2) == [3, "n0", 17, 5000]
+    assert fields(answer, 1) == [3, 0] and fields(answer, 2) == [3, 0, 17, 1, 5000]
     hand_over = TimeoutNow(3, "n0", True)
     request = VoteRequest(4, "n1", 10, 3, False, True, True)
     assert fields(hand_over, 1) == [3, "n0"] and fields(hand_over, 2) == [3, "n0", True]
@@ -57,7 +57,9 @@ def test_missing_new_fields_get_their_default_and_unknown_ones_are_ignored() -> 
         return decode_message(decode_frame(memoryview(encode_frame(number, values))))
 
     assert decoded(3, [3, "n0"]) == Heartbeat(3, "n0", 0)
-    assert decoded(3, [3, "n0", 7, "of version 9", 1.5]) == Heartbeat(3, "n0", 7)
+    assert decoded(3, [3, "n0", 7]) == Heartbeat(3, "n0", 7, 0)
+    assert decoded(3, [3, "n0", 7, 5000, "of version 9", 1.5]) == Heartbeat(3, "n0", 7, 5000)
+    assert decoded(4, [3, 0, 7, 32]) == HeartbeatResponse(3, Code.SUCCESS, 7, 32, 0)
     request = VoteRequest(4, "n1", 10, 3, False, True, True)
     assert decoded(1, [4, "n1", 10, 3, False, True, True, {"more": 1}]) == request
     assert decoded(1, [4, "n1", 10, 3, False, True]) == msgspec.structs.replace(request, commanded=False)
