@@ -2,20 +2,24 @@
 
 Whole segments go, the oldest first, and only up to a boundary whose snapshot is durable (safety.md S20): what
 is uncommitted, unapplied or covered by no snapshot has no such boundary behind it, nor has the last segment.
-The age of a segment is that of its last record by store time, so that replicas agree on it.
+The age of a segment is that of its last record by store time, so that replicas agree on it. A store time to
+come cannot be right: the clock of a leader was ahead, and all records since bear that time (S15). There the
+age counts from when this node wrote the snapshot at the segment's end.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 from dledger.runtime.settings import Setting, whole_number
 
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
+CREDIBLE_AHEAD_MS = 60_000
+"""Store times that are further ahead of the clock cannot be right."""
 
 
 def _age(text: str) -> float:
@@ -107,7 +111,8 @@ class Boundary(Protocol):
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a decision depends on. `needed_from`: the first entry that a connected peer still has to get;
-    `kept_from`: log offset of the first one that the state machine needs, None for none."""
+    `kept_from`: log offset of the first one that the state machine needs, None for none; `written_ms`: when
+    this node wrote the snapshots at these log offsets, as far as it knows."""
 
     now_ms: int
     used_ratio: float
@@ -116,6 +121,7 @@ class Situation:
     applied_index: int
     needed_from: int
     kept_from: int | None = None
+    written_ms: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +174,11 @@ def decide(
         limit = situation.now_ms - settings.reserved_hours * HOUR_MS
         # A log that another program wrote may hold times that went back: a segment before a boundary may
         # then be younger than the boundary says.
-        newest = max((b.store_time_ms for b in boundaries if b.pos <= situation.begin_pos), default=-1)
+        stored_ms = _credible(situation, boundaries)
+        newest = max((stored_ms[b.pos] for b in boundaries if b.pos <= situation.begin_pos), default=-1)
         expired: Removal | None = None
         for boundary in unneeded:
-            newest = max(newest, boundary.store_time_ms)
+            newest = max(newest, stored_ms[boundary.pos])
             if newest > limit:
                 break
             if boundary.store_time_ms >= 0:
@@ -179,6 +186,21 @@ def decide(
         if expired is not None and (chosen is None or expired.boundary.pos > chosen.boundary.pos):
             chosen = expired
     return chosen
+
+
+def _credible(situation: Situation, boundaries: Sequence[Boundary]) -> dict[int, float]:
+    """When the last record before each boundary was stored, at the latest, by log offset. Infinite where that
+    is not known: its store time is yet to come, and so is when it and all behind it were written here."""
+    latest = situation.now_ms + CREDIBLE_AHEAD_MS
+    found: dict[int, float] = {}
+    behind = math.inf
+    for boundary in reversed(boundaries):
+        stored: float = boundary.store_time_ms
+        if stored > latest:
+            written = situation.written_ms.get(boundary.pos, math.inf)
+            stored = behind = min(written if written <= latest else math.inf, behind)
+        found[boundary.pos] = stored
+    return found
 
 
 def _last(boundaries: Sequence[Boundary], fits: Callable[[Boundary], bool], why: str) -> Removal | None:

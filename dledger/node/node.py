@@ -126,6 +126,7 @@ class Node:
         )
         self.metrics: NodeMetrics = NodeMetrics(env.pauses)
         self.health: HealthWatch = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
+        self.snapshots.retainer.now_ms = self.health.cautious_now_ms
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
         # Those who speak with all of them.
         parts = NodeParts(

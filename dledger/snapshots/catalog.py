@@ -33,7 +33,7 @@ from dledger.log.index_units import RETRY_S
 from dledger.replication.install import Offer
 from dledger.runtime import Env, Lane
 from dledger.runtime.atomic_file import publish, read_file, write_synced
-from dledger.runtime.files import Files
+from dledger.runtime.files import Files, FileStamp
 
 READ_TRIES = 10
 """So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""
@@ -51,6 +51,7 @@ class SnapshotCatalog:
         self._begins_file = f"{node_dir}/{BEGINS_FILE}"
         self._keep = keep
         self._manifests: dict[int, Manifest] = {}
+        self._written_ms: dict[int, int] = {}
         self._lock = asyncio.Lock()
         self.changing: asyncio.Lock = asyncio.Lock()
         """Held while the beginning of the log moves: one at a time."""
@@ -63,6 +64,10 @@ class SnapshotCatalog:
     def manifests(self) -> list[Manifest]:
         """All usable ones, by pos."""
         return [self._manifests[pos] for pos in sorted(self._manifests)]
+
+    def written_ms(self) -> dict[int, int]:
+        """When they were written, by pos and this machine's clock of that time, as far as files tell."""
+        return {pos: self._written_ms[pos] for pos in self._manifests if pos in self._written_ms}
 
     def has(self, pos: int) -> bool:
         """Whether there is a snapshot at this pos."""
@@ -99,6 +104,9 @@ class SnapshotCatalog:
                     continue  # it may be readable another time
                 if isinstance(found, Manifest) and found.pos == pos:
                     self._manifests[pos] = found
+                    stamp = await self._tried(f"{path}/{MANIFEST_FILE}", _stamp)
+                    if stamp is not None:
+                        self._written_ms[pos] = stamp.changed_ms
                     continue
                 self._env.log.warning("snapshot removed", path=path, why=str(found))
                 await self._take_away(path)
@@ -132,6 +140,7 @@ class SnapshotCatalog:
             await run(Lane.DISK, files.rename, unfinished, path)
             await run(Lane.DISK, files.sync_dir, self.directory)
             self._manifests[manifest.pos] = manifest
+            self._written_ms[manifest.pos] = self._env.wall.now_ms()
 
     async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
         """All parts, checked; None when it is damaged (it is removed then), gone, or not readable.
@@ -197,6 +206,7 @@ class SnapshotCatalog:
     async def _remove(self, pos: int) -> bool:
         """False when something of it stays, as too many files are open."""
         del self._manifests[pos]
+        self._written_ms.pop(pos, None)
         try:
             await self._take_away(self._path(pos))
         except OSError as error:
@@ -247,6 +257,10 @@ def offer_of(manifest: Manifest) -> Offer:
 
 
 # Below: blocking, for worker jobs.
+
+
+def _stamp(files: Files, path: str) -> FileStamp | None:
+    return files.stamp(path)
 
 
 def _read_manifest(files: Files, path: str) -> Manifest | str:

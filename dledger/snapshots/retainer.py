@@ -8,6 +8,7 @@ oldest on, then index files and snapshots that nothing needs any more.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS, PASSING, refused_by_system
 from dledger.formats.snapshot import Manifest
@@ -41,6 +42,8 @@ class Retainer:
         self.used_ratio: float = 0.0
         """Share of the file system in use at the last round."""
         self.removals: int = 0
+        self.now_ms: Callable[[], int] = self._env.wall.now_ms
+        """What time it is for the ages of segments."""
 
     def retune(self, settings: RetentionSettings) -> None:
         """Other settings, from now on."""
@@ -108,13 +111,14 @@ class Retainer:
         log = self._log
         leader = self._replicator.leader
         return Situation(
-            self._env.wall.now_ms(),
+            self.now_ms(),
             self.used_ratio,
             log.begin_pos,
             max(log.durable_pos - 1, 0) // log.segment_size * log.segment_size,
             self._applier.applied_index,  # after a restart it may lag far behind the snapshots
             log.last_index + 1 if leader is None else leader.needed_from(),
             kept_from,
+            self._catalog.written_ms(),
         )
 
     async def _remove(self, removal: Removal) -> None:

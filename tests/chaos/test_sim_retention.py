@@ -113,6 +113,45 @@ def test_store_time_goes_on_from_the_newest_record_under_any_leader() -> None:
         assert times == sorted(times) and len(times) > 13
 
 
+def test_what_was_stamped_by_a_clock_years_ahead_expires_all_the_same() -> None:
+    """Its store time is reached in ten years, and all that follows bears it, too."""
+    with World(5) as world:
+        scene = Dated(world, **settings(), max_clock_skew_ms=0)
+        scene.add()
+        leader = scene.group.await_leader()
+        world.clock_jump(leader, 3650 * DAY_MS)
+        world.run_for(61.0)  # until it is believed
+        stamped = scene.add(60)
+        world.clock_jump(leader, -3650 * DAY_MS)
+        for name in NAMES:  # what it knows of the time when something was written is in its files alone
+            assert scene.first(name) <= stamped
+        for _ in range(30):
+            last = scene.add()
+            world.run_for(0.5)
+        scene.group.await_applied(NAMES, last)
+        assert min(scene.store_times("n0")[1:]) > Settings().epoch_ms + 3000 * DAY_MS
+        for name in NAMES:
+            assert scene.first(name) > stamped
+            assert last - scene.first(name) > 55, "five seconds are kept"
+
+
+def test_a_node_whose_clock_is_days_ahead_frees_nothing_that_is_younger() -> None:
+    with World(6) as world:
+        scene = Dated(world, **settings(reserved_hours=72.0, interval_s=3.0))
+        for _ in range(15):
+            scene.add()
+        leader = scene.group.await_leader()
+        follower = next(name for name in NAMES if name != leader)
+        world.kill(follower)
+        world.clock_jump(follower, 4 * DAY_MS)
+        scene.group.start(follower)
+        for _ in range(15):
+            last = scene.add()
+            world.run_for(0.5)
+        scene.group.await_applied(NAMES, last)
+        assert [scene.first(name) for name in NAMES] == [0, 0, 0]
+
+
 def test_a_clock_that_was_ahead_for_a_moment_marks_nothing() -> None:
     """Store time never goes back: one stamp of ten years ahead would be on all messages of ten years."""
     with World(4) as world:

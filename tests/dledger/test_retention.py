@@ -35,7 +35,7 @@ def boundaries(*hours_ago: float, now: int = FOUR) -> list[At]:
     ]
 
 
-def situation(**changes: float) -> Situation:
+def situation(**changes: object) -> Situation:
     plain = Situation(FOUR, 0.3, 0, 5 * SEGMENT, 55, 56)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -50,6 +50,44 @@ def test_what_expired_goes_at_four_and_only_then() -> None:
     assert begins(SETTINGS, situation(), old) == 3 * SEGMENT
     assert begins(SETTINGS, situation(now_ms=NOON), boundaries(100, 80, 73, 71, 1, now=NOON)) is None
     assert begins(SETTINGS, situation(), boundaries(71, 60, 50, 40, 1)) is None
+
+
+def ahead(*hours_ago: float | None) -> tuple[list[At], dict[int, int]]:
+    """Boundaries with one store time, ten years to come, and when their snapshots were written."""
+    stamped = [
+        replace(one, store_time_ms=FOUR + 3650 * DAY_MS) for one in boundaries(*[0.0] * len(hours_ago))
+    ]
+    written = zip(stamped, hours_ago, strict=True)
+    return stamped, {one.pos: FOUR - int(ago * HOUR_MS) for one, ago in written if ago is not None}
+
+
+@pytest.mark.parametrize(
+    ("written", "begin"),
+    [
+        ((100, 80, 73, 71, 1), 3 * SEGMENT),
+        ((71, 60, 50, 40, 1), None),
+        ((None, None, None, None, None), None),
+        ((None, None, 73, 71, 1), 3 * SEGMENT),  # what comes before was stored before
+        ((-87600, -87600, 73, 71, 1), 3 * SEGMENT),  # by the leader whose clock was ahead
+        ((-87600, -87600, -87600, -87600, -87600), None),
+        ((100, 80, None, None, None), 2 * SEGMENT),
+    ],
+)
+def test_what_bears_a_time_to_come_expires_by_when_it_was_written(
+    written: tuple[float | None, ...], begin: int | None
+) -> None:
+    stamped, written_ms = ahead(*written)
+    assert begins(SETTINGS, situation(), stamped) is None
+    assert begins(SETTINGS, situation(written_ms=written_ms), stamped) == begin
+
+
+def test_a_store_time_that_may_be_right_is_not_replaced() -> None:
+    young = boundaries(71, 60, 50, 40, 1)
+    written_ms = {one.pos: FOUR - 100 * HOUR_MS for one in young}
+    assert begins(SETTINGS, situation(written_ms=written_ms), young) is None
+    stamped, written_ms = ahead(100, 80, 75, 74, 1)
+    mixed = [*boundaries(73, 71, 70), *stamped[3:]]
+    assert begins(SETTINGS, situation(written_ms=written_ms), mixed) == SEGMENT
 
 
 def test_four_is_meant_in_local_time() -> None:
