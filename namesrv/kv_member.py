@@ -21,10 +21,22 @@ _NOT_EXECUTED = {
     FAIL_REASON.MISSING_LEADER: "there is no leader among kvPeers",
     FAIL_REASON.REQUEST_DENIED: "the leader refused it",
 }
+_NOT_HEARD = (
+    "this server has not heard of the leader among kvPeers for a while, or has heard of another one, and "
+    "does not know whether the change was made"
+)
+"""PySyncObj has one reason for both. A server that stood still hears of nobody when it goes on, though the
+leader may lead as before."""
 _Applied = Callable[[str, str, str | None], None]
 _Replaced = Callable[[dict[str, dict[str, str]]], None]
 _Outcome = Callable[[str | None, str | None, bool], None]
 """What the table answered, why there is no answer, and whether it may have happened all the same."""
+
+
+def why_no_answer(reason: int) -> tuple[str, bool]:
+    """Why a change has no answer, by PySyncObj's reason, and whether it may have happened all the same."""
+    text = _NOT_EXECUTED.get(reason)
+    return (_NOT_HEARD, True) if text is None else (text, False)
 
 
 class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
@@ -113,10 +125,8 @@ class KvMember:
         def outcome(refused: str | None, reason: int) -> None:
             if reason == FAIL_REASON.SUCCESS:
                 done(refused, None, True)
-            elif reason in _NOT_EXECUTED:
-                done(None, _NOT_EXECUTED[reason], False)
             else:
-                done(None, "the leader changed meanwhile", True)
+                done(None, *why_no_answer(reason))
 
         self._table.put(namespace, key, value, callback=outcome)
 

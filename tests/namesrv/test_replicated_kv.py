@@ -196,3 +196,14 @@ def test_settings_of_the_peers() -> None:
         with pytest.raises(ConfigError, match=said):
             SETTINGS.load(good | changes)
     assert "secret" not in str(SETTINGS.format(SETTINGS.load(good | {"kvPassword": "secret"})[0]))
+
+
+def test_a_server_that_stood_still_does_not_say_that_the_leader_changed() -> None:
+    """PySyncObj gives this reason also where the time-out of a follower is over: the leader may lead on."""
+    from pysyncobj import FAIL_REASON
+
+    from dledger.namesrv.kv_member import why_no_answer
+
+    text, may_have_happened = why_no_answer(FAIL_REASON.LEADER_CHANGED)
+    assert may_have_happened and "changed" not in text and "does not know" in text
+    assert why_no_answer(FAIL_REASON.MISSING_LEADER) == ("there is no leader among kvPeers", False)
