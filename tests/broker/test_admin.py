@@ -318,6 +318,23 @@ def metrics(world: World) -> str:
     return generate_latest(registry).decode()
 
 
+def test_what_the_log_warns_of_degrades_a_node_and_leaves_it_healthy(tmp_path: Path) -> None:
+    """Store time that is ahead is so on all members at once: none of them is to be taken away."""
+
+    async def test() -> None:
+        world = World(str(tmp_path))
+        await world.open()
+        status = world.node.status
+        ahead = {"store_time_ahead_ms": 315_360_000_500, "warnings": ["the newest message bears a time"]}
+        world.node.status = lambda: status() | ahead  # type: ignore[method-assign]
+        body = http.health(world.broker)
+        assert body["warnings"] == ["the newest message bears a time"]
+        assert body["healthy"] is True and body["degraded"] is True and body["reasons"] == []
+        assert "dledger_store_time_ahead_seconds 3.153600005e+08" in metrics(world)
+
+    run(test)
+
+
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(str(tmp_path))

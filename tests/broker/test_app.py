@@ -399,6 +399,8 @@ def test_a_wrong_command_line_says_how_it_is_used(
             GOOD + "electionTimeoutMinMs=900\nelectionTimeoutMaxMs=800\n",
             "line 5: electionTimeoutMaxMs 800: not below electionTim",
         ),
+        (GOOD + "maxClockSkewMs=999\n", "line 4: maxClockSkewMs 999: at least 1000, or 0 (off)"),
+        (GOOD + "maxClockSkewMs=-1\n", "line 4: maxClockSkewMs: -1: expected 0 to"),
         (GOOD + "heartBeatTimeIntervalMs=1\n", "line 4: heartBeatTimeIntervalMs: 1: expected 5 to 10000"),
         (GOOD + "peerProtocolMin=4\npeerProtocolMax=2\n", "line 4: peerProtocolMin 4: from 1 to"),
         (GOOD + "mapedFileSizeCommitLog=8519681\n", "line 4: mapedFileSizeCommitLog 8519681: must be"),
