@@ -135,6 +135,8 @@ SUITES: tuple[Suite, ...] = (
             "tests/chaos/test_disk_faults.py",
             "tests/chaos/test_disk_rot.py",
             "tests/chaos/test_beyond.py",
+            "tests/chaos/test_strangers.py",
+            "tests/chaos/test_clocks_ahead.py",
         ),
         packages=CORE,
     ),
