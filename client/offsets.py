@@ -93,7 +93,7 @@ class QueueOffsets:
     ) -> None:
         """Set where a group goes on (15); returns when the broker has stored it. BrokerRefused where the
         group is further and may not be set back: others of its consumers are connected, or the leader has
-        only just taken over and does not know them yet.
+        only just taken over and does not know them yet. OutcomeUnknown when nobody said what became of it.
 
         Without `sets_back` an offset that lies before the group's changes nothing, and is no error.
         """
@@ -102,10 +102,8 @@ class QueueOffsets:
         header = UpdateConsumerOffsetHeader(
             group, queue.topic, queue.queue_id, offset, setsBack=sets_back, membership=membership
         )
-        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        if answer.code != ResponseCode.SUCCESS:
-            text = refused_text(answer.code, answer.remark)
-            raise BrokerRefused(f"commit offset {offset} of {queue}: {text}", answer.code)
+        code, what = RequestCode.UPDATE_CONSUMER_OFFSET, f"commit offset {offset} of {queue}"
+        await self._core.change(self._core.group(queue.broker_name), queue.topic, code, header, what)
 
     async def _membership(self, queue: MessageQueue, group: str) -> str | None:
         """The version of a group's membership, None where the broker has no versions. With it a broker

@@ -51,6 +51,12 @@ async def _reset(fake: FakeCluster, client: ClientOptions | None) -> Any:
         await consumer.offsets.reset("orders", GROUP, "group", STORED_AT_MS)
 
 
+async def _commit(fake: FakeCluster, client: ClientOptions | None) -> Any:
+    async with AsyncPullConsumer("group", fake.namesrv, client=client) as consumer:
+        [queue] = await consumer.queues("orders")
+        await consumer.offsets.commit(queue, "group", 3, sets_back=False)
+
+
 async def _ack(fake: FakeCluster, client: ClientOptions | None) -> Any:
     async with AsyncPopConsumer("group", fake.namesrv, topic="orders", client=client) as consumer:
         await consumer._core.route("orders")
@@ -64,6 +70,7 @@ CALLS: dict[str, tuple[RequestCode, Callable[[FakeCluster, ClientOptions | None]
     "create_topic": (RequestCode.UPDATE_AND_CREATE_TOPIC, _create),
     "delete_topic": (RequestCode.DELETE_TOPIC_IN_BROKER, _delete),
     "reset": (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, _reset),
+    "commit": (RequestCode.UPDATE_CONSUMER_OFFSET, _commit),
     "ack": (RequestCode.ACK_MESSAGE, _ack),
 }
 Script = Callable[[FakeBroker, Connection, Request], bool]
