@@ -128,6 +128,7 @@ class BrokerCollector(Collector):
         yield _gauge("cold_reads", "Requests that wait for the disk", broker.background.count)
         yield _gauge("connections", "Open client connections", stats.accepted - stats.closed)
         yield _gauge("unsent_bytes", "Answers that clients have not taken", broker.server.unsent)
+        yield _counter("standstills", "Times that the loop stood still for too long", broker.standstill.count)
         yield _counter("requests", "Requests received", stats.requests)
         yield _counter("bytes_in", "Bytes received from clients", stats.bytes_in)
         yield _counter("bytes_out", "Bytes sent to clients", stats.bytes_out)
