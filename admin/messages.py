@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -315,6 +315,27 @@ class Messages:
             flag=message.flag,
             properties=encode_properties(kept),
             reconsumeTimes=0,
+        )
+        await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
+
+    async def put(
+        self, address: str, queue: MessageQueue, message: ReceivedMessage, properties: Mapping[str, str]
+    ) -> None:
+        """Store a message in a queue as a copy: its body, flag and number of deliveries, with these
+        properties. Unlike a send of a producer, this works in retry topics and those of dead letters, and it
+        is not repeated. NotReached: it may be stored."""
+        header = SendMessageV2Header(
+            producerGroup=TOOLS_GROUP,
+            topic=queue.topic,
+            defaultTopic=DEFAULT_TOPIC,
+            defaultTopicQueueNums=1,
+            queueId=queue.queueId,
+            sysFlag=0,
+            bornTimestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=encode_properties(properties),
+            reconsumeTimes=message.reconsume_times,
+            maxReconsumeTimes=message.reconsume_times,  # it may come once more: it is no dead letter
         )
         await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 from dledger.admin import AsyncAdminClient
-from dledger.client import Message, Producer, PullConsumer
+from dledger.client import (
+    ConsumerOptions,
+    ConsumeStatus,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from dledger.client.errors import BrokerRefused
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 from dledger.remoting.registration import TopicConfig
@@ -310,3 +321,133 @@ def test_a_queue_with_many_messages_of_others_is_looked_at_further_back(pair: Pa
     assert refused.returncode == 1
     assert "--look-back" in refused.stderr
     assert mirror(pair, topic)[0]["copied"] == 0
+
+
+def fail_once(namesrv: str, topic: str, group: str, messages: int, tries: int | None = None) -> None:
+    """Consume a topic whole as a push consumer that fails of every message."""
+    seen: set[bytes] = set()
+
+    def listener(message: ReceivedMessage) -> ConsumeStatus:
+        seen.add(message.body)
+        return ConsumeStatus.RECONSUME_LATER
+
+    options = ConsumerOptions(max_reconsume_times=tries, commit_s=0.2)
+    with PushConsumer(group, namesrv, listener, topic=topic, from_where="FIRST", options=options):
+        wait_for(lambda: len(seen) == messages, LIMIT_S, lambda: f"{seen}")
+        wait_for(lambda: offset_of(namesrv, topic, group) == messages, LIMIT_S, lambda: "not committed")
+
+
+def ends(namesrv: str, topic: str) -> int:
+    async def work(client: AsyncAdminClient, address: str) -> int:
+        return await client.offsets.highest(address, MessageQueue(topic, "", 0))
+
+    try:
+        return admin(namesrv, work)
+    except BrokerRefused:
+        return 0  # no such topic yet
+
+
+def test_retries_of_a_group_that_moved_come_in_the_new_cluster(pair: Pair, topic: str) -> None:
+    """Those that were waiting for their delay when the mirror ended as well; counted as retries, and once."""
+    group = "failing"
+    retries = f"%RETRY%{group}"
+    create(pair.old, topic)
+    send(pair.old, topic, b"a", b"b")
+    fail_once(pair.old, topic, group, 2)
+    done, _ = mirror(pair, topic, group)
+    assert done["waiting"]["delayed messages"] >= 2
+    wait_for(lambda: ends(pair.old, retries) == 2, LIMIT_S, lambda: "the retries did not come")
+    mirror(pair, topic, group)
+    got: list[tuple[bytes, int]] = []
+
+    def again(message: ReceivedMessage) -> ConsumeStatus:
+        got.append((message.body, message.reconsume_times))
+        return ConsumeStatus.RECONSUME_LATER if message.reconsume_times == 1 else ConsumeStatus.SUCCESS
+
+    with PushConsumer(group, pair.new, again, topic=topic):
+        wanted = [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
+        wait_for(lambda: sorted(got) == wanted, LIMIT_S, lambda: f"{got}")
+    done, _ = mirror(pair, topic, group)
+    assert done["copied"] == 0, "what was given back again is no copy"
+    back, _ = mirror(Pair(pair.new, pair.old), topic, group)
+    assert (back["copied"], back["skipped"]) == (2, 4), "the second retries, and neither copies nor firsts"
+
+
+def test_dead_letters_of_a_group_come_along(pair: Pair, topic: str) -> None:
+    group = "mortal"
+    create(pair.old, topic)
+    send(pair.old, topic, b"a")
+    fail_once(pair.old, topic, group, 1, tries=0)
+    wait_for(lambda: ends(pair.old, f"%DLQ%{group}") == 1, LIMIT_S, lambda: "no dead letter")
+    for _ in range(2):
+        mirror(pair, topic, group)
+        assert read(pair.new, f"%DLQ%{group}") == [b"a"]
+
+
+def test_a_group_moves_back_to_where_it_is(pair: Pair, topic: str) -> None:
+    """What it has consumed as copies does not come to it again, and nothing else is left out."""
+    group = "returner"
+    create(pair.old, topic)
+    send(pair.old, topic, *(b"%d" % number for number in range(6)))
+    consume(pair.old, topic, group, 2)
+    mirror(pair, topic, group)
+    send(pair.new, topic, b"n0", b"n1")
+    back = Pair(pair.new, pair.old)
+    for consumed, rest in ((4, [b"4", b"5", b"n0", b"n1"]), (7, [b"n1"])):
+        consume(pair.new, topic, group, consumed)
+        done, said = mirror(back, topic, group)
+        assert (done["held"], done["offsets"]) == ({}, {group: 1}), said
+        assert read(pair.old, topic, group, begin=False) == rest
+
+
+def test_a_check_says_what_is_left_and_changes_nothing(pair: Pair, topic: str) -> None:
+    create(pair.old, topic)
+    send(pair.old, topic, b"a", b"b", b"c")
+    consume(pair.old, topic, "checked", 1)
+    options = ("--topic", topic, "--group", "checked")
+
+    def checked() -> tuple[int, dict[str, Any]]:
+        wanted = command(pair, *options, "--check", "--json")
+        done = subprocess.run(wanted, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    code, found = checked()
+    assert (code, found["moved"], found["behind"]) == (1, False, {topic: 3})
+    assert found["groups"] == {"checked": {"left": 2, "old_consumers": 0, "new_consumers": 0}}
+    assert ends(pair.new, topic) == 0
+    mirror(pair, topic, "checked")
+    code, found = checked()
+    assert (found["behind"], found["groups"]["checked"]["left"]) == ({}, 2)
+    with PushConsumer("checked", pair.old, lambda message: None, topic=topic):
+        wait_for(
+            lambda: checked()[1]["groups"]["checked"]["old_consumers"] == 1, LIMIT_S, lambda: "no consumer"
+        )
+        assert checked()[0] == 1
+    with Producer("sender", pair.old) as producer:
+        producer.send(Message(topic, b"later", delay=timedelta(hours=1)))
+    code, found = checked()
+    assert (code, found["waiting"]["timer messages"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_mirror_in_order(pair: Pair, topic: str, number: int, code: int) -> None:
+    """It sets the offsets of groups once more, and says what it has done and what still waits."""
+    create(pair.old, topic)
+    send(pair.old, topic, b"a", b"b")
+    process = subprocess.Popen(
+        command(pair, "--topic", topic, "--group", "ended", "--every", "600", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: ends(pair.new, topic) == 2, LIMIT_S, lambda: "not copied")
+        consume(pair.old, topic, "ended", 1)
+        process.send_signal(number)
+        output, said = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code, said
+    assert json.loads(output)["copied"] == 2
+    assert offset_of(pair.new, topic, "ended") == 1

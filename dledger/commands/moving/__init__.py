@@ -8,6 +8,9 @@
 * `exporting`      a store becomes those of a group of Apache's
 * `apache_views`   ConsumeQueues and IndexFiles of an export
 * `mirror`         copies topics of a running cluster to another
+* `mirrored_queues`  which message is the copy of which
+* `mirrored_groups`  where the groups of a mirror go on
+* `mirror_check`     what a mirror still has to do
 * `progress`       what is said meanwhile
 * `shell`          arguments and output
 

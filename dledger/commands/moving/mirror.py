@@ -23,22 +23,28 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, NotReached
 from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
 from dledger.client.message import ReceivedMessage
 from dledger.client.naming import named_as
 from dledger.commands.moving.mirrored_queues import (
+    DEAD_ORIGIN,
     EARLIER,
     MAX_EARLIER,
     ORIGIN,
+    RETRY_ORIGIN,
     Clusters,
     QueueCopy,
     hops_of,
+    is_of_group,
+    origin_property,
+    queues_of,
 )
 from dledger.commands.moving.staging import MovingFailed
 from dledger.formats import properties as names
-from dledger.remoting.bodies import PERM_WRITE, MessageQueue
+from dledger.remoting.bodies import PERM_READ, PERM_WRITE, MessageQueue
 from dledger.remoting.registration import TopicConfig
 
 IDLE_S = 0.2
@@ -79,6 +85,13 @@ _NOT_COPIED = frozenset(
     }
 )
 """What brokers and clients write for themselves."""
+_NOT_COPIED_AGAIN = (
+    _NOT_COPIED - {names.RETRY_TOPIC, names.UNIQ_KEY, names.KEYS, names.TAGS, ORIGIN, EARLIER}
+) | {
+    RETRY_ORIGIN,
+    DEAD_ORIGIN,
+}
+"""The same in topics of groups, where messages keep what says which they are, and what topic they are of."""
 
 
 @dataclass
@@ -101,6 +114,8 @@ class Mirrored:
     """Group -> queues in which it was set back in the new cluster, where it is left."""
     waiting: dict[str, int] = field(default_factory=dict)
     """What still waits in the old cluster, and how many of it."""
+    ended_by: int = 0
+    """Exit code of the signal that has ended it; 0 for none."""
 
 
 class Mirror:
@@ -125,14 +140,17 @@ class Mirror:
         self.queues: list[QueueCopy] = []
         self._closed: dict[str, TopicConfig] = {}
         """Topics that were made here and may not be written to, as they are to be when all is copied."""
+        self._start: Callable[[QueueCopy], object] | None = None
+        """Begins to copy a queue, while the mirror runs."""
+        self.ended: bool = False
 
     async def prepare(self, topics: Sequence[str]) -> None:
         """Find the queues, make topics that are missing, and find how far an earlier run came.
         MovingFailed."""
         for topic in topics:
-            sources = await self._queues(self._old, topic)
+            sources = await queues_of(self._old, topic)
             try:
-                targets = await self._queues(self._new, topic)
+                targets = await queues_of(self._new, topic)
             except TopicNotFound:
                 await self._producer.create_topic(topic, len(sources))
                 targets = await self._until_routed(topic)
@@ -145,18 +163,46 @@ class Mirror:
                     "new one: "
                     "each needs one of its own, as it keeps its order. Give the new topic as many"
                 )
-            for source, target in zip(sources, targets, strict=False):
-                copy = QueueCopy(source, target)
-                copy.next = await self.clusters.resume(copy, self._look_back)
-                self.queues.append(copy)
+            await self._pair(sources, targets)
 
-    async def _queues(self, admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
-        route = await admin.topics.route(topic)
-        return sorted(
-            MessageQueue(topic, data.brokerName, number)
-            for data in route.queueDatas
-            for number in range(data.readQueueNums)
-        )
+    async def prepare_groups(self, groups: Sequence[str]) -> None:
+        """The same for the retries and dead letters of these groups. A group has such a topic from its first
+        consumer, or its first dead letter, on: those that come later are found when this is called again."""
+        known = {copy.source.topic for copy in self.queues}
+        for topic in (prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)):
+            if topic in known:
+                continue
+            with suppress(TopicNotFound):
+                sources = await queues_of(self._old, topic)
+                settings = await self._settings(self._old, topic)
+                if settings is not None and not settings.perm & PERM_READ:
+                    self._tell(f"{topic} is not copied: the old cluster does not let it be read (perm)")
+                    continue
+                targets = await self._queues_for(topic, len(sources))
+                await self._pair(sources, targets)
+
+    async def _pair(self, sources: Sequence[MessageQueue], targets: Sequence[MessageQueue]) -> None:
+        """Each old queue gets its new one, and is copied from now on."""
+        for source, target in zip(sources, targets, strict=False):
+            copy = QueueCopy(source, target)
+            copy.next = await self.clusters.resume(copy, self._look_back)
+            self.queues.append(copy)
+            if self._start is not None:
+                self._start(copy)
+
+    async def _queues_for(self, topic: str, count: int) -> list[MessageQueue]:
+        """At least so many queues of a topic of a group in the new cluster, which makes such topics with
+        one."""
+        while True:
+            with suppress(TopicNotFound):
+                found = await queues_of(self._new, topic)
+                if len(found) >= count:
+                    return found
+            address = min((await self._new.brokers.masters()).items())[1]
+            known = await self._new.topics.config(address, topic)
+            if known is None or known.readQueueNums < count:
+                await self._new.topics.put(address, TopicConfig(topic, count, count, PERM_READ | PERM_WRITE))
+            await asyncio.sleep(IDLE_S)
 
     async def _settings(self, admin: AsyncAdminClient, topic: str) -> TopicConfig | None:
         for address in (await admin.offsets.brokers_of(topic)).values():
@@ -212,16 +258,24 @@ class Mirror:
     async def _until_routed(self, topic: str) -> list[MessageQueue]:
         while True:
             with suppress(TopicNotFound):
-                return await self._queues(self._new, topic)
+                return await queues_of(self._new, topic)
             await asyncio.sleep(IDLE_S)
 
     # -- copying --------------------------------------------------------------------------------------
 
     async def run(self, *, once: bool) -> None:
         """Copy for ever, or `once`: until each queue is copied up to where it ended when it was looked at."""
-        async with asyncio.TaskGroup() as tasks:
-            for copy in self.queues:
-                tasks.create_task(self._run(copy, once=once), name=f"mirror {copy.source}")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+
+                def start(copy: QueueCopy) -> None:
+                    tasks.create_task(self._run(copy, once=once), name=f"mirror {copy.source}")
+
+                self._start = start
+                for copy in self.queues:
+                    start(copy)
+        finally:
+            self.ended = True
 
     async def _run(self, copy: QueueCopy, *, once: bool) -> None:
         goal = None
@@ -277,6 +331,9 @@ class Mirror:
         return not pulled.messages
 
     async def _send(self, copy: QueueCopy, found: ReceivedMessage) -> None:
+        if is_of_group(copy.source.topic):
+            await self._put_again(copy, found)
+            return
         own = {name: value for name, value in found.properties.items() if name not in _NOT_COPIED}
         source = copy.source
         before = hops_of(found)[:MAX_EARLIER]
@@ -292,6 +349,17 @@ class Mirror:
             named_as(message, found.message_id), Target(target.topic, target.brokerName, target.queueId)
         )
         copy.add_copies(sent.queue_offset, sent.queue_offset + 1)
+
+    async def _put_again(self, copy: QueueCopy, found: ReceivedMessage) -> None:
+        """A retry or dead letter, which the group's consumers give back and count as they did."""
+        source, target = copy.source, copy.target
+        own = {name: value for name, value in found.properties.items() if name not in _NOT_COPIED_AGAIN}
+        hop = f"{source.brokerName}:{source.queueId}:{found.queue_offset}"
+        own |= origin_property(source.topic, hop, found.reconsume_times)
+        try:
+            await self._new.messages.put(await self.clusters.address(self._new, target), target, found, own)
+        except NotReached as error:
+            raise OutcomeUnknown(str(error)) from error
 
 
 async def all_topics(old: AsyncAdminClient) -> list[str]:

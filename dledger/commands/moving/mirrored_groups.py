@@ -2,9 +2,10 @@
 
 Three rules keep a group from losing messages:
 
-1. Its offset in the new cluster never passes a message that is not a copy: others have sent that one to the
-   new cluster, and the group has not consumed it in the old one. The group stays before it, and what was
-   copied behind it comes again.
+1. Its offset in the new cluster never passes a message that is not a copy, unless the group has consumed
+   that message as a copy in the old cluster (which is so in a mirror back). Others have sent it to the new
+   cluster, and the group has not consumed it. The group stays before it, and what was copied behind it comes
+   again.
 2. A group that was set back in the new cluster stays there. The highest place at which the mirror has put or
    seen the group is remembered as the offset of another group in the new cluster, `dledger-mirror-` before
    the name, so that it outlives the mirror.
@@ -18,12 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dledger.admin import AsyncAdminClient
-from dledger.admin.asking import RETRY_PREFIX
 from dledger.broker.topic.topic_names import HALF_TOPIC
-from dledger.client import ClientError, TopicNotFound
 from dledger.client.errors import BrokerRefused, InvalidMessage
 from dledger.client.message import check_group
-from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy
+from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, is_of_group
 from dledger.commands.moving.source_config import TRANSACTION_GROUP
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 
@@ -31,6 +30,11 @@ MEMORY_PREFIX = "dledger-mirror-"
 """Before the name of a group: the group whose offsets say how far the mirror has seen it."""
 _DELAYS = "scheduleMessageOffset_"
 """Runtime information of brokers: a delay level, how far it is, and where it ends."""
+_TIMED = ("timerCongestNum", "timerOffsetBehind", "timerMessagesWaiting")
+"""Runtime information of brokers: timer messages that wait, those not yet sorted in (RocketMQ 5), and those
+that wait at a broker of ours."""
+DELAYED, TIMED, HALF = "delayed messages", "timer messages", "half messages"
+"""Kinds of what waits. Retries that wait for their delay are among the delayed messages."""
 
 
 @dataclass
@@ -97,7 +101,7 @@ class MirroredGroups:
                 await self._new.groups.put(address, SubscriptionGroupConfig(memory, consumeEnable=False))
 
     async def _move(self, group: str, moved: MovedGroup, copy: QueueCopy) -> None:
-        old = await self._old_offset(group, copy.source)
+        old = await committed_in_old(self._clusters, group, copy.source)
         if old is None:
             return
         moved.left += max(copy.end - old, 0)
@@ -114,14 +118,14 @@ class MirroredGroups:
                 "mirror leaves it there"
             )
             return
-        place = await self._clusters.place(copy, old)
+        place, returned = await self._clusters.place(copy, old)
         if new is not None and place <= new:
             await self._remember(group, address, target, new)
             return
         begin = await self._new.offsets.lowest(address, target) if new is None else new
-        reached = await self._clusters.copies_end(copy, begin, place)
+        reached = await self._clusters.copies_end(copy, max(begin, returned), place)
         moved.held.discard(target)
-        if reached < place:
+        if reached <= copy.last_copy < place and not is_of_group(target.topic):
             moved.held.add(target)
             self._tell(
                 f"group {group} stays at {reached} of {target}: that message is no copy, somebody has sent "
@@ -144,17 +148,6 @@ class MirroredGroups:
         moved.moves += 1
         await self._remember(group, address, target, known)
 
-    async def _old_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group goes on in the old cluster; None where it has no offset."""
-        address = await self._clusters.address(self._old, queue)
-        offset = await self._old.offsets.committed(address, group, queue)
-        if offset == 0:  # so brokers before RocketMQ 5 answer for a queue of which the group has no offset
-            with suppress(BrokerRefused):
-                rows = (await self._old.offsets.stats_at(address, group)).offsets
-                return 0 if any(row.topic == queue.topic for row in rows) else None
-            return None
-        return offset
-
     async def _highest_of(self, group: str, address: str, target: MessageQueue) -> int:
         """The highest place of the group that is remembered; -1 for none."""
         known = self._highest.get((group, target))
@@ -175,34 +168,18 @@ class MirroredGroups:
     # -- what is left in the old cluster --------------------------------------------------------------
 
     async def waiting(self) -> dict[str, int]:
-        """What still waits in the old cluster, and is copied only when it comes: retries of the groups,
-        delayed messages, half messages. As far as its brokers can be asked."""
+        """What still waits in the old cluster, and is copied only when it comes: delayed messages, timer
+        messages, half messages. As far as its brokers can be asked."""
         found: dict[str, int] = {}
-        for group in self.moved:
-            with suppress(ClientError):
-                found[f"retries of {group}"] = await self._retries(group)
-        with suppress(ClientError):
-            for address in (await self._old.brokers.masters()).values():
-                for what, count in (
-                    ("delayed messages", await _delayed(self._old, address)),
-                    ("half messages", await _half(self._old, address)),
-                ):
-                    found[what] = found.get(what, 0) + count
+        for address in (await self._old.brokers.masters()).values():
+            rows = await self._old.brokers.runtime(address)
+            for what, count in (
+                (DELAYED, _delayed(rows)),
+                (TIMED, sum(int(rows.get(name, "0")) for name in _TIMED)),
+                (HALF, await _half(self._old, address)),
+            ):
+                found[what] = found.get(what, 0) + count
         return {what: count for what, count in found.items() if count}
-
-    async def _retries(self, group: str) -> int:
-        topic = RETRY_PREFIX + group
-        try:
-            route = await self._old.topics.route(topic)
-        except TopicNotFound:
-            return 0
-        count = 0
-        for data in route.queueDatas:
-            address = await self._old.offsets.address_of(topic, data.brokerName)
-            for number in range(data.readQueueNums):
-                queue = MessageQueue(topic, data.brokerName, number)
-                count += await _behind(self._old, address, group, queue)
-        return count
 
 
 _CARRIED = (
@@ -214,6 +191,19 @@ _CARRIED = (
     "retryMaxTimes",
 )
 """Settings of a group whose difference is told."""
+
+
+async def committed_in_old(clusters: Clusters, group: str, queue: MessageQueue) -> int | None:
+    """Where a group goes on in the old cluster; None where it has no offset."""
+    old = clusters.old
+    address = await clusters.address(old, queue)
+    offset = await old.offsets.committed(address, group, queue)
+    if offset == 0:  # so brokers before RocketMQ 5 answer for a queue of which the group has no offset
+        with suppress(BrokerRefused):
+            rows = (await old.offsets.stats_at(address, group)).offsets
+            return 0 if any(row.topic == queue.topic for row in rows) else None
+        return None
+    return offset
 
 
 def _memory_of(group: str) -> str:
@@ -232,8 +222,7 @@ async def _behind(admin: AsyncAdminClient, address: str, group: str, queue: Mess
     return max(await admin.offsets.highest(address, queue) - max(offset or 0, lowest), 0)
 
 
-async def _delayed(admin: AsyncAdminClient, address: str) -> int:
-    rows = await admin.brokers.runtime(address)
+def _delayed(rows: dict[str, str]) -> int:
     pairs = [value.split(",") for name, value in rows.items() if name.startswith(_DELAYS)]
     return sum(max(int(pair[1]) - int(pair[0]), 0) for pair in pairs if len(pair) == 2)
 

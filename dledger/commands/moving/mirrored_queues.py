@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client.message import ReceivedMessage
 from dledger.commands.moving.staging import MovingFailed
 from dledger.remoting.bodies import MessageQueue
@@ -14,8 +15,16 @@ ORIGIN = "MIRRORED_FROM"
 """Property of a copy: what it is a copy of, as `broker:queue:offset`."""
 EARLIER = "MIRRORED_BEFORE"
 """Property of a copy of a copy: what its original was a copy of, the latest first, separated by commas."""
+RETRY_ORIGIN = "MIRRORED_RETRY"
+"""The same of a copy in a retry topic, with how often it was delivered before: `broker:queue:offset:times`.
+Such a message also has the `MIRRORED_FROM` that its original had in its own topic. One that is given back
+again keeps the property, but not the number of deliveries: it is no copy."""
+DEAD_ORIGIN = "MIRRORED_DEAD"
+"""The same of a copy in a topic of dead letters: `broker:queue:offset`."""
 MAX_EARLIER = 16
 """So many of these are kept."""
+LOOK_FOR_RETURNED = 128
+"""Messages before a group's offset among which one is looked for that has come from the new cluster."""
 READ_MESSAGES = 32
 """Messages that are read at once backwards."""
 
@@ -36,6 +45,10 @@ class QueueCopy:
     """Messages that are copies of messages of the new cluster."""
     copies: tuple[int, int] = (0, 0)
     """Offsets [begin, end) of the new queue at which all messages are known to be copies of this one."""
+    last_copy: int = -1
+    """Offset of the last copy in the new queue, as far as is known."""
+    returns: bool | None = None
+    """Whether messages of the old queue have come from the new one; None before anybody has looked."""
 
     @property
     def behind(self) -> int:
@@ -44,6 +57,8 @@ class QueueCopy:
 
     def add_copies(self, begin: int, end: int) -> None:
         """All messages of the new queue in [begin, end) are copies."""
+        if begin < end:
+            self.last_copy = max(self.last_copy, end - 1)
         known_begin, known_end = self.copies
         if known_begin < known_end and begin <= known_end and known_begin <= end:
             self.copies = (min(begin, known_begin), max(end, known_end))
@@ -89,8 +104,11 @@ class Clusters:
         while at > max(lowest, highest - look_back):
             begin = max(lowest, at - READ_MESSAGES)
             last = -1
-            async for _, message in self.read(self.new, copy.target, begin, at):
-                last = max(last, origin_of(message, copy.source))
+            async for place, message in self.read(self.new, copy.target, begin, at):
+                origin = origin_of(message, copy.source)
+                last = max(last, origin)
+                if origin >= 0:
+                    copy.last_copy = max(copy.last_copy, place)
             if last >= 0:
                 return last + 1
             at = begin
@@ -102,7 +120,13 @@ class Clusters:
         return await self.old.offsets.lowest(await self.address(self.old, copy.source), copy.source)
 
     async def came_from_new(self, copy: QueueCopy, message: ReceivedMessage) -> bool:
-        """Whether a message of the old cluster is the copy of one of the new cluster, also by way of others.
+        """Whether a message of the old cluster is a copy of one of the new cluster, also by way of others."""
+        return await self._origin_in_new(copy, message) is not None
+
+    async def _origin_in_new(
+        self, copy: QueueCopy, message: ReceivedMessage
+    ) -> tuple[MessageQueue, int] | None:
+        """The place in the new cluster that a message of the old one has come from; None for none.
 
         Names of brokers do not tell clusters apart, so the message itself is looked for: same place, same
         unique id. Where retention has taken what was at that place, the name decides."""
@@ -119,8 +143,8 @@ class Clusters:
             if int(offset) < pulled.lowest or any(
                 one.queue_offset == int(offset) and one.message_id == message.message_id for one in found
             ):
-                return True
-        return False
+                return queue, int(offset)
+        return None
 
     async def _has(self, queue: MessageQueue) -> bool:
         route = await self.new.topics.route(queue.topic)
@@ -129,9 +153,10 @@ class Clusters:
             for data in route.queueDatas
         )
 
-    async def place(self, copy: QueueCopy, offset: int) -> int:
-        """Where the first copy of a message at or behind this old offset is in the new queue; its end without
-        one."""
+    async def place(self, copy: QueueCopy, offset: int) -> tuple[int, int]:
+        """Where a group that is at this offset of the old queue goes on in the new one; and the offset up to
+        which it has consumed the new queue's own messages, as copies in the old cluster (0 but for a mirror
+        back)."""
         address = await self.address(self.new, copy.target)
         low = await self.new.offsets.lowest(address, copy.target)
         high = await self.new.offsets.highest(address, copy.target)
@@ -142,7 +167,27 @@ class Clusters:
                 high = middle  # behind the middle there are none, or it is late enough
             else:
                 low = at + 1
-        return low
+        returned = await self._returned(copy, offset)
+        if returned > low:
+            at, _ = await self._copy_at(copy, low, returned)
+            low = returned if at < 0 else at
+        return low, min(returned, low)
+
+    async def _returned(self, copy: QueueCopy, offset: int) -> int:
+        """The offset in the new queue behind the last of its messages whose copy stands shortly before
+        `offset` in the old queue; 0 for none. Further back there is no need to look: between are messages of
+        the old cluster, whose copies stand behind those messages in the new queue."""
+        if copy.returns is False and not copy.skipped:
+            return 0
+        address = await self.address(self.old, copy.source)
+        begin = max(await self.old.offsets.lowest(address, copy.source), offset - LOOK_FOR_RETURNED)
+        found = 0
+        async for _, message in self.read(self.old, copy.source, begin, offset):
+            place = await self._origin_in_new(copy, message)
+            if place is not None and place[0] == copy.target:
+                found = place[1] + 1
+        copy.returns = bool(copy.returns or found)
+        return found
 
     async def _copy_at(self, copy: QueueCopy, begin: int, end: int) -> tuple[int, int]:
         """The first copy in a range: its place and the offset of its original; (-1, -1) without one."""
@@ -165,9 +210,26 @@ class Clusters:
         return end
 
 
+async def queues_of(admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
+    """The queues of a topic that consumers read, sorted. TopicNotFound."""
+    route = await admin.topics.route(topic)
+    return sorted(
+        MessageQueue(topic, data.brokerName, number)
+        for data in route.queueDatas
+        for number in range(data.readQueueNums)
+    )
+
+
 def hops_of(message: ReceivedMessage) -> list[str]:
     """What a message is a copy of, the latest first: `broker:queue:offset`."""
-    found = [message.properties.get(ORIGIN, ""), *message.properties.get(EARLIER, "").split(",")]
+    topic, properties = message.queue.topic, message.properties
+    if topic.startswith(RETRY_PREFIX):
+        hop, _, times = properties.get(RETRY_ORIGIN, "").rpartition(":")
+        found = [hop] if times == str(message.reconsume_times) else []
+    elif topic.startswith(DLQ_PREFIX):
+        found = [properties.get(DEAD_ORIGIN, "")]
+    else:
+        found = [properties.get(ORIGIN, ""), *properties.get(EARLIER, "").split(",")]
     return [hop for hop in found if _is_hop(hop)]
 
 
@@ -178,5 +240,20 @@ def _is_hop(text: str) -> bool:
 
 def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
     """Offset in this old queue that a message is the copy of; -1 when it is none."""
-    queue, _, offset = message.properties.get(ORIGIN, "").rpartition(":")
-    return int(offset) if queue == f"{source.brokerName}:{source.queueId}" and offset.isdigit() else -1
+    for hop in hops_of(message)[:1]:
+        queue, _, offset = hop.rpartition(":")
+        if queue == f"{source.brokerName}:{source.queueId}":
+            return int(offset)
+    return -1
+
+
+def origin_property(topic: str, hop: str, times: int) -> dict[str, str]:
+    """The property of a copy in this topic, of a message that was delivered so often before."""
+    if topic.startswith(RETRY_PREFIX):
+        return {RETRY_ORIGIN: f"{hop}:{times}"}
+    return {DEAD_ORIGIN if topic.startswith(DLQ_PREFIX) else ORIGIN: hop}
+
+
+def is_of_group(topic: str) -> bool:
+    """Whether it holds retries or dead letters of a group."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

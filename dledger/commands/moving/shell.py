@@ -26,6 +26,7 @@ from dledger.commands.moving.importing import (
     import_stores,
 )
 from dledger.commands.moving.mirror import LOOK_BACK, Mirror, Mirrored, all_topics
+from dledger.commands.moving.mirror_check import Checked, check
 from dledger.commands.moving.mirrored_groups import MirroredGroups
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_log import SourceUnusable
@@ -34,11 +35,12 @@ from dledger.config import NodeConfig
 from dledger.files.offline import InstallUnfinished, StoreUnreadable
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.signals import INTERRUPTED, TERMINATED, on_interruption, on_termination
 
 if TYPE_CHECKING:
     from dledger.audit.report import Report
 
-EXIT_NOT_DONE, EXIT_FINDINGS, EXIT_INTERRUPTED = 1, 3, 130
+EXIT_NOT_DONE, EXIT_FINDINGS = 1, 3
 TOLD_EVERY_S = 60.0
 """How often the same trouble is told."""
 MAX_TOLD = 1000
@@ -175,6 +177,12 @@ def mirror_command(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--once", action="store_true", help="end when all is copied that is there now")
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="copy nothing, and change nothing: say what the old cluster has that is not copied, or still "
+        "waits there. Exit code 1 while there is something",
+    )
+    parser.add_argument(
         "--every",
         type=float,
         default=10.0,
@@ -186,14 +194,16 @@ def mirror_command(argv: Sequence[str]) -> int:
     if args.every < 0.1:
         parser.error("--every: at least 0.1")
     try:
+        if args.check:
+            return _tell_check(args, asyncio.run(_check(args)))
         done = asyncio.run(_mirror(args))
     except (MovingFailed, ClientError) as error:
         if args.json:
             print(json.dumps({"done": False, "error": str(error)}))
         print(f"dledger mirror: {error}", file=sys.stderr)
         return EXIT_NOT_DONE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:  # before it had begun
+        return INTERRUPTED
     if args.json:
         print(json.dumps({"done": True} | asdict(done)))
     else:
@@ -202,7 +212,20 @@ def mirror_command(argv: Sequence[str]) -> int:
             print(f"offsets of {group} set {times} times; {done.left[group]} left in the old cluster")
         for what, count in done.waiting.items():
             print(f"still in the old cluster: {count} {what}")
-    return 0
+    return done.ended_by
+
+
+async def _check(args: argparse.Namespace) -> Checked:
+    async with AsyncAdminClient(args.old) as old, AsyncAdminClient(args.new) as new:
+        return await check(old, new, args.topic or await all_topics(old), args.group, args.look_back)
+
+
+def _tell_check(args: argparse.Namespace, found: Checked) -> int:
+    if args.json:
+        print(json.dumps({"moved": found.moved} | asdict(found)))
+    else:
+        print("\n".join(found.lines()))
+    return 0 if found.moved else EXIT_NOT_DONE
 
 
 async def _mirror(args: argparse.Namespace) -> Mirrored:
@@ -216,20 +239,33 @@ async def _mirror(args: argparse.Namespace) -> Mirrored:
         groups = MirroredGroups(mirror.clusters, args.group, tell)
         topics = args.topic or await all_topics(old)
         await mirror.prepare(topics)
+        await mirror.prepare_groups(args.group)
         done = Mirrored(topics)
+        ended = asyncio.Event()
+
+        def end(code: int) -> None:
+            done.ended_by = code
+            ended.set()
+
         try:
-            async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(mirror.run(once=args.once), name="mirror")
-                while not task.done():
-                    await asyncio.wait([task], timeout=args.every)
-                    try:
-                        await _report(mirror, groups, done)
-                        if task.done():
-                            done.waiting = await groups.waiting()
-                    except ClientError as error:  # the next report may get through, the copies go on
-                        if task.done():
-                            raise
-                        tell(f"offsets: {error}")
+            with on_termination(lambda: end(TERMINATED)), on_interruption(lambda: end(INTERRUPTED)):
+                async with asyncio.TaskGroup() as tasks:
+                    task = tasks.create_task(mirror.run(once=args.once), name="mirror")
+                    told = tasks.create_task(ended.wait(), name="end of the mirror")
+                    while not task.done():
+                        await asyncio.wait(
+                            [task, told], timeout=args.every, return_when=asyncio.FIRST_COMPLETED
+                        )
+                        if ended.is_set():
+                            task.cancel()  # what is sent meanwhile is looked for by the next run
+                            await asyncio.wait([task])
+                        try:
+                            await _report(mirror, groups, done)
+                        except ClientError as error:  # the next report may get through, the copies go on
+                            if task.done():
+                                raise
+                            tell(f"offsets: {error}")
+                    told.cancel()
         except ExceptionGroup as several:
             first: Exception = several
             while isinstance(first, ExceptionGroup):
@@ -239,6 +275,8 @@ async def _mirror(args: argparse.Namespace) -> Mirrored:
 
 
 async def _report(mirror: Mirror, groups: MirroredGroups, done: Mirrored) -> None:
+    if not mirror.ended:
+        await mirror.prepare_groups(list(groups.moved))
     await groups.move(mirror.queues)
     await mirror.close_topics()
     moved = groups.moved
@@ -255,7 +293,11 @@ async def _report(mirror: Mirror, groups: MirroredGroups, done: Mirrored) -> Non
         said += f", {done.lost} were gone before they were copied"
     if done.skipped:
         said += f", {done.skipped} had come from the new cluster"
+    done.waiting = await groups.waiting()
     lines = [said, *(f"{group}: {one}" for group, one in moved.items())]
+    if done.waiting:
+        still = ", ".join(f"{count} {what}" for what, count in done.waiting.items())
+        lines.append(f"{still} wait in the old cluster")
     print(f"dledger mirror: {'; '.join(lines)}", file=sys.stderr)
 
 

@@ -1,0 +1,98 @@
+"""`dledger mirror OLD NEW --check`: what is still to be done, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
+from dledger.client import TopicNotFound
+from dledger.client.errors import BrokerRefused
+from dledger.commands.moving.mirrored_groups import MirroredGroups, committed_in_old
+from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, queues_of
+from dledger.remoting.bodies import MessageQueue
+
+
+@dataclass
+class GroupCheck:
+    """How one group stands."""
+
+    left: int = 0
+    """Messages that it has not consumed in the old cluster."""
+    old_consumers: int = 0
+    new_consumers: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.left} left in the old cluster, {self.old_consumers} consumers there and "
+            f"{self.new_consumers} in the new one"
+        )
+
+
+@dataclass
+class Checked:
+    """What was found."""
+
+    behind: dict[str, int] = field(default_factory=dict)
+    """Topic -> messages that are not copied; only topics that have such."""
+    groups: dict[str, GroupCheck] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    """What still waits in the old cluster, and how many of it."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether the old cluster has nothing any more that the new one lacks, and no consumers."""
+        return not (self.behind or self.waiting or any(one.old_consumers for one in self.groups.values()))
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = [f"{topic}: {count} messages are not copied" for topic, count in self.behind.items()]
+        lines += [f"{group}: {one}" for group, one in self.groups.items()]
+        lines += [f"still in the old cluster: {count} {what}" for what, count in self.waiting.items()]
+        done = "nothing is left in the old cluster" if self.moved else "the move is not finished"
+        return [*lines, done]
+
+
+async def check(
+    old: AsyncAdminClient, new: AsyncAdminClient, topics: Sequence[str], groups: Sequence[str], look_back: int
+) -> Checked:
+    """Ask both clusters, and change nothing. ClientError, MovingFailed."""
+    clusters = Clusters(old, new)
+    found = Checked(groups={group: GroupCheck() for group in groups})
+    for topic in (*topics, *(prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX))):
+        try:
+            sources = await queues_of(old, topic)
+        except TopicNotFound:
+            continue
+        targets: list[MessageQueue] = []
+        with suppress(TopicNotFound):
+            targets = await queues_of(new, topic)
+        behind = 0
+        for number, source in enumerate(sources):
+            address = await clusters.address(old, source)
+            end = await old.offsets.highest(address, source)
+            if number < len(targets):
+                begin = await clusters.resume(QueueCopy(source, targets[number]), look_back)
+            else:
+                begin = await old.offsets.lowest(address, source)
+            behind += max(end - begin, 0)
+            for group, one in found.groups.items():
+                offset = await committed_in_old(clusters, group, source)
+                if offset is not None:
+                    one.left += max(end - offset, 0)
+        if behind:
+            found.behind[topic] = behind
+    for group, one in found.groups.items():
+        one.old_consumers = await _consumers(old, group)
+        one.new_consumers = await _consumers(new, group)
+    found.waiting = await MirroredGroups(clusters, [], lambda text: None).waiting()
+    return found
+
+
+async def _consumers(admin: AsyncAdminClient, group: str) -> int:
+    try:
+        return len((await admin.groups.connections(group)).connectionSet)
+    except BrokerRefused:  # so a broker says that there are none
+        return 0
