@@ -20,11 +20,13 @@ from dledger.admin import AsyncAdminClient
 from dledger.client import (
     ConsumerOptions,
     ConsumeStatus,
+    LocalTransactionState,
     Message,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    TransactionProducer,
 )
 from dledger.client.errors import BrokerRefused
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
@@ -424,9 +426,39 @@ def test_a_check_says_what_is_left_and_changes_nothing(pair: Pair, topic: str) -
         )
         assert checked()[0] == 1
     with Producer("sender", pair.old) as producer:
-        producer.send(Message(topic, b"later", delay=timedelta(hours=1)))
-    code, found = checked()
+        sent = producer.send(Message(topic, b"later", delay=timedelta(hours=1)))
+        code, found = checked()
+        assert producer.recall(topic, str(sent.recall_handle))
     assert (code, found["waiting"]["timer messages"]) == (1, 1)
+
+
+def test_a_check_counts_open_transactions_and_not_those_that_ended(pair: Pair, topic: str) -> None:
+    create(pair.old, topic)
+
+    def halves() -> int:
+        wanted = command(pair, "--topic", topic, "--check", "--json")
+        done = subprocess.run(wanted, capture_output=True, text=True, timeout=120, check=False)
+        return json.loads(done.stdout)["waiting"].get("half messages", 0)
+
+    with TransactionProducer("payer", pair.old, check=lambda _: LocalTransactionState.UNKNOWN) as producer:
+        with producer.transaction(Message(topic, b"ended")):
+            pass
+        transaction = producer.transaction(Message(topic, b"open")).begin()
+        assert halves() == 1
+        transaction.commit()
+        wait_for(lambda: halves() == 0, LIMIT_S, lambda: "still open")
+
+
+def test_a_check_of_a_mirror_back_counts_no_copies(pair: Pair, topic: str) -> None:
+    create(pair.old, topic)
+    send(pair.old, topic, b"a", b"b")
+    mirror(pair, topic)
+    back = Pair(pair.new, pair.old)
+    for sent in (0, 1):
+        send(pair.new, topic, *[b"new"] * sent)
+        wanted = command(back, "--topic", topic, "--check", "--json")
+        done = subprocess.run(wanted, capture_output=True, text=True, timeout=120, check=False)
+        assert json.loads(done.stdout)["behind"] == ({topic: sent} if sent else {})
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -11,7 +11,7 @@ from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client import TopicNotFound
 from dledger.client.errors import BrokerRefused
 from dledger.commands.moving.mirrored_groups import MirroredGroups, committed_in_old
-from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, queues_of
+from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, hops_of, queues_of
 from dledger.remoting.bodies import MessageQueue
 
 
@@ -73,11 +73,14 @@ async def check(
         for number, source in enumerate(sources):
             address = await clusters.address(old, source)
             end = await old.offsets.highest(address, source)
-            if number < len(targets):
-                begin = await clusters.resume(QueueCopy(source, targets[number]), look_back)
+            pair = QueueCopy(source, targets[number]) if number < len(targets) else None
+            if pair is not None:
+                begin = await clusters.resume(pair, look_back)
             else:
                 begin = await old.offsets.lowest(address, source)
-            behind += max(end - begin, 0)
+            behind += (
+                await _behind(clusters, pair, begin, end) if pair and begin < end else max(end - begin, 0)
+            )
             for group, one in found.groups.items():
                 offset = await committed_in_old(clusters, group, source)
                 if offset is not None:
@@ -89,6 +92,18 @@ async def check(
         one.new_consumers = await _consumers(new, group)
     found.waiting = await MirroredGroups(clusters, [], lambda text: None).waiting()
     return found
+
+
+async def _behind(clusters: Clusters, copy: QueueCopy, begin: int, end: int) -> int:
+    """Messages in [begin, end) of an old queue that are to be copied: where the first has come from the new
+    cluster, as in a mirror back, those that are copies are not."""
+    count, first = 0, True
+    async for _, message in clusters.read(clusters.old, copy.source, begin, end):
+        if first and not await clusters.came_from_new(copy, message):
+            return end - begin
+        first = False
+        count += not hops_of(message)
+    return count
 
 
 async def _consumers(admin: AsyncAdminClient, group: str) -> int:

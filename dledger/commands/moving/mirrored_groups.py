@@ -33,6 +33,8 @@ _DELAYS = "scheduleMessageOffset_"
 _TIMED = ("timerCongestNum", "timerOffsetBehind", "timerMessagesWaiting")
 """Runtime information of brokers: timer messages that wait, those not yet sorted in (RocketMQ 5), and those
 that wait at a broker of ours."""
+_OPEN = "openTransactions"
+"""Runtime information of brokers of ours: half messages whose transaction is open."""
 DELAYED, TIMED, HALF = "delayed messages", "timer messages", "half messages"
 """Kinds of what waits. Retries that wait for their delay are among the delayed messages."""
 
@@ -176,7 +178,7 @@ class MirroredGroups:
             for what, count in (
                 (DELAYED, _delayed(rows)),
                 (TIMED, sum(int(rows.get(name, "0")) for name in _TIMED)),
-                (HALF, await _half(self._old, address)),
+                (HALF, int(rows[_OPEN]) if _OPEN in rows else await _half(self._old, address)),
             ):
                 found[what] = found.get(what, 0) + count
         return {what: count for what, count in found.items() if count}
