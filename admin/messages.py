@@ -178,26 +178,33 @@ class Messages:
 
     async def by_id(self, topic: str, message_id: str) -> StoredMessage:
         """The message with this offset message id, or with this unique id; BrokerRefused where there is
-        none."""
-        found: StoredMessage | None = None
+        none. The id of an imported message names the broker that it was imported from: where no broker has
+        that address, all are asked."""
         try:
-            place = decode_message_id(message_id)
-            view = await self._asking.cluster()
-            if host_text(place.host) in view.addresses():
-                found = await self.at_id(topic, message_id)
+            host: str | None = host_text(decode_message_id(message_id).host)
         except ValueError:
-            pass
+            host = None
+        if host is not None and host in (await self._asking.cluster()).addresses():
+            found = await self._at_id_or_none(topic, message_id)
+            if found is not None:
+                return found
+        unique = await self.by_key(topic, message_id, unique=True)
+        if unique:
+            return unique[0]
+        found = None if host is None else await self._at_id_or_none(topic, message_id)
+        if found is None or found.message.offset_message_id != message_id:
+            raise BrokerRefused(
+                f"no message of {topic} with the id {message_id}", ResponseCode.QUERY_NOT_FOUND
+            )
+        return found
+
+    async def _at_id_or_none(self, topic: str, message_id: str) -> StoredMessage | None:
+        try:
+            return await self.at_id(topic, message_id)
         except Refused as error:
             if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
                 raise
-        if found is None:
-            unique = await self.by_key(topic, message_id, unique=True)
-            if not unique:
-                raise BrokerRefused(
-                    f"no message of {topic} with the id {message_id}", ResponseCode.QUERY_NOT_FOUND
-                )
-            found = unique[0]
-        return found
+            return None
 
     async def by_key(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dledger.admin import AsyncAdminClient
 from dledger.client import (
     ConsumeStatus,
     LocalTransactionState,
@@ -21,10 +23,11 @@ from dledger.client import (
     ReceivedMessage,
     TransactionProducer,
 )
-from dledger.client.errors import ClientError
+from dledger.client.errors import BrokerRefused, ClientError
 from dledger.commands.moving.importing import Imported, Request, import_stores
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.staging import Target
+from dledger.formats.message_ids import decode_message_id, encode_message_id, pack_ipv4_host
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.runtime.files import OsFiles
@@ -186,3 +189,32 @@ def test_timers_of_a_dledger_store_come(tmp_path: Path) -> None:
     wanted = {b"timer 0", b"timer 1", b"timer 2"}
     with running(cluster), PullConsumer("reader", cluster.namesrv_addr) as reader:
         assert sorted(bodies(reader, "orders", wanted)) == sorted(wanted)
+
+
+def test_ids_that_are_printed_of_imported_messages_find_them(tmp_path: Path) -> None:
+    """They name the address of the old broker, which nobody has any more."""
+    log = CommitLog()
+    for number in range(3):
+        log.put("orders", b"message %d" % number)
+    log.config = {"topics.json": topics_json("orders")}
+    _, cluster = imported(log.write(tmp_path / "old"), tmp_path / "ours")
+
+    async def find(message_id: str) -> bytes:
+        async with AsyncAdminClient(cluster.namesrv_addr) as admin:
+            return (await admin.messages.by_id("orders", message_id)).message.body
+
+    with running(cluster), PullConsumer("reader", cluster.namesrv_addr) as reader:
+        queues = wait_for(lambda: queues_of(reader, "orders"), LIMIT_S, lambda: "no route")
+        reader.assign(queues)
+        reader.seek_to_begin(queues[0])
+        found = []
+        wait_for(lambda: found.extend(reader.poll(0.5)) or len(found) == 3, LIMIT_S, lambda: f"{found}")
+        for message in found:
+            assert asyncio.run(find(message.offset_message_id)) == message.body
+        place = decode_message_id(found[0].offset_message_id)
+        for host, offset in (
+            (place.host, place.physical_offset + 1),
+            (b"\x7f\0\0\x09\0\0\0\x09", place.physical_offset),
+        ):
+            with pytest.raises(BrokerRefused, match="no message of orders with the id"):
+                asyncio.run(find(encode_message_id(host, offset)))

@@ -438,6 +438,13 @@ def test_the_size_that_is_told_is_what_was_written(
     said = capsys.readouterr().err
     for step in ("reading the source", "writing", "reading it again"):
         assert f"import: {step}: 3 MB\n" in said
+    targets = (Target("n0", str(tmp_path / "back")),)
+    export_store(
+        FILES, ExportRequest(str(tmp_path / "n0"), targets, frozenset(), 1 << 20, SIZES), Progress("export")
+    )
+    said = capsys.readouterr().err
+    for step in ("reading the store", "writing"):
+        assert f"export: {step}: 3 MB\n" in said
 
 
 def test_a_store_that_is_behind_is_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dledger.broker.topic.topic_table import encode_topic
 from dledger.commands.moving.apache_views import KEYS_DIR, QUEUES_DIR, ApacheSizes, ApacheViews
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_config import CONFIG_DIR, OP_HALF_TOPIC, TRANSACTION_GROUP
+from dledger.commands.moving.source_log import Piece, zeros_at_end
 from dledger.commands.moving.staging import MovingFailed, Staging, Target
 from dledger.commands.moving.store_writer import INDEX_FILE_SIZE, EqualFiles
 from dledger.files.offline import (
@@ -160,7 +161,11 @@ def _export(
             f"that, not {request.sizes.segment}"
         )
     starts = segment_starts(files, directory, size)
-    progress.begins("reading the store", len(starts) * size, min(starts, default=0))
+    last = max(starts, default=0)
+    path = f"{directory}/{DATA_DIR}/{segment_name(last)}"
+    unwritten = zeros_at_end(files, Piece(path, last, size, entries=True)) if starts else 0
+    written = len(starts) * size - unwritten  # the last segment was prepared in its whole size
+    progress.begins("reading the store", written, min(starts, default=0))
     content = _read(files, directory, size, progress)
     progress.ends()
     left = _check_unfinished(content, request.leave)
@@ -179,7 +184,7 @@ def _export(
         )
     out = EqualFiles(files, [target.staging for target in staging.to_write()], size)
     try:
-        progress.begins("writing", len(starts) * size, min(starts, default=0))
+        progress.begins("writing", written, min(starts, default=0))
         for target in request.targets:  # built anew where a run was cut short
             for name in (QUEUES_DIR, KEYS_DIR):
                 files.rmtree(f"{target.root}/{name}")
@@ -298,8 +303,8 @@ def _check_unfinished(content: _Content, leave: frozenset[str]) -> dict[str, int
         told = ", ".join(f"{count} {name}" for name, count in kept.items())
         raise MovingFailed(
             f"Apache's brokers cannot take over what is under way here: {told}. Let it come to an end, or "
-            "leave "
-            f"it behind, which loses it: {' '.join(f'--leave {name}' for name in kept)}"
+            "leave it behind, and it never comes to its consumers there: "
+            f"{' '.join(f'--leave {name}' for name in kept)}"
         )
     return found
 

@@ -330,7 +330,7 @@ def _common(parser: argparse.ArgumentParser, leavable: list[str]) -> None:
         action="append",
         default=[],
         choices=leavable,
-        help="what is under way and cannot be taken over: leave it behind, knowing that it is lost",
+        help="what is under way and cannot be taken over: leave it behind: it does not come from the new stores",
     )
     parser.add_argument(
         "--checkpoint",

@@ -154,10 +154,10 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
             plain.append(Piece(path, start, files.size(path), entries=False))
     plain.sort(key=lambda piece: piece.start)
     pieces = [*plain, *segments]
-    unwritten = _zeros_at_end(files, pieces[-1]) if pieces else 0
+    unwritten = zeros_at_end(files, pieces[-1]) if pieces else 0
     while len(pieces) > 1 and unwritten == pieces[-1].size:
         pieces.pop()  # prepared for what would come next: the log ends before it
-        unwritten = _zeros_at_end(files, pieces[-1])
+        unwritten = zeros_at_end(files, pieces[-1])
     log = SourceLog(root, tuple(pieces), replica, unwritten)
     if not log.pieces:
         raise SourceUnusable(
@@ -175,7 +175,7 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
     return log
 
 
-def _zeros_at_end(files: Files, piece: Piece) -> int:
+def zeros_at_end(files: Files, piece: Piece) -> int:
     """Bytes of a file behind the last one that is not zero, in whole chunks."""
     zeros = bytes(_CHUNK)
     end = piece.size
