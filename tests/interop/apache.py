@@ -6,6 +6,7 @@ B + 10 (i + 1) for clients, two below it for its fast port and the one after for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from dledger.formats.addresses import split_address
@@ -48,7 +49,7 @@ STOP_LIMIT_S = 40.0
 class ApacheGroup:
     """A NameServer and a DLedger group of three brokers of Apache's, or one broker without DLedger.
 
-    All methods block.
+    `broker`: further properties of every broker. All methods block.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class ApacheGroup:
         segment_size: int = SEGMENT_SIZE,
         *,
         dledger: bool = True,
+        broker: Mapping[str, object] | None = None,
     ) -> None:
         self.directory = directory
+        self._further = broker or {}
         self._dledger = dledger
         self._nodes = NODES if dledger else NODES[:1]
         self.led: str = self._nodes[0]
@@ -112,6 +115,7 @@ class ApacheGroup:
             "maxHashSlotNum": 500,
             "maxIndexNum": 2000,
             "diskMaxUsedSpaceRatio": 95,
+            **self._further,
         }
 
     def store(self, node: str) -> Path:
@@ -165,13 +169,19 @@ class ApacheGroup:
         wait_for(ends, START_LIMIT_S, self._describe)
 
     def stop(self) -> None:
-        """SIGTERM to all, the master last: brokers write their checkpoints as they end."""
+        """SIGTERM to all: the brokers, then the NameServer."""
+        self.stop_brokers()
+        self._namesrv.stop(STOP_LIMIT_S)
+
+    def stop_brokers(self) -> None:
+        """SIGTERM to the brokers, the master last: they write their checkpoints as they end."""
+        if not any(process.pid for process in self._brokers.values()):
+            return  # and who led them is known
         self.led = self.leader() or self._nodes[-1]
         for node, process in self._brokers.items():
             if node != self.led:
                 process.stop(STOP_LIMIT_S)
-        for process in (self._brokers[self.led], self._namesrv):
-            process.stop(STOP_LIMIT_S)
+        self._brokers[self.led].stop(STOP_LIMIT_S)
 
     def kill(self) -> None:
         """SIGKILL to all: nobody needs what they stored."""
