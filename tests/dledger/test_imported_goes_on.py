@@ -27,7 +27,7 @@ from dledger.client.errors import BrokerRefused, ClientError
 from dledger.commands.moving.importing import Imported, Request, import_stores
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.staging import Target
-from dledger.formats.message_ids import decode_message_id, encode_message_id, pack_ipv4_host
+from dledger.formats.message_ids import decode_message_id, encode_message_id
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.runtime.files import OsFiles

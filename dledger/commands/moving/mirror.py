@@ -11,6 +11,10 @@ queue is the place of the first copy whose offset is not below that of the group
 are in order (`mirrored_queues`). How far a group may be moved: `mirrored_groups`.
 
 A message that came from the new cluster is not copied back: its properties say what it is a copy of.
+
+Of the groups that move, retries and dead letters are copied as well, with the number of their deliveries:
+in the old cluster nobody consumes them any more. A retry may be given back again in the new cluster, with all
+its properties, and is no copy then: its property says how often the copy had been delivered.
 """
 
 from __future__ import annotations

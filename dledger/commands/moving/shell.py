@@ -165,7 +165,8 @@ def mirror_command(argv: Sequence[str]) -> int:
         "--group",
         action="append",
         default=[],
-        help="a consumer group whose offsets are translated: at the end, and every --every seconds",
+        help="a consumer group that moves: its offsets are translated, at the end and every --every seconds, "
+        "and its retries and dead letters are copied",
     )
     parser.add_argument(
         "--look-back",
@@ -330,7 +331,8 @@ def _common(parser: argparse.ArgumentParser, leavable: list[str]) -> None:
         action="append",
         default=[],
         choices=leavable,
-        help="what is under way and cannot be taken over: leave it behind: it does not come from the new stores",
+        help="what is under way, cannot be taken over, and is to be left behind: it never comes from the new "
+        "stores",
     )
     parser.add_argument(
         "--checkpoint",
