@@ -22,6 +22,8 @@ from dledger.client import (
     ConsumeStatus,
     LocalTransactionState,
     Message,
+    PopConsumer,
+    PopOptions,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -29,6 +31,7 @@ from dledger.client import (
     TransactionProducer,
 )
 from dledger.client.errors import BrokerRefused
+from dledger.formats.pop_handles import retry_topic_v1
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 from dledger.remoting.registration import TopicConfig
@@ -373,6 +376,34 @@ def test_retries_of_a_group_that_moved_come_in_the_new_cluster(pair: Pair, topic
     assert done["copied"] == 0, "what was given back again is no copy"
     back, _ = mirror(Pair(pair.new, pair.old), topic, group)
     assert (back["copied"], back["skipped"]) == (2, 4), "the second retries, and neither copies nor firsts"
+
+
+def test_retries_of_what_a_group_pops_come_in_the_new_cluster(pair: Pair, topic: str) -> None:
+    group = "popping"
+    create(pair.old, topic)
+    send(pair.old, topic, b"a", b"b")
+    with PopConsumer(group, pair.old, topic=topic, options=PopOptions(invisible_s=1.0)) as consumer:
+        popped: set[bytes] = set()
+        wait_for(
+            lambda: popped.update(one.body for one in consumer.pop()) or len(popped) == 2,
+            LIMIT_S,
+            lambda: f"{popped}",
+        )
+    retries = retry_topic_v1(topic, group)
+    wait_for(lambda: ends(pair.old, retries) == 2, LIMIT_S, lambda: "nothing came back")
+    mirror(pair, topic, group)
+    done, _ = mirror(pair, topic, group)
+    assert done["copied"] == 0
+    got: dict[bytes, int] = {}
+    with PopConsumer(group, pair.new, topic=topic) as consumer:
+
+        def all_came() -> bool:
+            for message in consumer.pop():
+                got[message.body] = max(message.reconsume_times, got.get(message.body, 0))
+                consumer.ack(message)
+            return got == {b"a": 1, b"b": 1}
+
+        wait_for(all_came, LIMIT_S, lambda: f"{got}")
 
 
 def test_dead_letters_of_a_group_come_along(pair: Pair, topic: str) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from dledger.admin import AsyncAdminClient
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, NotReached
+from dledger.admin.asking import NotReached
 from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
@@ -45,6 +45,7 @@ from dledger.commands.moving.mirrored_queues import (
     is_of_group,
     origin_property,
     queues_of,
+    topics_of_groups,
 )
 from dledger.commands.moving.staging import MovingFailed
 from dledger.formats import properties as names
@@ -142,6 +143,7 @@ class Mirror:
         self._look_back = look_back
         self.clusters: Clusters = Clusters(old, new)
         self.queues: list[QueueCopy] = []
+        self._topics: Sequence[str] = ()
         self._closed: dict[str, TopicConfig] = {}
         """Topics that were made here and may not be written to, as they are to be when all is copied."""
         self._start: Callable[[QueueCopy], object] | None = None
@@ -151,6 +153,7 @@ class Mirror:
     async def prepare(self, topics: Sequence[str]) -> None:
         """Find the queues, make topics that are missing, and find how far an earlier run came.
         MovingFailed."""
+        self._topics = topics
         for topic in topics:
             sources = await queues_of(self._old, topic)
             try:
@@ -172,9 +175,9 @@ class Mirror:
     async def prepare_groups(self, groups: Sequence[str]) -> None:
         """The same for the retries and dead letters of these groups. A group has such a topic from its first
         consumer, or its first dead letter, on: those that come later are found when this is called again."""
-        known = {copy.source.topic for copy in self.queues}
-        for topic in (prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)):
-            if topic in known:
+        copied = {copy.source.topic for copy in self.queues}
+        for topic in topics_of_groups(groups, self._topics, frozenset(await self._old.topics.names())):
+            if topic in copied:
                 continue
             with suppress(TopicNotFound):
                 sources = await queues_of(self._old, topic)

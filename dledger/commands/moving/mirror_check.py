@@ -7,11 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dledger.admin import AsyncAdminClient
-from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client import TopicNotFound
 from dledger.client.errors import BrokerRefused
 from dledger.commands.moving.mirrored_groups import MirroredGroups, committed_in_old
-from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, hops_of, queues_of
+from dledger.commands.moving.mirrored_queues import Clusters, QueueCopy, hops_of, queues_of, topics_of_groups
 from dledger.remoting.bodies import MessageQueue
 
 
@@ -61,11 +60,8 @@ async def check(
     """Ask both clusters, and change nothing. ClientError, MovingFailed."""
     clusters = Clusters(old, new)
     found = Checked(groups={group: GroupCheck() for group in groups})
-    for topic in (*topics, *(prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX))):
-        try:
-            sources = await queues_of(old, topic)
-        except TopicNotFound:
-            continue
+    for topic in (*topics, *topics_of_groups(groups, topics, frozenset(await old.topics.names()))):
+        sources = await queues_of(old, topic)
         targets: list[MessageQueue] = []
         with suppress(TopicNotFound):
             targets = await queues_of(new, topic)

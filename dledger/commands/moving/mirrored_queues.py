@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from dledger.admin import AsyncAdminClient
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX
 from dledger.client.message import ReceivedMessage
 from dledger.commands.moving.staging import MovingFailed
+from dledger.formats.pop_handles import retry_topic_v1, retry_topic_v2
 from dledger.remoting.bodies import MessageQueue
 
 ORIGIN = "MIRRORED_FROM"
@@ -208,6 +209,21 @@ class Clusters:
                     return offset
             copy.add_copies(begin, end)
         return end
+
+
+def topics_of_groups(groups: Iterable[str], topics: Sequence[str], known: Container[str]) -> list[str]:
+    """Those of the `known` topics that hold retries and dead letters of these groups, also retries of what
+    they pop from these topics."""
+    wanted = dict.fromkeys(
+        name
+        for group in groups
+        for name in (
+            RETRY_PREFIX + group,
+            DLQ_PREFIX + group,
+            *(make(topic, group) for topic in topics for make in (retry_topic_v1, retry_topic_v2)),
+        )
+    )
+    return [name for name in wanted if name in known]
 
 
 async def queues_of(admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
