@@ -51,10 +51,12 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both have a broker of the same name, as RocketMQ's have by default."""
+    """Both have a broker of the same name, as RocketMQ's have by default. Failed messages come again soon."""
+    settings = {"messageDelayLevel": "1s 1s 2s 2s " + " ".join(["2h"] * 14)}
     clusters = [
         LocalCluster.create(
-            tmp_path_factory.mktemp(name), ClusterSpec(base_port=find_base_port(start=start), nodes=1)
+            tmp_path_factory.mktemp(name),
+            ClusterSpec(base_port=find_base_port(start=start), nodes=1, broker=settings),
         )
         for name, start in (("old", 22_000), ("new", 24_000))
     ]
