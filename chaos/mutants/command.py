@@ -34,6 +34,9 @@ _TAIL_LINES = 40
 _LONGEST = 160
 JUDGE_LIMIT_S = 300.0
 """How long one seed of `--judges` may take."""
+JUDGE_SEEDS = 24
+"""So many seeds of a judge are played at most, from the one that its row names on. In which of them it first
+finds its mutant moves with every change of the order of events; that it finds it in none of them is a hole."""
 
 
 @dataclass
@@ -80,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     names = [suite.name for suite in SUITES]
     parser.add_argument("--suite", choices=(FAST, SIM, *names), help="only suites of this kind or name")
     parser.add_argument(
-        "--judges", action="store_true", help="one mutant for each judge of the simulator, with a fixed seed"
+        "--judges", action="store_true", help="one mutant for each judge of the simulator, with fixed seeds"
     )
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
@@ -209,19 +212,27 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 
 
 def try_judge(judged: Judged, mutant: Mutant) -> Result:
-    """Apply the mutant to a copy and play one seed. Only what that judge says counts as caught."""
+    """Apply the mutant to a copy and play seeds until its judge finds it. Only what that judge says counts."""
+    result = Result(mutant.name)
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         apply(mutant, tree)
-        began = time.monotonic()
-        try:
-            violation, output = _first_violation(tree, judged.seed, 1, judged.profile, JUDGE_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
-    what = str(violation["message"]).splitlines()[0] if violation else output
-    caught = violation is not None and judged.says in what
-    by = f"{judged.judge}: {what}" if caught else f"{judged.judge} did not say {judged.says!r}, but: {what}"
-    return Result(mutant.name, caught, by[:_LONGEST], time.monotonic() - began, 1, [by])
+        for seed in range(judged.seed, judged.seed + JUDGE_SEEDS):
+            result.seeds += 1
+            try:
+                violation, output = _first_violation(tree, seed, 1, judged.profile, JUDGE_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
+            what = str(violation["message"]).splitlines()[0] if violation else output
+            result.caught = violation is not None and judged.says in what
+            said = "" if result.caught else f" did not say {judged.says!r}, but"
+            result.by = f"{judged.judge}{said}: {what}"[:_LONGEST]
+            result.ran.append(f"seed {seed}: {result.by}")
+            if result.caught:
+                break
+    result.seconds = time.monotonic() - began
+    return result
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:

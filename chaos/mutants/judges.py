@@ -1,4 +1,4 @@
-"""One mutant for each judge of the simulator, with a seed in which that judge finds it.
+"""One mutant for each judge of the simulator, and the seed from which on that judge is to find it.
 
 `dledger chaos mutants --judges` plays these before each merge. They show that every judge still judges: a
 judge that has gone blind, or a workload that no longer reaches what it judges, lets its mutant live.
