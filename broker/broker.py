@@ -167,7 +167,7 @@ class Broker:
         )
         self.standstill: Standstill = Standstill(lambda: settings.now.stalled_loop_s, env.uptime_s)
         self.gate: LeaderGate = LeaderGate(self.node, settings, self.standstill)
-        self.forwarder: Forwarder = Forwarder(self.gate, self.client)
+        self.forwarder: Forwarder = Forwarder(self.node, self.gate, self.client)
         self.gate.forward = self.forwarder.start
         self.background: Background = Background()
         self.audit_jobs: AuditJobs = AuditJobs(env, config.audit_bytes_per_s)
@@ -218,7 +218,7 @@ class Broker:
         self.slow_consumers: SlowConsumers = SlowConsumers(env, settings, self.store)
         self.rates: RateLimits = RateLimits(settings)
         self.resends: Resends = Resends(self.store, self.index, reader, self.gate, settings)
-        origins = Origins(self.member_ips)
+        origins = Origins(self.node, self.older_ips)
         self.access: Access | None = None
         """Who may make which request; None: everybody may."""
         self.accounts: AccessControl | None = None
@@ -455,7 +455,7 @@ class Broker:
         return moved
 
     def _authorize(self, connection: Connection, request: Request) -> None:
-        # What brokers say to each other has no account; its processor asks where it comes from.
+        # What brokers say to each other has no account; its processor asks for the proof of a member.
         if self.access is not None and request.code not in BETWEEN_BROKERS:
             self.access.check(connection, request)
 
@@ -483,9 +483,10 @@ class Broker:
         known = {node: self.node.peer_meta(node).get("client_addr", "") for node in nodes}
         return {**known, self.config.self_id: self.config.client_addr}
 
-    def member_ips(self) -> set[str]:
-        """Addresses of the members that this node knows, as numbers: where they forward requests from."""
-        return {self.node.peer_meta(node).get("store_ip", "") for node in self.members()}
+    def older_ips(self) -> set[str]:
+        """Addresses, as numbers, of connected members whose older programs make no proofs."""
+        known = {self.node.peer_meta(peer).get("store_ip", "") for peer in self.node.peers_without_proofs}
+        return known - {""}
 
     def runtime_info(self) -> dict[str, str]:
         """28 GET_BROKER_RUNTIME_INFO, but for what has to be read from the device."""

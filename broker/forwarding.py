@@ -8,7 +8,9 @@ client need not notice that another one leads. Three rules keep this safe:
 * The answer tells what is known (S24): what certainly did not leave this broker, or was refused by a broker
   that does not lead either, may wait for a leader or is answered 14; what left and got no answer is answered
   1, "outcome unknown". Pulls change nothing, and are asked again.
-* A record keeps the address of its client: the leader takes it from members of its group, from nobody else.
+* A record keeps the address of its client: the leader takes it from members of its group, which prove that
+  they are (`broker.member_requests`). A request that says that it was forwarded and proves nothing counts as
+  its sender's own. What the flag takes away from a request (it may be late) it takes away all the same.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Callable
 
 from dledger.broker.leader_gate import LEADER_ADDR, LeaderGate
 from dledger.broker.longpolling.suggestions import SUGGESTED, pull_fields, suggested_here
+from dledger.broker.member_requests import MEMBER_PROOF, content_of, with_proof
+from dledger.broker.ports import Node
 from dledger.formats.addresses import split_address
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.remoting.client import RemotingClient
@@ -66,7 +70,8 @@ class _Forwarded:
 class Forwarder:
     """Requests on their way to the leader, and what comes back."""
 
-    def __init__(self, gate: LeaderGate, client: RemotingClient) -> None:
+    def __init__(self, node: Node, gate: LeaderGate, client: RemotingClient) -> None:
+        self._node = node
         self._gate = gate
         self._client = client
         self._under_way: dict[int, _Forwarded] = {}
@@ -84,7 +89,7 @@ class Forwarder:
         if len(self._under_way) >= MAX_FORWARDED or self._bytes + item.size > MAX_FORWARDED_BYTES:
             return False
         try:
-            fields = request.ext() | {FORWARDED_FOR: connection.peer}
+            fields = forwarded_fields(self._node, connection, request, address)
         except BadHeader as error:  # it was not read before; who calls may have others to forward (S29)
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=error.remark)
             return True
@@ -160,12 +165,19 @@ class Forwarder:
             self._bytes -= item.size
 
 
+def forwarded_fields(node: Node, connection: Connection, request: Request, address: str) -> dict[str, str]:
+    """Header fields with which a client's request goes on to the broker at an address; BadHeader."""
+    fields = request.ext() | {FORWARDED_FOR: connection.peer}
+    return with_proof(node, address, request.code, fields, request.body, FLAG_FORWARDED)
+
+
 class Origins:
     """Where requests come from, also those that members of the group forwarded."""
 
-    def __init__(self, member_ips: Callable[[], set[str]]) -> None:
-        """`member_ips`: addresses of the group's brokers, as numbers."""
-        self._member_ips = member_ips
+    def __init__(self, node: Node, older_ips: Callable[[], set[str]]) -> None:
+        """`older_ips`: addresses, as numbers, of the group's brokers whose older programs make no proofs."""
+        self._node = node
+        self._older_ips = older_ips
 
     def host(self, connection: Connection, request: Request) -> bytes:
         """The 8-byte host field of the client: its own address, or the forwarding broker's if that does not
@@ -181,13 +193,27 @@ class Origins:
 
     def forwarded_for(self, connection: Connection, request: Request) -> str | None:
         """ "ip:port" of the client whose request a member forwards, as that says; None for others."""
-        if not request.flag & FLAG_FORWARDED:
+        if not request.flag & FLAG_FORWARDED or not self._proven(connection, request):
             return None
-        return request.ext().get(FORWARDED_FOR) if self.is_member(connection) else None
+        return request.ext().get(FORWARDED_FOR)
 
-    def is_member(self, connection: Connection) -> bool:
-        """Whether it comes from the address of a broker of the group."""
-        return peer_ip(connection) in self._member_ips()
+    def is_members_own(self, connection: Connection, request: Request) -> bool:
+        """Whether another broker of the group makes this request, and does not forward it for somebody."""
+        return not request.flag & FLAG_FORWARDED and self._proven(connection, request)
+
+    def _proven(self, connection: Connection, request: Request) -> bool:
+        """Judged once for each request: the same proof does not count a second time."""
+        known = request.by_member
+        if known is None:
+            known = request.by_member = self._judge(connection, request)
+        return known
+
+    def _judge(self, connection: Connection, request: Request) -> bool:
+        fields = request.ext()
+        proof = fields.pop(MEMBER_PROOF, None)
+        if proof is None:
+            return peer_ip(connection) in self._older_ips()
+        return self._node.proves(proof, content_of(request.code, request.flag, fields, request.body))
 
 
 def peer_ip(connection: Connection) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from dledger.config import NodeSettings
@@ -105,6 +105,21 @@ class Node(Protocol):
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer said about itself; empty when it never connected."""
+
+    def prove(self, peer: str, content: Sequence[bytes]) -> str:
+        """A proof to a peer that a request with this content comes from a member; empty where the peer has
+        told no secret."""
+
+    def proves(self, proof: str, content: Sequence[bytes]) -> bool:
+        """Whether a member made this proof of this content for this process, which did not see it before."""
+
+    @property
+    def proof_receivers(self) -> Sequence[str]:
+        """Peers that proofs can be made for."""
+
+    @property
+    def peers_without_proofs(self) -> Sequence[str]:
+        """Connected peers whose older programs make no proofs."""
 
     def status(self) -> dict[str, object]:
         """For /health and /metrics."""

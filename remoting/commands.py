@@ -55,6 +55,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
     serialize: SerializeType = msgspec.field(name="(serialize)", default=SerializeType.JSON)
     body: bytes = msgspec.field(name="(body)", default=b"")
     size: int = msgspec.field(name="(size)", default=0)
+    by_member: bool | None = msgspec.field(name="(by member)", default=None)
+    """Whether a broker of the group made or forwarded it; None while nobody has asked."""
 
     @property
     def oneway(self) -> bool:

@@ -392,6 +392,7 @@ class FrameReader:
                 command.body = bytes(view[body_at:stop]) if stop > body_at else b""
                 command.serialize = _SERIALIZE_TYPES[word >> 24]
                 command.size = length
+                command.by_member = None
                 commands.append(command)
                 at = stop
             self._keep(at, end)

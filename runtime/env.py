@@ -54,6 +54,8 @@ class Env:
     uptime_s: Callable[[], float] | None = None
     """Seconds since the machine's start, also those in which it was suspended; None where that is unknown."""
     reloads: Reloads = field(default_factory=Reloads)
+    secret_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """So many random bytes that nobody can guess who knows what `random` and `ids` gave before."""
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:

@@ -2,7 +2,7 @@
 
 In this order, as PlainPermissionManager.validate: a global white list lets in; the account must be known; its
 white list lets in; the signature must be right; then the permissions. A forwarded request is checked by the
-follower and by the leader: the signature is its client's, who cannot have signed the field that the follower
+follower and by the leader: the signature is its client's, who cannot have signed the fields that the follower
 added. Addresses of forwarded requests are believed of members only (`Origins`).
 
 Files are read again within 2 s of a change, by one worker; those that cannot be used leave all as it was.
@@ -21,6 +21,7 @@ from dledger.broker.auth.address_rules import Segments, segments_of
 from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, PUB, Account, Accounts, AclError, parse_accounts
 from dledger.broker.auth.required import ADMIN, RULES, Needed
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
+from dledger.broker.member_requests import MEMBER_PROOF
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
@@ -130,6 +131,7 @@ class AccessControl:
         if not (account.white.text and account.white.matches(self._address(connection, request))):
             signed = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
             fields.pop(FORWARDED_FOR, None)
+            fields.pop(MEMBER_PROOF, None)
             if not compare_digest(account.key.signature(fields, request.body), signed):
                 raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
         _permit(account, request, fields, connection)

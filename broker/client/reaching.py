@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.broker.context import BrokerContext
-from dledger.broker.forwarding import FORWARD_TIMEOUT_S, FORWARDED_FOR
+from dledger.broker.forwarding import FORWARD_TIMEOUT_S, forwarded_fields
 from dledger.broker.requests import Call
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Response
@@ -31,6 +31,7 @@ class Reaching:
         self._settings = context.settings
         self._client = context.client
         self._members = context.members
+        self._node = context.node
 
     def reach(
         self,
@@ -61,5 +62,5 @@ class Reaching:
             else:
                 call.respond(result.code, ext=result.ext, body=result.body, remark=result.remark)
 
-        fields = call.request.ext() | {FORWARDED_FOR: call.connection.peer}
+        fields = forwarded_fields(self._node, call.connection, call.request, address)
         self._client.forward(address, call.request, fields, FORWARD_TIMEOUT_S, answered)

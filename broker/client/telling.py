@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dledger.broker.client.clients import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
+from dledger.broker.member_requests import with_proof
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.remoting.bodies import ClientConnection, ConsumersHere, decode_told, told_body
@@ -47,6 +48,7 @@ class ClientTelling(LeaderService):
         self._clients = context.clients
         self._client = context.client
         self._gate = context.gate
+        self._node = context.node
         self._origins = context.origins
         self._settings = context.settings
         self._log = context.env.log.child("telling")
@@ -63,7 +65,7 @@ class ClientTelling(LeaderService):
     @handles(RequestCode.TELL_CONSUMERS, needs=Needs.LEADER, reads="its memory", max_body=MAX_TELL)
     def take(self, call: LeaderCall[None]) -> None:
         """Consumers that another broker of the group hears."""
-        if not self._origins.is_member(call.connection):
+        if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of consumers")
         now = asyncio.get_running_loop().time()
         for here in decode_told(call.request.body):
@@ -136,7 +138,8 @@ class ClientTelling(LeaderService):
         if changed is None:
             changed = dict.fromkeys((*self._clients.consumers, *self._told))
         for body in self._bodies(changed):
-            answer = await self._client.invoke(leader, RequestCode.TELL_CONSUMERS, None, body, TIMEOUT_S)
+            fields = with_proof(self._node, leader, RequestCode.TELL_CONSUMERS, {}, body)
+            answer = await self._client.invoke(leader, RequestCode.TELL_CONSUMERS, fields, body, TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return  # an older one
             if answer.code != ResponseCode.SUCCESS:

@@ -29,6 +29,7 @@ from dledger.broker.context import BrokerContext
 from dledger.broker.forwarding import peer_ip
 from dledger.broker.longpolling.pull_hold import Pull
 from dledger.broker.longpolling.suggestions import pull_fields, suggest_here
+from dledger.broker.member_requests import with_proof
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.remoting.bodies import PullsHeld, WaitingPull, decode_held
@@ -187,9 +188,9 @@ class StrandedPulls(LeaderService):
             return
         body = PullsHeld(self._term, waiting).encode()
         other.busy = True
-        self._client.invoke_nowait(
-            other.address, RequestCode.TELL_PULLS, None, body, TIMEOUT_S, partial(self._told, other)
-        )
+        code = RequestCode.TELL_PULLS
+        fields = with_proof(self._node, other.address, code, {}, body)
+        self._client.invoke_nowait(other.address, code, fields, body, TIMEOUT_S, partial(self._told, other))
 
     def _told(self, other: _Member, result: Response | RemotingError) -> None:
         """What a member that is away was not told it is not told again: there will be newer ones."""
@@ -217,7 +218,7 @@ class StrandedPulls(LeaderService):
     @handles(RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL)
     def take(self, call: Call[None]) -> None:
         """Pulls that wait at the leader."""
-        if not self._origins.is_member(call.connection):
+        if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of pulls")
         held = decode_held(call.request.body)
         ahead = held.term - self._node.term

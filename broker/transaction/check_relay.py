@@ -2,8 +2,8 @@
 
 A producer is connected to the brokers that its last route called leaders, and tells a new one of itself with
 its next heartbeat (30 s). Until then the leader has the other members pass its checks on, one after the
-other; those pass them no further. They take it from addresses of the group's brokers only, and ask for no
-account (`Broker._authorize`).
+other; those pass them no further. They take it from brokers of the group only (`Origins.is_members_own`), and
+ask for no account (`Broker._authorize`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.broker.context import BrokerContext
+from dledger.broker.member_requests import MEMBER_PROOF, with_proof
 from dledger.broker.requests import Call, Needs, handles
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -38,7 +39,7 @@ class CheckRelay:
     )
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
         """The leader looks for a producer of a group: pass its check on."""
-        if not self._origins.is_member(call.connection):
+        if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group pass checks on")
         group = call.header.producerGroup
         connection = self._clients.a_producer(group)
@@ -48,6 +49,7 @@ class CheckRelay:
             )
         fields = call.request.ext()
         fields.pop("producerGroup", None)
+        fields.pop(MEMBER_PROOF, None)
         connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, fields, bytes(call.request.body))
         call.respond()
 
@@ -59,6 +61,7 @@ class Elsewhere:
         self._settings = context.settings
         self._client = context.client
         self._members = context.members
+        self._node = context.node
         self._log = context.env.log.child("transactions")
         self.asked: int = 0
         """Checks that another member passed on."""
@@ -81,4 +84,5 @@ class Elsewhere:
                 self._pass_on(others, fields, body)
 
         code = RequestCode.CHECK_TRANSACTION_STATE
-        self._client.invoke_nowait(address, code, fields, body, RELAY_TIMEOUT_S, answered)
+        proven = with_proof(self._node, address, code, fields, body)
+        self._client.invoke_nowait(address, code, proven, body, RELAY_TIMEOUT_S, answered)

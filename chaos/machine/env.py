@@ -73,4 +73,5 @@ def make_env(process: Process) -> Env:
         log=SimLog(process, ""),
         pid=process.pid,
         boot_id=process.node.boot_id,
+        secret_bytes=process.world.stream(f"secret/{process.node.name}/{process.number}").randbytes,
     )

@@ -61,6 +61,9 @@ class Hello:
     """Of the configuration's content; empty from older programs."""
     state_version: int = 1
     """Newest operations that the state machine above the log reads; 1 from older programs."""
+    secret: str | None = field(default="", repr=False)
+    """With what the peer is to sign its requests to this process (`dledger.peers.proofs`). Only whoever dials
+    tells one, else it is empty. None from older programs, which make no proofs. Never shown or stored."""
 
     def shows_newer(self, mine: Hello) -> bool:
         """Whether it shows a configuration that is newer than the own one. The index alone does not say so:
@@ -85,6 +88,7 @@ def encode_hello(hello: Hello) -> dict[str, Any]:
         "configuration": hello.config_index + 1,
         "configuration_digest": hello.config_digest,
         "state_version": hello.state_version,
+        "secret": hello.secret or "",
     }
 
 
@@ -109,6 +113,7 @@ def decode_hello(value: object) -> Hello:
             config_index=_number(value.get("configuration", 0), "configuration") - 1,
             config_digest=_text(value.get("configuration_digest", ""), "configuration_digest"),
             state_version=_number(value.get("state_version", 1), "state_version"),
+            secret=_text(value["secret"], "secret") if "secret" in value else None,
         )
     except (KeyError, TypeError, IndexError) as error:
         raise HelloRefused(f"hello is malformed: {error!r}") from error

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dledger.config import NodeConfig, NodeSettings
@@ -201,6 +201,26 @@ class Node:
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         """What a peer told of itself in its hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
+
+    def prove(self, peer: str, content: Sequence[bytes]) -> str:
+        """A proof to a peer that a request with this content comes from a member; empty where the peer has
+        told no secret (`dledger.peers.proofs`)."""
+        return self.peers.proofs.make(peer, content)
+
+    def proves(self, proof: str, content: Sequence[bytes]) -> bool:
+        """Whether a member made this proof of this content for this process, which did not see it before."""
+        peer = self.peers.proofs.check(proof, content)
+        return peer is not None and peer in self.peers.addresses()
+
+    @property
+    def proof_receivers(self) -> Sequence[str]:
+        """Peers that proofs can be made for."""
+        return self.peers.proofs.receivers
+
+    @property
+    def peers_without_proofs(self) -> Sequence[str]:
+        """Connected peers whose older programs make no proofs."""
+        return self.peers.without_proofs()
 
     def retune(self, settings: NodeSettings) -> None:
         """Take over what may change while it runs (`hot`)."""

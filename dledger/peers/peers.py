@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, get_args
 
 import msgspec
@@ -25,6 +26,7 @@ from dledger.peers.doubles import Doubles
 from dledger.peers.doubles import text as double_text
 from dledger.peers.links import MAX_ERROR_TEXT, PeerConnection, Unsent
 from dledger.peers.listener import MAX_STRANGER_FRAME, MAX_STRANGERS, PeerPort
+from dledger.peers.proofs import SECRET_BYTES, Proofs
 from dledger.peers.refusals import Refusals
 from dledger.peers.sources import Sources
 from dledger.peers.wire import (
@@ -143,6 +145,8 @@ class Peers:
         """Answers that clients of the port do not take."""
         self._refusals = Refusals(self._log)
         self._doubles = Doubles()
+        self.proofs: Proofs = Proofs(config.self_id, env.secret_bytes(SECRET_BYTES))
+        """That requests between the hosts come from members."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.refusals: dict[str, str] = {}
         """What was said last against a connection to a peer, for the operator, until one stands."""
@@ -182,6 +186,7 @@ class Peers:
         reached, failing_since = "", now()
         pause = self._config.redial_min_s
         again = self._redial.setdefault(peer, asyncio.Event())
+        self.proofs.revoke(peer)  # a store that was removed from the group may have had this id before
         self.refusals.pop(peer, None)  # it may be said of another address
         short = 0
         while True:
@@ -353,6 +358,11 @@ class Peers:
         """Who answers at the addresses of the peers: of two processes with one id only one does."""
         return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
 
+    def without_proofs(self) -> list[str]:
+        """Peers whose program makes no proofs, by what answers at their addresses. What a connection to this
+        node says does not count: anybody could pass for an older member by leaving the secret out."""
+        return [peer for peer, hello in self.founders().items() if hello.secret is None]
+
     def dialled_hello(self, peer: str) -> Hello | None:
         """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
         connection = self._outbound.get(peer)
@@ -396,7 +406,9 @@ class Peers:
             self._on_lost,
             self._config.max_frame_bytes,
             dialled=peer,
-            on_made=lambda connection: connection.send_frame(HELLO, encode_hello(self._events.my_hello())),
+            on_made=lambda connection: connection.send_frame(
+                HELLO, encode_hello(replace(self._events.my_hello(), secret=self.proofs.tell(peer)))
+            ),
         )
         connection.place, connection.store = place, store
         return connection
@@ -567,6 +579,7 @@ class Peers:
             if self._port is not None:
                 self._port.welcomed(connection.host)
             loop.call_later(REACHED_BACK_S, self._check_reached_back, connection)
+            self.proofs.hear(hello.node, hello.secret)
             older = self._inbound.get(hello.node)
             self._inbound[hello.node] = connection
             self._settled.pop(hello.node, None)
@@ -613,6 +626,7 @@ class Peers:
             self._guard(self._events.on_peer_down, peer)
         if peer not in self._inbound and peer not in self._outbound:
             self.hellos.pop(peer, None)
+            self.proofs.forget(peer)
 
     def refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
         """End a connection, and say why to both sides; `cause` is a constant to count by."""

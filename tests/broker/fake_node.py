@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -15,6 +15,7 @@ from dledger.formats.state import state_version
 from dledger.host import Chunk, Host, Role
 from dledger.log.appender import Run
 from dledger.messages import Code
+from dledger.peers.proofs import Proofs
 from dledger.runtime.env import Env
 
 
@@ -188,6 +189,8 @@ class FakeNode:
         self.applied_index = -1
         self.auto = True
         self.meta: dict[str, Mapping[str, str]] = {}
+        self.proofs = Proofs(config.self_id, b"own secret")
+        self.peers_without_proofs: list[str] = []
         self.transfer_to: str | None = None
         self._scheduled = False
         self.tuned: NodeSettings = config
@@ -267,6 +270,16 @@ class FakeNode:
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
         return self.meta.get(node_id, {})
+
+    def prove(self, peer: str, content: Sequence[bytes]) -> str:
+        return self.proofs.make(peer, content)
+
+    def proves(self, proof: str, content: Sequence[bytes]) -> bool:
+        return self.proofs.check(proof, content) in self.meta
+
+    @property
+    def proof_receivers(self) -> Sequence[str]:
+        return self.proofs.receivers
 
     def status(self) -> dict[str, Any]:
         return {

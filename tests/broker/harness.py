@@ -13,12 +13,14 @@ import msgspec
 
 from dledger.broker.broker import Broker
 from dledger.broker.config import BrokerConfig
+from dledger.broker.member_requests import MEMBER_PROOF, content_of
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import Record, decode_records
+from dledger.peers.proofs import Proofs
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_REDIRECT, Request, SerializeType
 from dledger.remoting.errors import RemotingError
-from dledger.remoting.frames import FrameReader, encode_request, encode_response
+from dledger.remoting.frames import FrameReader, encode_request, encode_response, fields_of
 from dledger.remoting.headers import PullMessageHeader, SendMessageV2Header
 from dledger.remoting.server import Connection
 from dledger.runtime.env import Env, SystemWallClock
@@ -215,6 +217,37 @@ class World:
         """Pull; `more` goes into the header."""
         header = pull_header(topic, queue, offset, **more)
         return self.ask(RequestCode.PULL_MESSAGE, header, connection=connection, language=language)
+
+
+class Member:
+    """Another broker of the group: what the hellos told, and the proofs of its requests."""
+
+    def __init__(self, world: World, node: str = "n1", ip: str = "10.0.0.2") -> None:
+        world.node.meta[node] = {"client_addr": f"{ip}:10911", "store_ip": ip}
+        self.connection = FakeConnection(serial=9, peer=f"{ip}:40000")
+        self.proofs = Proofs(node, b"secret of " + node.encode())
+        self._node = node
+        self._world = world
+        self.meet()
+
+    def meet(self) -> None:
+        """Each of the two has dialled the other."""
+        node, own = self._world.node, self._world.config.self_id
+        self.proofs.hear(own, node.proofs.tell(self._node))
+        node.proofs.hear(self._node, self.proofs.tell(own))
+
+    def proven(
+        self, code: int, header: msgspec.Struct | Mapping[str, str] | None, body: bytes = b"", flag: int = 0
+    ) -> dict[str, str]:
+        """Header fields with a proof."""
+        fields = fields_of(header)
+        proof = self.proofs.make(self._world.config.self_id, content_of(code, flag, fields, body))
+        return {**fields, MEMBER_PROOF: proof}
+
+    async def call(self, code: int, header: Any = None, body: bytes = b"", **how: Any) -> Reply:
+        """A request of its own."""
+        how.setdefault("connection", self.connection)
+        return await self._world.call(code, self.proven(code, header, body), body, **how)
 
 
 @dataclass

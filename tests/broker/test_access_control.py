@@ -10,13 +10,15 @@ from typing import Any, cast
 import pytest
 
 from dledger.broker.auth.access_control import Access, AccessControl
+from dledger.broker.forwarding import FORWARDED_FOR
+from dledger.broker.member_requests import MEMBER_PROOF
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.frames import encode_request, fields_of
 from dledger.remoting.server import Connection
 from dledger.remoting.signing import SIGNATURE, Credentials
 from dledger.runtime.settings import ConfigError
-from tests.broker.harness import FakeConnection, World, decode, pull_header, run, send_header
+from tests.broker.harness import FakeConnection, Member, World, decode, pull_header, run, send_header
 from tests.broker.test_clients import heartbeat
 
 FILE = """
@@ -201,20 +203,25 @@ def test_white_lists_come_first(access: AccessControl) -> None:
     )
 
 
-def test_a_forwarded_request_has_its_clients_signature_and_address(
-    access: AccessControl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header = send_to("orders")
-    added = {"forwardedFor": "10.7.1.1:4000"}
-    how: dict[str, Any] = {"flag": FLAG_FORWARDED, "added": added}
-    assert decide(access, "producer", SEND, header, b"x", **how) == ""
-    assert decide(access, None, SEND, header, b"x", **how) == "No accessKey is configured", (
-        "not from a member"
-    )
-    monkeypatch.setattr(access._origins, "_member_ips", lambda: {"10.0.0.9"})
-    assert decide(access, None, SEND, header, b"x", **how) == ""
-    elsewhere = {"flag": FLAG_FORWARDED, "added": {"forwardedFor": "10.8.1.1:4000"}}
-    assert decide(access, None, SEND, header, b"x", **elsewhere) == "No accessKey is configured"
+def test_a_forwarded_request_has_its_clients_signature_and_address(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(FILE)
+    world = World(str(tmp_path / "store"), acl_enable=True, acl_file=str(tmp_path / "plain_acl.yml"))
+    access, member = world.broker.access, Member(world)
+    assert access is not None
+    signed = Credentials("producer", "producer-secret").sign(fields_of(send_to("orders")), b"x")
+
+    def forwarded(fields: dict[str, str], client: str, *, proof: bool = True) -> str:
+        added = {**fields, FORWARDED_FOR: client}
+        if proof:
+            added = member.proven(SEND, added, b"x", FLAG_FORWARDED)
+        return decide(access, None, SEND, added, b"x", flag=FLAG_FORWARDED, connection=member.connection)
+
+    far, white, unsigned = "10.8.1.1:4000", "10.7.1.1:4000", fields_of(send_to("orders"))
+    assert forwarded(signed, far) == forwarded(signed, far, proof=False) == ""
+    assert forwarded(unsigned, white) == ""
+    assert forwarded(unsigned, white, proof=False) == "No accessKey is configured", "not from a member"
+    assert forwarded({**unsigned, MEMBER_PROOF: "1.1.0.n1"}, white, proof=False) != ""
+    assert forwarded(unsigned, far) == "No accessKey is configured"
 
 
 def test_files_are_read_again_and_broken_ones_are_left_alone(

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from dledger.broker import forwarding
 from dledger.broker.forwarding import FORWARDED_FOR, Origins
-from dledger.formats.message_ids import pack_ipv4_host
+from dledger.election.identity import Hello, encode_hello
+from dledger.formats.message_ids import host_text, pack_ipv4_host
 from dledger.formats.record import decode_records
+from dledger.node.node import Node
+from dledger.peers import peers
+from dledger.remoting.bodies import ClientConnection, ConsumersHere, told_body
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, FLAG_ONEWAY, FLAG_REDIRECT, Request, Response
 from dledger.remoting.errors import ConnectFailed, ConnectionLost, Overloaded, RemotingError
-from dledger.remoting.headers import GetMaxOffsetHeader
+from dledger.remoting.frames import fields_of
+from dledger.remoting.headers import ConsumerGroupHeader, GetMaxOffsetHeader
 from dledger.remoting.link import OnDone
 from dledger.remoting.server import Connection
 from dledger.runtime.env import production_env
-from tests.broker.harness import FakeConnection, World, pull_header, run, send_header
+from tests.broker.harness import FakeConnection, Member, World, pull_header, run, send_header
 from tests.broker.test_app import PatientClient, Running, configs, running, steady_leader
+from tests.broker.test_clients import heartbeat
 
 LEADER = "10.0.0.2:10911"
 LATER = "10.0.0.3:10911"
@@ -196,24 +204,48 @@ def test_oneway_requests_are_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "told", "host"),
+    ("told", "host"),
     [
-        ("10.0.0.2:4000", "192.168.7.7:1234", pack_ipv4_host("192.168.7.7", 1234)),
-        ("10.0.0.2:4000", "::ffff:192.168.7.7:1234", pack_ipv4_host("192.168.7.7", 1234)),
-        ("::ffff:10.0.0.2:4000", "192.168.7.7:1234", pack_ipv4_host("192.168.7.7", 1234)),
-        ("10.0.0.4:4000", "192.168.7.7:1234", b"own addr"),  # no member
-        ("10.0.0.2:4000", "2001:db8::1:1234", b"own addr"),  # IPv6: no record holds it
-        ("10.0.0.2:4000", "", b"own addr"),
+        ("192.168.7.7:1234", pack_ipv4_host("192.168.7.7", 1234)),
+        ("::ffff:192.168.7.7:1234", pack_ipv4_host("192.168.7.7", 1234)),
+        ("2001:db8::1:1234", b"own addr"),  # IPv6: no record holds it
+        ("", b"own addr"),
     ],
 )
-def test_only_members_tell_where_a_request_came_from(peer: str, told: str, host: bytes) -> None:
-    origins = Origins(lambda: {"10.0.0.2", ""})
-    connection = cast(Connection, FakeConnection(peer=peer, peer_host=b"own addr"))
-    request = Request(10, flag=FLAG_FORWARDED)
-    request.ext_fields = type(request.ext_fields)(b'{"forwardedFor":"%b"}' % told.encode())
-    assert origins.host(connection, request) == host
-    request.flag = 0
-    assert origins.host(connection, request) == b"own addr"
+def test_only_members_tell_where_a_request_came_from(tmp_path: Path, told: str, host: bytes) -> None:
+    world = World(str(tmp_path))
+    member, origins = Member(world), Origins(world.node, world.broker.older_ips)
+    connection = cast(Connection, FakeConnection(peer=member.connection.peer, peer_host=b"own addr"))
+
+    def asked(flag: int, fields: dict[str, str]) -> Request:
+        return Request(10, flag=flag, ext_fields=msgspec.Raw(msgspec.json.encode(fields)))
+
+    fields = {FORWARDED_FOR: told}
+    proven = member.proven(10, fields, flag=FLAG_FORWARDED)
+    request = asked(FLAG_FORWARDED, proven)
+    for _ in range(2):  # a request that waited is judged again
+        assert origins.host(connection, request) == host
+    for flag, unproven in ((FLAG_FORWARDED, fields), (FLAG_FORWARDED, proven), (0, proven)):
+        assert origins.host(connection, asked(flag, unproven)) == b"own addr"
+
+
+def test_an_older_member_is_believed_by_its_address(tmp_path: Path) -> None:
+    """While what answers at its peer address is a program that makes no proofs."""
+    world = World(str(tmp_path))
+    member, origins = Member(world), Origins(world.node, world.broker.older_ips)
+    fields = msgspec.Raw(msgspec.json.encode({FORWARDED_FOR: "192.168.7.7:1234"}))
+
+    def host(peer: str) -> bytes:
+        connection = cast(Connection, FakeConnection(peer=peer, peer_host=b"own addr"))
+        return origins.host(connection, Request(10, flag=FLAG_FORWARDED, ext_fields=fields))
+
+    client = pack_ipv4_host("192.168.7.7", 1234)
+    assert host(member.connection.peer) == b"own addr"
+    world.node.peers_without_proofs.append("n1")
+    assert host(member.connection.peer) == host("::ffff:10.0.0.2:4000") == client
+    assert host("10.0.0.4:4000") == b"own addr"
+    world.node.peers_without_proofs.append("n7")  # nothing is known of it
+    assert host(":4000") == b"own addr"
 
 
 def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
@@ -236,6 +268,95 @@ def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
             assert record.born_host[:4] == pack_ipv4_host("127.0.0.1", 1)[:4]
             top = await ask(address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader("T", 0))
             assert top.ext["offset"] == "2"
+
+    asyncio.run(test())
+
+
+def test_a_program_on_a_members_machine_is_no_member(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All run on this machine, so every client has the address of a member."""
+
+    async def test() -> None:
+        async with running(*configs(tmp_path, 3)) as (nodes, _), plain_client() as client:
+            leader = await steady_leader(nodes)
+            follower = next(node for node in nodes if node is not leader)
+            ask, address = client.invoke, leader.config.client_addr
+            here = ConsumersHere("CG", "", "", "", [], [ClientConnection("forged", "h:1", "JAVA", 400)])
+            for broker in (leader, follower):  # that forwards it
+                told = await ask(
+                    broker.config.client_addr, RequestCode.TELL_CONSUMERS, None, told_body([here.encode()])
+                )
+                assert told.code == ResponseCode.NO_PERMISSION
+            await ask(follower.config.client_addr, RequestCode.HEART_BEAT, None, heartbeat("c1"))
+            assert leader.broker is not None and follower.broker is not None
+            clients = leader.broker.clients
+            await until(lambda: "CG" in clients.consumers)
+            heard = await ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader("CG"))
+            assert json.loads(heard.checked().body)["consumerIdList"] == ["c1"]
+
+            send = RequestCode.SEND_MESSAGE_V2
+            request = Request(send, flag=FLAG_FORWARDED, body=b"1")
+            forged = fields_of(send_header("T", 0, "")) | {FORWARDED_FOR: "9.9.9.9:9"}
+            answer = asyncio.get_running_loop().create_future()
+            client.forward(address, request, forged, 20.0, answer.set_result)
+            assert (await answer).code == 0
+            await ask(follower.config.client_addr, send, send_header("T", 0, ""), b"2")
+            await applied(leader, 2)
+            pulled = await ask(address, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
+            hosts = [host_text(record.born_host) for record in decode_records(pulled.checked().body)]
+            at_leader, at_follower = (
+                {connection.peer for connection in broker.server.connections}
+                for broker in (leader.broker, follower.broker)
+            )
+            assert hosts[0] in at_leader and hosts[1] in at_follower, "each has its client's address"
+            node = leader.broker.node
+            assert isinstance(node, Node)
+            shown = json.dumps([node.status(), leader.broker.runtime_info()], default=str) + caplog.text
+            secrets = [secret.hex() for _, secret in node.peers.proofs._heard.values()]
+            assert len(secrets) == 2 and not any(secret in shown for secret in secrets)
+
+    asyncio.run(test())
+
+
+def test_a_follower_of_an_older_version_goes_on_forwarding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During an upgrade node by node: its hello has no secret, and its requests no proof."""
+    older: list[str] = []
+
+    def hello_of(hello: Hello) -> dict[str, Any]:
+        told = encode_hello(hello)
+        if hello.node in older:
+            del told["secret"]
+        return told
+
+    monkeypatch.setattr(peers, "encode_hello", hello_of)
+
+    async def test() -> None:
+        async with running(*configs(tmp_path, 3)) as (nodes, _), plain_client() as client:
+            leader = await steady_leader(nodes)
+            follower = next(node for node in nodes if node is not leader)
+            assert leader.broker is not None and follower.broker is not None
+            node, upgraded = follower.broker.node, leader.broker.node
+            assert isinstance(node, Node) and isinstance(upgraded, Node)
+            ask, send, name = client.invoke, RequestCode.SEND_MESSAGE_V2, node.config.self_id
+            older.append(name)
+            node.peers.proofs.make = lambda peer, content: ""  # type: ignore[method-assign]
+            node.peers.refresh()
+            await until(
+                lambda: upgraded.peers_without_proofs == [name] and name not in upgraded.proof_receivers
+            )
+            leader = await steady_leader(nodes)
+            address = follower.config.client_addr
+            (await ask(address, RequestCode.HEART_BEAT, None, heartbeat("c1"))).checked()
+            assert leader.broker is not None
+            await until(lambda: leader.broker is not None and "CG" in leader.broker.clients.consumers)
+            (await ask(address, send, send_header("T", 0, ""), b"1")).checked()
+            await applied(leader, 1)
+            pulled = await ask(leader.config.client_addr, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
+            [record] = decode_records(pulled.checked().body)
+            assert host_text(record.born_host) in {one.peer for one in follower.broker.server.connections}
 
     asyncio.run(test())
 

@@ -27,9 +27,10 @@ from dledger.formats.state import (
 from dledger.remoting.auth_bodies import UserInfo
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED
+from dledger.remoting.frames import fields_of
 from dledger.remoting.operator_headers import DeleteAclHeader, SubjectHeader, UserHeader
 from dledger.remoting.signing import SIGNATURE, Credentials
-from tests.broker.harness import FakeConnection, Reply, World, pull_header, run
+from tests.broker.harness import FakeConnection, Member, Reply, World, pull_header, run
 from tests.broker.test_access_control import ACK, COMMIT, SEND, decide, pull_from, send_to
 from tests.broker.test_clients import heartbeat
 
@@ -494,17 +495,19 @@ def test_white_lists_of_codes(tmp_path: Path) -> None:
     run(test)
 
 
-def test_an_address_that_a_member_forwards_for_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_a_member_forwards_for_counts(tmp_path: Path) -> None:
     async def test() -> None:
         world = await opened(tmp_path)
+        member = Member(world)
         rule = acl("nobody", [("Topic:orders", "Pub", "Allow")], sourceIps=["10.8.0.0/16"])
         assert (await ask(world, RequestCode.AUTH_CREATE_ACL, {"subject": "User:nobody"}, rule)).code == 0
-        how: dict[str, Any] = {"flag": FLAG_FORWARDED, "added": {"forwardedFor": "10.8.1.1:4000"}}
-        assert refusal(world, "nobody", SEND, send_to("orders"), b"x", **how) != "", "not from a member"
-        monkeypatch.setattr(world.broker.access._origins, "_member_ips", lambda: {"10.0.0.9"})  # type: ignore[union-attr]
-        assert refusal(world, "nobody", SEND, send_to("orders"), b"x", **how) == ""
+        signed = Credentials("nobody", "nobody-secret").sign(fields_of(send_to("orders")), b"x")
+        fields = signed | {"forwardedFor": "10.8.1.1:4000"}
+        how: dict[str, Any] = {"flag": FLAG_FORWARDED, "connection": member.connection}
+        assert refusal(world, None, SEND, fields, b"x", **how) != "", "nothing proves it"
+        proven = member.proven(SEND, fields, b"x", FLAG_FORWARDED)
+        assert refusal(world, None, SEND, proven, b"x", **how) == ""
+        assert refusal(world, None, SEND, proven, b"x", **how) != "", "it came before"
         near = FakeConnection(peer="10.8.0.1:5")
         assert refusal(world, "nobody", SEND, send_to("orders"), b"x", connection=near) == ""
         assert refusal(world, "nobody", SEND, send_to("orders"), b"x") == no("Topic:orders", "nobody")

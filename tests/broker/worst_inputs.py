@@ -466,6 +466,7 @@ async def make_broker(code: int, directory: Path) -> RemotingServer:
     for _ in range(8):
         await world.send("Wide", properties=WIDE)
     world.node.meta["n1"] = {"store_ip": FakeConnection.peer.partition(":")[0]}  # the caller is a member
+    world.node.peers_without_proofs = ["n1"]  # which needs no proof
     if code == RequestCode.END_TRANSACTION:
         await begin_transactions(world)
     if RequestCode(code).name.startswith("AUTH_"):

@@ -29,6 +29,7 @@ from dledger.peers.dialling import Dialler
 from dledger.peers.links import FIRST_BUFFER, MAX_ERROR_TEXT, MAX_HELD, PeerConnection
 from dledger.peers.listener import MAX_STRANGERS
 from dledger.peers.peers import Peers
+from dledger.peers.proofs import Proofs
 from dledger.peers.wire import (
     ERROR,
     HELLO,
@@ -415,6 +416,81 @@ def test_nothing_is_believed_before_the_nonce_came_back(ports: list[int]) -> Non
             assert "nonce" in await late.refusal()
             assert bench.peers.refused() == {"garbage": 1, "silent": 1}
             assert bench.events.messages == [] and bench.events.hellos == []
+
+    asyncio.run(scenario())
+
+
+def test_only_who_dials_tells_a_secret(ports: list[int]) -> None:
+    """Whoever connects to the peer port, with the hello of a member, learns nothing to sign with."""
+
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            stranger = await bench.dial()
+            stranger.hello(HELLO_OF_N1)
+            assert (await stranger.frame()).header()["secret"] == ""
+            told: list[str] = []
+            for _ in range(2):
+                dialled = await bench.dialled.get()
+                told.append((await dialled.frame()).header()["secret"])
+                dialled.hello(HELLO_OF_N1)
+                await bench.until(lambda: bench.peers.connected("n1"))
+                dialled.close()
+                await bench.until(lambda: not bench.peers.connected("n1"))
+            member = Proofs("n1", b"secret of n1")
+            proofs = []
+            for secret in told:
+                member.hear("n0", secret)
+                proofs.append(member.make("n0", [b"x"]))
+            for proof in proofs:
+                assert bench.peers.proofs.check(proof, [b"x"]) == "n1"
+            assert told[0] != told[1]
+
+    asyncio.run(scenario())
+
+
+def test_a_secret_counts_while_its_peer_is_connected(ports: list[int]) -> None:
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            first, second = Proofs("n1", b"1"), Proofs("n1", b"2")
+            wire = await bench.join(replace(HELLO_OF_N1, secret=first.tell("n0")))
+            assert first.check(bench.peers.proofs.make("n1", [b"x"]), [b"x"]) == "n0"
+            await bench.join(replace(HELLO_OF_N1, secret=second.tell("n0")))
+            assert second.check(bench.peers.proofs.make("n1", [b"x"]), [b"x"]) == "n0", "it started again"
+            wire.close()
+            older = await bench.join(replace(HELLO_OF_N1, secret=""))
+            assert bench.peers.proofs.receivers == ()
+            older.close()
+            wire = await bench.join(replace(HELLO_OF_N1, secret=second.tell("n0")))
+            assert bench.peers.proofs.receivers == ("n1",)
+            wire.close()
+            await bench.until(lambda: bench.peers.proofs.receivers == ())
+            assert "secret" not in repr(replace(HELLO_OF_N1, secret="1.00"))
+
+    asyncio.run(scenario())
+
+
+def test_who_answers_at_an_address_says_whether_its_program_makes_proofs(ports: list[int]) -> None:
+    """An older program leaves the secret out. A connection to this node that does so changes nothing."""
+    older = encode_hello(HELLO_OF_N1)
+    del older["secret"]
+
+    async def scenario() -> None:
+        async with connections(ports) as bench:
+            dialled = await bench.dialled.get()
+            await dialled.frame()
+            dialled.hello(HELLO_OF_N1)
+            await bench.until(lambda: bench.peers.connected("n1"))
+            stranger = await bench.dial()
+            stranger.send(encode_frame(HELLO, older))
+            stranger.send(encode_frame(PROOF, (await stranger.frame()).header()["nonce"]))
+            await bench.until(lambda: bench.peers.reached_by("n1"))
+            assert bench.peers.without_proofs() == []
+            dialled.close()
+            dialled = await bench.dialled.get()
+            await dialled.frame()
+            assert bench.peers.without_proofs() == [], "nobody answers there now"
+            dialled.send(encode_frame(HELLO, older))
+            await bench.until(lambda: bench.peers.without_proofs() == ["n1"])
 
     asyncio.run(scenario())
 

@@ -1,0 +1,143 @@
+"""Proofs that a request to this process comes from a member of the group.
+
+Hosts of the log (brokers) make requests of each other over connections of their own, at a port that clients
+reach, too. Such a request carries a proof that its sender is a member:
+
+* Whoever dials a peer tells it a secret in the hello: a new one at each dial, and another one to each peer.
+  On an accepted connection no secret is told. So only those know one who answer at the recorded addresses of
+  members. Whoever merely connects to a peer port, and repeats the hello of a member, learns nothing.
+* The peer signs its requests to that process with the secret: keyed BLAKE2b (RFC 7693) over a number and the
+  whole content of the request. A proof is good for one receiver, for one process of it, and for one content.
+* Each number counts once: the receiver keeps a sliding window of numbers for each secret. No clock is needed.
+
+A secret lives in memory only and is never logged. Pure, but for the secret that it is made with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+
+SECRET_BYTES = 32
+"""Bytes of the secret that all others of a process are derived from, and of each of those."""
+MAX_TOLD = 8
+"""Secrets of a peer that count, the newest ones: requests that were signed before a connection was lost may
+arrive after it."""
+WINDOW = 8192
+"""Numbers below the highest one of a secret that are told apart; one that is further behind is refused. A
+connection delivers in order, and one that was lost leaves no more requests than its buffer holds."""
+_DERIVE = b"dledger-secret"
+_SIGN = b"dledger-proof"
+_SECRET = re.compile(r"([0-9]{1,15})\.([0-9a-f]{64})")
+_PROOF = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{64})\.(.{1,128})", re.DOTALL)
+
+
+class _Window:
+    """Which numbers came."""
+
+    __slots__ = ("seen", "top")
+
+    def __init__(self) -> None:
+        self.top = -1
+        self.seen = 0
+        """Bit `k`: whether number `top - k` came."""
+
+    def take(self, number: int) -> bool:
+        """Whether this number comes for the first time, as far as that is known."""
+        ahead = number - self.top
+        if ahead > 0:
+            self.seen = 1 if ahead >= WINDOW else (self.seen << ahead | 1) & ((1 << WINDOW) - 1)
+            self.top = number
+            return True
+        bit = 1 << -ahead
+        if -ahead >= WINDOW or self.seen & bit:
+            return False
+        self.seen |= bit
+        return True
+
+
+class Proofs:
+    """The secrets that this process told its peers, and those that they told it."""
+
+    def __init__(self, own: str, secret: bytes) -> None:
+        """`own`: id of this node. `secret`: random, for this process alone."""
+        self._own = own
+        self._secret = secret
+        self._dials = 0
+        self._told: dict[str, OrderedDict[int, _Window]] = {}
+        """Peer -> number of the dial -> numbers that came under its secret; the newest dial last."""
+        self._heard: dict[str, tuple[int, bytes]] = {}
+        """Peer -> number and secret of its newest dial."""
+        self._made = 0
+
+    # The receiver
+
+    def tell(self, peer: str) -> str:
+        """A new secret, for the hello to a peer at its address."""
+        self._dials = dial = self._dials + 1
+        told = self._told.setdefault(peer, OrderedDict())
+        told[dial] = _Window()
+        if len(told) > MAX_TOLD:
+            told.popitem(last=False)
+        return f"{dial}.{self._key(peer, dial).hex()}"
+
+    def revoke(self, peer: str) -> None:
+        """What a peer was told counts no more."""
+        self._told.pop(peer, None)
+
+    def check(self, proof: str, content: Sequence[bytes]) -> str | None:
+        """Which peer made this proof for this content; None where none did, or it came before."""
+        found = _PROOF.fullmatch(proof)
+        if found is None:
+            return None
+        dial, number, peer = int(found[1]), int(found[2]), found[4]
+        told = self._told.get(peer)
+        window = None if told is None else told.get(dial)
+        if window is None:
+            return None
+        if not compare_digest(_mac(self._key(peer, dial), number, content), found[3]):
+            return None
+        return peer if window.take(number) else None
+
+    def _key(self, peer: str, dial: int) -> bytes:
+        text = f"{dial}.{peer}".encode()
+        return blake2b(text, digest_size=SECRET_BYTES, key=self._secret, person=_DERIVE).digest()
+
+    # The sender
+
+    def hear(self, peer: str, secret: str | None) -> None:
+        """What a peer that dialled this node told; None where its program tells nothing."""
+        found = _SECRET.fullmatch(secret or "")
+        if found is None:
+            self._heard.pop(peer, None)
+        else:
+            self._heard[peer] = int(found[1]), bytes.fromhex(found[2])
+
+    def forget(self, peer: str) -> None:
+        """A peer is not connected any more: its process may have ended."""
+        self._heard.pop(peer, None)
+
+    @property
+    def receivers(self) -> Sequence[str]:
+        """Peers that proofs can be made for."""
+        return tuple(self._heard)
+
+    def make(self, peer: str, content: Sequence[bytes]) -> str:
+        """A proof for one request to a peer; empty where that told no secret."""
+        heard = self._heard.get(peer)
+        if heard is None:
+            return ""
+        self._made = number = self._made + 1
+        dial, key = heard
+        return f"{dial}.{number}.{_mac(key, number, content)}.{self._own}"
+
+
+def _mac(key: bytes, number: int, content: Sequence[bytes]) -> str:
+    mac = blake2b(b"%d" % number, digest_size=SECRET_BYTES, key=key, person=_SIGN)
+    for part in content:
+        mac.update(b":%d:" % len(part))
+        mac.update(part)
+    return mac.hexdigest()
