@@ -35,8 +35,8 @@ _LONGEST = 160
 JUDGE_LIMIT_S = 300.0
 """How long one seed of `--judges` may take."""
 JUDGE_SEEDS = 24
-"""So many seeds of a judge are played at most, from the one that its row names on. In which of them it first
-finds its mutant moves with every change of the order of events; that it finds it in none of them is a hole."""
+"""So many seeds of a judge are played at most, from the one that its row names on. The first one in which it
+finds its mutant moves with every change of the order of events. Where it is none of them, there is a hole."""
 
 
 @dataclass
@@ -212,7 +212,7 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 
 
 def try_judge(judged: Judged, mutant: Mutant) -> Result:
-    """Apply the mutant to a copy and play seeds until its judge finds it. Only what that judge says counts."""
+    """Apply the mutant to a copy and play seeds until its judge finds it: only what that one says counts."""
     result = Result(mutant.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -45,6 +45,7 @@ SUITES: tuple[Suite, ...] = (
             "tests/dledger/test_incoming.py",
             "tests/dledger/test_replication.py",
             "tests/dledger/test_wire.py",
+            "tests/dledger/test_proofs.py",
             "tests/dledger/test_log_store.py",
             "tests/chaos/test_divergence.py",
         ),
