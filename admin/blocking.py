@@ -112,6 +112,7 @@ class BlockingMessages(Face[Messages]):
     consume_directly = Blocking(Messages.consume_directly)
     track = Blocking(Messages.track)
     redeliver = Blocking(Messages.redeliver)
+    put = Blocking(Messages.put)
 
 
 class BlockingBrokers(Face[Brokers]):
