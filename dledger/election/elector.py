@@ -198,12 +198,17 @@ class Elector:
         Two nodes that refuse each other's terms for good would split the group. So no node refuses a member:
         an answer over a connection that this node dialled comes from the member, and is followed. Any request
         that is answered by anybody, and changes nothing, will do. At most one per peer and interval of
-        heartbeats: forged requests may be many.
+        heartbeats: forged requests may be many. A member that this node does not know yet it has not dialled,
+        and cannot ask: see `step_towards`.
         """
         if now < self._ask_again.get(peer, -1e9):
             return []
         self._ask_again[peer] = now + self._settings.heartbeat_interval_s
         return [Send(peer, ReadIndexRequest(self.term, self._self_id, NO_READ))]
+
+    def step_towards(self, term: int, now: float) -> list[Effect]:
+        """Follow a leap as far as a request is believed. A leader that cannot be asked says it again."""
+        return self.higher_term(min(term, self.term + MAX_LEAP), now)
 
     def quorum(self, count: int) -> bool:
         """More than half of the voters (isQuorum)."""
@@ -463,11 +468,11 @@ class Elector:
 
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if request.commanded and request.term > self.term:
-            self.commanded_term = request.term
         result = self._refusal(request, now)
         if result is None and not request.pre and self.leaps(request.term):
             return self.ask_term(peer, now)
+        if result is None and request.commanded and request.term > self.term:
+            self.commanded_term = request.term
         if result is None and not request.pre and request.term > self.term:
             effects += self._follow(request.term, None, now)
         if result is None:

@@ -103,9 +103,9 @@ class Inbox:
     def on_hello(self, hello: Hello) -> None:
         """A peer introduced itself."""
         self._versions.heard(hello)
-        self._parts.health.clocks.hello(
-            hello.node, hello.meta.get(META_KEY), asyncio.get_running_loop().time() * 1000
-        )
+        if self._peers.dialled_hello(hello.node) is hello:  # else anybody could tell clocks for a member
+            now_ms = asyncio.get_running_loop().time() * 1000
+            self._parts.health.clocks.hello(hello.node, hello.meta.get(META_KEY), now_ms)
         self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:
@@ -150,7 +150,12 @@ class Inbox:
             return
         if isinstance(message, _LEADERS) and self._elector.leaps(term):
             # What is not handled is not answered: who leads dials again, and says it again.
-            self._elections.perform(self._elector.ask_term(peer, asyncio.get_running_loop().time()))
+            now = asyncio.get_running_loop().time()
+            if self._peers.connected(peer):
+                self._elections.perform(self._elector.ask_term(peer, now))
+            elif not self._held.holding:
+                # A leader that joined while this node was away: its address comes with what it sends.
+                self._elections.perform(self._elector.step_towards(term, now))
             self._peers.refuse(connection, "term", leaps(peer, term, self._elector.term))
             return
         if isinstance(message, REPLIES):
@@ -160,7 +165,9 @@ class Inbox:
         if isinstance(message, (RepairRequest, RepairResponse)):
             parts.repairer.receive(peer, message)  # needs no role, no term and no vote
             return
-        if isinstance(message, (Heartbeat, HeartbeatResponse)):
+        if isinstance(message, HeartbeatResponse) or (
+            isinstance(message, Heartbeat) and self._leads(peer, term)
+        ):
             now_ms = asyncio.get_running_loop().time() * 1000
             parts.health.clocks.heard(peer, message.clock_ms, now_ms)
         if not isinstance(message, _FROM_ANYONE) and not parts.membership.counts(connection.hello):
@@ -176,6 +183,10 @@ class Inbox:
             self.handle(peer, message)
         self._elections.schedule()
         self._events.stepped()
+
+    def _leads(self, peer: str, term: int) -> bool:
+        """Whether this node follows this peer as the leader of this term."""
+        return term == self._elector.term and peer == self._elector.leader_id
 
     def on_read(self) -> None:
         """All that came at once is handled: entries of it are written together (rule 4)."""

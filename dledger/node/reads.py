@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dledger.election.elector import Elector
+from dledger.election.elector import NO_READ, Elector
 from dledger.host import Role
 from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
 from dledger.node.applier import Applier
@@ -148,6 +148,9 @@ class ReadPoints:
     def receive(self, peer: str, message: ReadIndexRequest | ReadIndexResponse) -> None:
         """A follower asks, or the leader answers."""
         if isinstance(message, ReadIndexRequest):
+            if message.number == NO_READ:
+                self._answer(_Read(peer=peer, number=NO_READ), None)
+                return
             self._new = [read for read in self._new if read.peer != peer]  # it asks anew: the last one counts
             read = _Read(peer=peer, number=message.number)
             if self._elector.role is Role.LEADER:

@@ -15,10 +15,20 @@ from dledger.files.offline import node_directory
 from dledger.formats.entry import Kind
 from dledger.formats.store_files import HardState
 from dledger.log.hard_state import HardStateFile
-from dledger.messages import Append, Code, Heartbeat, InstallSnapshot, Message, TimeoutNow, VoteRequest
+from dledger.messages import (
+    Append,
+    Code,
+    Heartbeat,
+    InstallSnapshot,
+    Message,
+    ReadIndexRequest,
+    TimeoutNow,
+    VoteRequest,
+)
 from dledger.node.node import Node
 from dledger.peers.links import PeerConnection
 from dledger.peers.log_client import DLedgerClient, RequestFailed
+from dledger.peers.peers import Peers
 from dledger.peers.wire import HELLO, PROOF, Frame, encode_frame, encode_message
 from dledger.runtime import Lane
 from dledger.runtime.env import Env
@@ -337,6 +347,32 @@ def test_who_comes_back_many_terms_later_follows(behind: str) -> None:
             world.nodes["n2"].disk.wipe("/store")
         group.start("n2")
         group.await_applied(node_group.NAMES, last)
+        assert group.nodes["n2"].term >= 5 * MAX_LEAP
+
+
+def test_a_leader_that_cannot_be_asked_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It joined while the node was away, which has not dialled it: its address comes with what it sends."""
+    connected, send = Peers.connected, Peers.send
+
+    def reaches(peers: Peers, peer: str) -> bool:
+        return peers._config.self_id != "n2" and connected(peers, peer)
+
+    def send_if_reached(peers: Peers, peer: str, message: Message) -> None:
+        if not isinstance(message, ReadIndexRequest) or reaches(peers, peer):
+            send(peers, peer, message)
+
+    with World(10, settings=node_group.SETTINGS) as world:
+        group = node_group.Group(world, allowed_sources=ANYBODY)
+        group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
+        world.kill("n2")
+        pass_for_n1(group, steps(group, 5))
+        last = group.append(group.await_leader(), [b"while it was away"])
+        group.await_applied(("n0", "n1"), last)
+        world.nodes["n2"].disk.wipe("/store")  # it does not stand, and gets no answers to requests for votes
+        monkeypatch.setattr(Peers, "connected", reaches)
+        monkeypatch.setattr(Peers, "send", send_if_reached)
+        group.start("n2")
+        world.run_until(lambda: group.applied("n2") >= last, 60)
         assert group.nodes["n2"].term >= 5 * MAX_LEAP
 
 
