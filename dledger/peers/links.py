@@ -93,6 +93,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Why the connection ended, or is about to."""
         self.garbage: bool = False
         """Whether it ended because something arrived that is not of the protocol."""
+        self.secret: str = ""
+        """What the other side was told on a dialled connection (see `dledger.peers.proofs`)."""
         self.nonce = ""
         """What the dialling side must repeat before it is believed (see `dledger.peers.peers`)."""
         self.names: tuple[str, ...] = ()

@@ -406,12 +406,15 @@ class Peers:
             self._on_lost,
             self._config.max_frame_bytes,
             dialled=peer,
-            on_made=lambda connection: connection.send_frame(
-                HELLO, encode_hello(replace(self._events.my_hello(), secret=self.proofs.tell(peer)))
-            ),
+            on_made=self._say_hello,
         )
+        connection.secret = self.proofs.tell(peer)
         connection.place, connection.store = place, store
         return connection
+
+    def _say_hello(self, connection: PeerConnection) -> None:
+        hello = replace(self._events.my_hello(), secret=connection.secret)
+        connection.send_frame(HELLO, encode_hello(hello))
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
         """An accepted connection for this group said hello.
@@ -590,6 +593,7 @@ class Peers:
             self._guard(self._events.on_hello, hello)
         else:
             self._outbound[hello.node] = connection
+            self.proofs.introduced(hello.node, connection.secret)
             self.refusals.pop(hello.node, None)
             if not connection.ready.done():
                 connection.ready.set_result(None)

@@ -76,13 +76,16 @@ class Proofs:
     # The receiver
 
     def tell(self, peer: str) -> str:
-        """A new secret, for the hello to a peer at its address."""
+        """A new secret, for the hello to a peer at its address. It counts from `introduced` on."""
         self._dials = dial = self._dials + 1
+        return f"{dial}.{self._key(peer, dial).hex()}"
+
+    def introduced(self, peer: str, secret: str) -> None:
+        """Who was told this secret has answered as that peer, and was accepted."""
         told = self._told.setdefault(peer, OrderedDict())
-        told[dial] = _Window()
+        told[int(secret.partition(".")[0])] = _Window()
         if len(told) > MAX_TOLD:
             told.popitem(last=False)
-        return f"{dial}.{self._key(peer, dial).hex()}"
 
     def revoke(self, peer: str) -> None:
         """What a peer was told counts no more."""

@@ -233,8 +233,10 @@ class Member:
     def meet(self) -> None:
         """Each of the two has dialled the other."""
         node, own = self._world.node, self._world.config.self_id
-        self.proofs.hear(own, node.proofs.tell(self._node))
-        node.proofs.hear(self._node, self.proofs.tell(own))
+        for one, name, other in ((node.proofs, self._node, self.proofs), (self.proofs, own, node.proofs)):
+            secret = one.tell(name)
+            one.introduced(name, secret)
+            other.hear(own if one is node.proofs else self._node, secret)
 
     def proven(
         self, code: int, header: msgspec.Struct | Mapping[str, str] | None, body: bytes = b"", flag: int = 0

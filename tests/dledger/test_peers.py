@@ -453,6 +453,8 @@ def test_a_secret_counts_while_its_peer_is_connected(ports: list[int]) -> None:
         async with connections(ports) as bench:
             first, second = Proofs("n1", b"1"), Proofs("n1", b"2")
             wire = await bench.join(replace(HELLO_OF_N1, secret=first.tell("n0")))
+            first.introduced("n0", "1.")
+            second.introduced("n0", "1.")
             assert first.check(bench.peers.proofs.make("n1", [b"x"]), [b"x"]) == "n0"
             await bench.join(replace(HELLO_OF_N1, secret=second.tell("n0")))
             assert second.check(bench.peers.proofs.make("n1", [b"x"]), [b"x"]) == "n0", "it started again"

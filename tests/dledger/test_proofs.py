@@ -10,10 +10,17 @@ from dledger.peers.proofs import MAX_TOLD, WINDOW, Proofs
 CONTENT = [b"28101", b"0", b"name", b"value", b"body"]
 
 
+def told(receiver: Proofs, peer: str) -> str:
+    """What a peer was told at whose address it answers."""
+    secret = receiver.tell(peer)
+    receiver.introduced(peer, secret)
+    return secret
+
+
 def pair() -> tuple[Proofs, Proofs]:
     """The member n0, and n1 which it has dialled."""
     receiver, sender = Proofs("n0", b"secret of n0"), Proofs("n1", b"secret of n1")
-    sender.hear("n0", receiver.tell("n1"))
+    sender.hear("n0", told(receiver, "n1"))
     return receiver, sender
 
 
@@ -39,7 +46,7 @@ def test_a_proof_is_of_one_content(at: int) -> None:
 def test_a_proof_is_for_one_receiver() -> None:
     receiver, sender = pair()
     other = Proofs("n2", b"secret of n2")
-    sender.hear("n2", other.tell("n1"))
+    sender.hear("n2", told(other, "n1"))
     assert receiver.check(sender.make("n2", CONTENT), CONTENT) is None
     assert other.check(sender.make("n0", CONTENT), CONTENT) is None
 
@@ -50,7 +57,7 @@ def test_a_receiver_that_started_again_takes_nothing_from_before() -> None:
     assert receiver.check(captured, CONTENT) == "n1"
     later = Proofs("n0", b"another secret")
     assert later.check(captured, CONTENT) is None, "it has told nothing yet"
-    sender.hear("n0", later.tell("n1"))
+    sender.hear("n0", told(later, "n1"))
     assert later.check(captured, CONTENT) is None
     assert later.check(sender.make("n0", CONTENT), CONTENT) == "n1"
 
@@ -61,14 +68,14 @@ def test_a_sender_that_started_again_begins_anew() -> None:
     captured = sender.make("n0", CONTENT)
     assert receiver.check(captured, CONTENT) == "n1"
     again = Proofs("n1", b"another secret")
-    again.hear("n0", receiver.tell("n1"))
+    again.hear("n0", told(receiver, "n1"))
     assert receiver.check(again.make("n0", CONTENT), CONTENT) == "n1"
     assert receiver.check(captured, CONTENT) is None
 
 
 def test_a_member_cannot_pass_for_another() -> None:
     receiver, sender = pair()
-    receiver.tell("n2")
+    told(receiver, "n2")
     dial, number, mac, _ = sender.make("n0", CONTENT).split(".")
     for dialled in (dial, "2"):
         assert receiver.check(f"{dialled}.{number}.{mac}.n2", CONTENT) is None
@@ -78,12 +85,12 @@ def test_the_newest_secrets_count(monkeypatch: pytest.MonkeyPatch) -> None:
     receiver, sender = pair()
     under_way = sender.make("n0", CONTENT)
     for _ in range(MAX_TOLD - 1):
-        receiver.tell("n1")
+        told(receiver, "n1")
     assert receiver.check(under_way, CONTENT) == "n1", "signed before the connection was lost"
     late = sender.make("n0", CONTENT)
-    receiver.tell("n1")
+    told(receiver, "n1")
     assert receiver.check(late, CONTENT) is None
-    sender.hear("n0", receiver.tell("n1"))
+    sender.hear("n0", told(receiver, "n1"))
     proof = sender.make("n0", CONTENT)
     receiver.revoke("n1")
     assert receiver.check(proof, CONTENT) is None
@@ -108,7 +115,7 @@ def test_who_was_told_nothing_makes_no_proof() -> None:
     for nothing in (None, "", "1.zz", "x" * 400, "1." + "0" * 63):
         sender.hear("n0", nothing)
         assert sender.make("n0", CONTENT) == "" and sender.receivers == ()
-    sender.hear("n0", receiver.tell("n1"))
+    sender.hear("n0", told(receiver, "n1"))
     assert sender.receivers == ("n0",)
     sender.forget("n0")
     assert sender.make("n0", CONTENT) == ""
@@ -125,6 +132,22 @@ def test_what_is_no_proof(proof: str) -> None:
 
 def test_secrets_of_a_process_differ() -> None:
     receiver, _ = pair()
-    told = [receiver.tell("n1"), receiver.tell("n1"), receiver.tell("n2"), Proofs("n0", b"x").tell("n1")]
-    assert len({text.partition(".")[2] for text in told}) == 4
-    assert all(len(bytes.fromhex(text.partition(".")[2])) == proofs.SECRET_BYTES for text in told)
+    secrets = [
+        told(receiver, "n1"),
+        told(receiver, "n1"),
+        told(receiver, "n2"),
+        told(Proofs("n0", b"x"), "n1"),
+    ]
+    assert len({text.partition(".")[2] for text in secrets}) == 4
+    assert all(len(bytes.fromhex(text.partition(".")[2])) == proofs.SECRET_BYTES for text in secrets)
+
+
+def test_a_secret_counts_once_its_peer_was_accepted() -> None:
+    """Who listens at the address of a member, and is refused, was told one as well."""
+    receiver, _ = pair()
+    sender = Proofs("n1", b"of another process")
+    secret = receiver.tell("n1")
+    sender.hear("n0", secret)
+    assert receiver.check(sender.make("n0", CONTENT), CONTENT) is None
+    receiver.introduced("n1", secret)
+    assert receiver.check(sender.make("n0", CONTENT), CONTENT) == "n1"
