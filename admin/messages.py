@@ -342,7 +342,8 @@ class Messages:
             flag=message.flag,
             properties=encode_properties(properties),
             reconsumeTimes=message.reconsume_times,
-            maxReconsumeTimes=message.reconsume_times,  # it may come once more: it is no dead letter
+            # It may come once more, also at RocketMQ 4, which makes a dead letter of what has come so often.
+            maxReconsumeTimes=message.reconsume_times + 1,
         )
         await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
 

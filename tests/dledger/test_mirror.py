@@ -30,7 +30,9 @@ from dledger.client import (
     ReceivedMessage,
     TransactionProducer,
 )
-from dledger.client.errors import BrokerRefused
+from dledger.client.errors import BrokerRefused, ClientError
+from dledger.commands.moving.mirror import Mirror
+from dledger.commands.moving.mirrored_queues import QueueCopy
 from dledger.formats.pop_handles import retry_topic_v1
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port, wait_for
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
@@ -517,3 +519,24 @@ def test_a_signal_ends_a_mirror_in_order(pair: Pair, topic: str, number: int, co
     assert process.returncode == code, said
     assert json.loads(output)["copied"] == 2
     assert offset_of(pair.new, topic, "ended") == 1
+
+
+def test_after_an_error_no_queue_of_a_topic_counts_as_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader of one of its brokers is changing: the topic is looked at again at the next report."""
+    nobody: Any = None
+    one = Mirror(nobody, nobody, nobody, print)
+    queues = [MessageQueue("%RETRY%group", broker, 0) for broker in ("a", "b")]
+    failing = ["b"]
+
+    async def resume(copy: QueueCopy, look_back: int) -> int:
+        if copy.source.brokerName in failing:
+            raise ClientError("no leader")
+        return 0
+
+    monkeypatch.setattr(one.clusters, "resume", resume)
+    with pytest.raises(ClientError):
+        asyncio.run(one._pair(queues, queues))
+    assert one.queues == []
+    failing.clear()
+    asyncio.run(one._pair(queues, queues))
+    assert [copy.source for copy in one.queues] == queues

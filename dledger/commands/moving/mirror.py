@@ -189,10 +189,11 @@ class Mirror:
                 await self._pair(sources, targets)
 
     async def _pair(self, sources: Sequence[MessageQueue], targets: Sequence[MessageQueue]) -> None:
-        """Each old queue gets its new one, and is copied from now on."""
-        for source, target in zip(sources, targets, strict=False):
-            copy = QueueCopy(source, target)
+        """Each old queue gets its new one, and is copied from now on: all of them, or after an error none."""
+        pairs = [QueueCopy(source, target) for source, target in zip(sources, targets, strict=False)]
+        for copy in pairs:
             copy.next = await self.clusters.resume(copy, self._look_back)
+        for copy in pairs:
             self.queues.append(copy)
             if self._start is not None:
                 self._start(copy)
@@ -282,6 +283,7 @@ class Mirror:
                 for copy in self.queues:
                     start(copy)
         finally:
+            self._start = None
             self.ended = True
 
     async def _run(self, copy: QueueCopy, *, once: bool) -> None:

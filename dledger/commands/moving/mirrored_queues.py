@@ -97,12 +97,14 @@ class Clusters:
 
     async def resume(self, copy: QueueCopy, look_back: int) -> int:
         """Offset of the first message that has no copy. MovingFailed where the last `look_back` messages of
-        the new queue do not tell."""
+        the new queue do not tell. Of a topic of a group all are looked at: behind the copies lie the retries
+        of the new cluster's own, however many."""
         address = await self.address(self.new, copy.target)
         lowest = await self.new.offsets.lowest(address, copy.target)
         highest = await self.new.offsets.highest(address, copy.target)
         at = highest
-        while at > max(lowest, highest - look_back):
+        end = lowest if is_of_group(copy.target.topic) else max(lowest, highest - look_back)
+        while at > end:
             begin = max(lowest, at - READ_MESSAGES)
             last = -1
             async for place, message in self.read(self.new, copy.target, begin, at):
