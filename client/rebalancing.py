@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -332,10 +333,15 @@ class QueueShare:
         return isinstance(self._dispatcher, OrderlyDispatcher) and self._dispatcher.busy(assigned)
 
     async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue] = ()) -> bool:
-        """Whether it is done. What fails is logged."""
+        """Whether it is done. What fails is logged.
+
+        What takes a queue back waits for a commit that is under way (`commit_now`): that may take the same
+        queue back, and arrive when the next owner has gone on.
+        """
         try:
-            if offsets:
-                await self._progress.save(offsets, back)
+            async with self._committing if back else nullcontext():
+                if offsets:
+                    await self._progress.save(offsets, back)
         except (ClientError, OSError) as error:
             self._not_committed(error)
             return False
