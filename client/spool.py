@@ -6,7 +6,9 @@ SQLite keeps what a crash leaves whole, and other processes out. Each `put` is o
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,29 +50,38 @@ class Row(NamedTuple):
 
 
 class Spool:
-    """See the module. Methods are called one after the other, from any thread."""
+    """See the module. Methods may be called from any thread, and wait for each other.
+
+    A caller that is cancelled does not end its job in another thread. SQLite's module of Python does not bear
+    that a connection is closed meanwhile: the process would end by a segmentation fault.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._database: sqlite3.Connection | None = None
+        self._one_at_a_time = threading.RLock()
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
     def open(self) -> tuple[int, int, int]:
         """Make or open it: how many messages wait, their bytes, and how many were refused. SpoolFailed."""
-        try:
-            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-            self._database = database
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-                database.execute(f"PRAGMA {pragma}").fetchall()
-            database.executescript(_LAYOUT)
-            count, size = database.execute("SELECT count(*), total(length(message)) FROM waiting").fetchone()
-            (refused,) = database.execute("SELECT count(*) FROM refused").fetchone()
-        except sqlite3.Error as error:
-            self.close()
-            locked = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY
-            why = "another process uses it: give each its own" if locked else str(error)
-            raise SpoolFailed(f"the spool {self._path} cannot be opened: {why}") from error
+        with self._one_at_a_time:
+            try:
+                return self._prepare()
+            except sqlite3.Error as error:
+                self.close()
+                locked = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY
+                why = "another process uses it: give each its own" if locked else str(error)
+                raise SpoolFailed(f"the spool {self._path} cannot be opened: {why}") from error
+
+    def _prepare(self) -> tuple[int, int, int]:
+        database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._database = database
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+            database.execute(f"PRAGMA {pragma}").fetchall()
+        database.executescript(_LAYOUT)
+        count, size = database.execute("SELECT count(*), total(length(message)) FROM waiting").fetchone()
+        (refused,) = database.execute("SELECT count(*) FROM refused").fetchone()
         return count, int(size), refused
 
     def put(self, messages: Sequence[Kept]) -> list[int]:
@@ -96,16 +107,11 @@ class Spool:
 
     def refuse(self, refused: Sequence[tuple[int, str]]) -> None:
         """The cluster will not have them, for these reasons: they are put aside, for people to look at."""
-        database = self._open()
-        try:
-            with database:
-                database.execute("BEGIN")
-                database.executemany(
-                    "INSERT INTO refused SELECT number, message, ?2 FROM waiting WHERE number = ?1", refused
-                )
-                database.executemany("DELETE FROM waiting WHERE number = ?1", [(row[0],) for row in refused])
-        except sqlite3.Error as error:
-            raise SpoolFailed(f"the spool {self._path}: {error}") from error
+        with self._changing() as database:
+            database.executemany(
+                "INSERT INTO refused SELECT number, message, ?2 FROM waiting WHERE number = ?1", refused
+            )
+            database.executemany("DELETE FROM waiting WHERE number = ?1", [(row[0],) for row in refused])
 
     def refused(self) -> list[tuple[Row, str]]:
         """What was put aside, and why."""
@@ -114,9 +120,10 @@ class Spool:
 
     def close(self) -> None:
         """Nothing is lost by it, nor without it."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        with self._one_at_a_time:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
@@ -124,10 +131,11 @@ class Spool:
         return self._database
 
     def _read(self, statement: str, *values: int) -> list[tuple[Any, ...]]:
-        try:
-            return self._open().execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise SpoolFailed(f"the spool {self._path}: {error}") from error
+        with self._one_at_a_time:
+            try:
+                return self._open().execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise SpoolFailed(f"the spool {self._path}: {error}") from error
 
     def _row(self, number: int, message: bytes) -> Row:
         try:
@@ -136,10 +144,17 @@ class Spool:
             raise SpoolFailed(f"the spool {self._path}: row {number} is no message: {error}") from error
 
     def _change(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        database = self._open()
-        try:
-            with database:  # commits, or takes all of it back
-                database.execute("BEGIN")
-                database.executemany(statement, rows)
-        except sqlite3.Error as error:
-            raise SpoolFailed(f"the spool {self._path}: {error}") from error
+        with self._changing() as database:
+            database.executemany(statement, rows)
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: it is committed, or all of it is taken back."""
+        with self._one_at_a_time:
+            database = self._open()
+            try:
+                with database:
+                    database.execute("BEGIN")
+                    yield database
+            except sqlite3.Error as error:
+                raise SpoolFailed(f"the spool {self._path}: {error}") from error

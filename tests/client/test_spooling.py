@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -330,3 +331,39 @@ def test_nothing_is_taken_before_the_spool_is_open(tmp_path: Path) -> None:
             await producer.close()
 
     asyncio.run(main())
+
+
+class SlowDatabase:
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+        self.done: list[str] = []
+
+    def execute(self, statement: str, values: tuple[int, ...]) -> SlowDatabase:
+        self.asked.set()
+        assert self.may_answer.wait(60)
+        self.done.append("answered")
+        return self
+
+    def fetchall(self) -> list[tuple[int, bytes]]:
+        return []
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+
+def test_a_spool_is_not_closed_while_a_job_of_it_runs(tmp_path: Path) -> None:
+    """A send that was cancelled leaves its job to a thread: closing the connection then ended the process."""
+    spool, database = Spool(str(tmp_path / "spool")), SlowDatabase()
+    spool._database = database  # type: ignore[assignment]
+    reading = threading.Thread(target=spool.next, args=(0, 1))
+    closing = threading.Thread(target=spool.close)
+    reading.start()
+    assert database.asked.wait(60)
+    closing.start()
+    closing.join(0.2)
+    database.may_answer.set()
+    for thread in (reading, closing):
+        thread.join(60)
+    assert database.done == ["answered", "closed"]
