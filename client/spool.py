@@ -6,7 +6,6 @@ SQLite keeps what a crash leaves whole, and other processes out. Each `put` is o
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dledger.client.errors import ClientError
+from dledger.runtime.locks import JobLock
 
 _LAYOUT = """
 CREATE TABLE IF NOT EXISTS waiting (number INTEGER PRIMARY KEY AUTOINCREMENT, message BLOB NOT NULL);
@@ -59,7 +59,7 @@ class Spool:
     def __init__(self, path: str) -> None:
         self._path = path
         self._database: sqlite3.Connection | None = None
-        self._one_at_a_time = threading.RLock()
+        self._one_at_a_time = JobLock()
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
