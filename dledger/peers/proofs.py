@@ -4,8 +4,9 @@ Hosts of the log (brokers) make requests of each other over connections of their
 reach, too. Such a request carries a proof that its sender is a member:
 
 * Whoever dials a peer tells it a secret in the hello: a new one at each dial, and another one to each peer.
-  On an accepted connection no secret is told. So only those know one who answer at the recorded addresses of
-  members. Whoever merely connects to a peer port, and repeats the hello of a member, learns nothing.
+  It counts once the peer's answer was accepted. On an accepted connection no secret is told. So only those
+  know one that counts who answer as a member at a member's address. Whoever merely connects to a peer port,
+  and repeats the hello of a member, learns nothing.
 * The peer signs its requests to that process with the secret: keyed BLAKE2b (RFC 7693) over a number and the
   whole content of the request. A proof is good for one receiver, for one process of it, and for one content.
 * Each number counts once: the receiver keeps a sliding window of numbers for each secret. No clock is needed.

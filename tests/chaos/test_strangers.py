@@ -333,16 +333,22 @@ def test_a_member_that_is_far_ahead_is_followed(role: str, ahead: int) -> None:
         all_lead_and_follow(group)
 
 
+def go_on_without_n2(group: node_group.Group) -> int:
+    """It is killed, and the others are led beyond what a request may raise its term by; their last entry."""
+    group.world.kill("n2")
+    pass_for_n1(group, steps(group, 5))
+    last = group.append(group.await_leader(), [b"while it was away"])
+    group.await_applied(("n0", "n1"), last)
+    return last
+
+
 @pytest.mark.parametrize("behind", ["was away", "lost its store"])
 def test_who_comes_back_many_terms_later_follows(behind: str) -> None:
     """A voter that was stopped, and one without a store, which does not stand and so asks for no votes."""
     with World(8, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
-        world.kill("n2")
-        pass_for_n1(group, steps(group, 5))
-        last = group.append(group.await_leader(), [b"while it was away"])
-        group.await_applied(("n0", "n1"), last)
+        last = go_on_without_n2(group)
         if behind == "lost its store":
             world.nodes["n2"].disk.wipe("/store")
         group.start("n2")
@@ -364,10 +370,7 @@ def test_a_leader_that_cannot_be_asked_is_followed_step_by_step(monkeypatch: pyt
     with World(10, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
-        world.kill("n2")
-        pass_for_n1(group, steps(group, 5))
-        last = group.append(group.await_leader(), [b"while it was away"])
-        group.await_applied(("n0", "n1"), last)
+        last = go_on_without_n2(group)
         world.nodes["n2"].disk.wipe("/store")  # it does not stand, and gets no answers to requests for votes
         monkeypatch.setattr(Peers, "connected", reaches)
         monkeypatch.setattr(Peers, "send", send_if_reached)
