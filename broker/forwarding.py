@@ -35,6 +35,8 @@ FORWARDED_FOR = "forwardedFor"
 """Header field of a forwarded request: "ip:port" of the client that made it."""
 FORWARD_TIMEOUT_S = 60.0
 """How long an answer is waited for: as long as a pull may wait at the leader, and its way."""
+ADDED_FIELDS = (FORWARDED_FOR, MEMBER_PROOF)
+"""What a follower adds to a request that it forwards, and its client has not signed."""
 MAX_FORWARDED = 16_384
 """Requests under way to the leader; one more is answered 14, with the leader's address."""
 MAX_FORWARDED_BYTES = 64 * 1024 * 1024

@@ -20,8 +20,7 @@ from typing import Protocol
 from dledger.broker.auth.address_rules import Segments, segments_of
 from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, PUB, Account, Accounts, AclError, parse_accounts
 from dledger.broker.auth.required import ADMIN, RULES, Needed
-from dledger.broker.forwarding import FORWARDED_FOR, Origins
-from dledger.broker.member_requests import MEMBER_PROOF
+from dledger.broker.forwarding import ADDED_FIELDS, Origins
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
@@ -130,8 +129,8 @@ class AccessControl:
             raise AccessDenied(f"No acl config for {key[:MAX_TEXT]}")
         if not (account.white.text and account.white.matches(self._address(connection, request))):
             signed = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
-            fields.pop(FORWARDED_FOR, None)
-            fields.pop(MEMBER_PROOF, None)
+            for added in ADDED_FIELDS:
+                fields.pop(added, None)
             if not compare_digest(account.key.signature(fields, request.body), signed):
                 raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
         _permit(account, request, fields, connection)

@@ -16,8 +16,7 @@ from dledger.broker.auth.actions import TOPIC, done_by, done_with
 from dledger.broker.auth.plain_acl import PUB
 from dledger.broker.auth.policies import Policies
 from dledger.broker.auth.required import RULES, Needed
-from dledger.broker.forwarding import FORWARDED_FOR, Origins
-from dledger.broker.member_requests import MEMBER_PROOF
+from dledger.broker.forwarding import ADDED_FIELDS, Origins
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.state import ACLS, USERS, ReplicatedState, User
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -177,8 +176,8 @@ class UserAccess:
         if not user.enabled:
             raise _denied(f"User:{name[:MAX_TEXT]} is disabled.")
         signed = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
-        fields.pop(FORWARDED_FOR, None)
-        fields.pop(MEMBER_PROOF, None)
+        for added in ADDED_FIELDS:
+            fields.pop(added, None)
         if not compare_digest(who.key.signature(fields, request.body), signed):
             raise _denied("check signature failed.")
         if user.superuser or not self._authorize:
