@@ -4,8 +4,26 @@ Everything else about the package is in pyproject.toml. `DLEDGER_BUILD_FAST=0` l
 """
 
 import os
+import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+PARTS = (
+    "_fast", "admin", "audit", "bench", "broker", "chaos", "client", "commands", "election", "files",
+    "formats", "local", "log", "members", "namesrv", "node", "peers", "remoting", "replication", "runtime",
+    "snapshots", "spark",
+)  # fmt: skip
+"""The packages below `dledger/`. setuptools would leave out a missing one without a word."""
+
+
+def check_parts():
+    missing = [part for part in PARTS if not (Path("dledger") / part / "__init__.py").is_file()]
+    if missing:
+        places = ", ".join(f"dledger/{part}" for part in missing)
+        sys.exit(
+            f"error: this copy of the source is incomplete: {places} missing. Clone it or unpack it again."
+        )
 
 
 def extensions():
@@ -23,4 +41,5 @@ def extensions():
     return modules
 
 
+check_parts()
 setup(ext_modules=extensions())

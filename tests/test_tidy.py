@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,29 +26,35 @@ MAX_CLASS_LINES = 900
 ONE_CLASS = 0.75
 """Share of a module's lines from which on it is one class."""
 
+CORE = "core"
+"""The replicated commit log: all of `dledger/` that belongs to no other part."""
 LEAVES = ("runtime", "formats")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": (),
     "formats": (),
-    "dledger": ("_fast", *LEAVES),
+    "_fast": LEAVES,
+    "local": LEAVES,
+    CORE: ("_fast", *LEAVES),
     "remoting": LEAVES,
     "namesrv": ("remoting", *LEAVES),
     "client": ("remoting", "_fast", *LEAVES),
     "audit": LEAVES,
-    "broker": ("dledger", "remoting", "audit", "_fast", *LEAVES),
+    "broker": (CORE, "remoting", "audit", "_fast", *LEAVES),
     "admin": ("client", "remoting", *LEAVES),
     "spark": ("audit", "client", *LEAVES),
     "chaos": ("*",),
     "bench": ("*",),
+    "commands": ("*",),
 }
-OURS = tuple(MAY_IMPORT)
-"""The parts. `dledger` is the replicated commit log, the others its sub-packages by links of their names."""
-INNER: dict[str, tuple[str, ...]] = {"_fast": LEAVES, "local": LEAVES, "commands": ("*",)}
-"""Parts that lie in `dledger/` itself, outside of the log: what they may import. Nobody imports commands."""
+"""Which parts each part may import besides itself; "*": any. Nothing imports chaos, bench or commands."""
+OTHER_PARTS = tuple(part for part in MAY_IMPORT if part != CORE)
+"""Folders of `dledger/` that are parts of their own."""
+LINKED = ("broker", "chaos", "client", "namesrv", "spark")
+"""Parts that have a symbolic link at the top of the repository."""
 
 PURE = (
     "dledger/election/*", "dledger/replication/*", "dledger/messages.py", "dledger/errors.py",
-    "dledger/host.py", "formats/*", "runtime/settings.py",
+    "dledger/host.py", "dledger/formats/*", "dledger/runtime/settings.py",
 )  # fmt: skip
 PURE_LIBRARY = (
     "__future__", "array", "base64", "binascii", "collections", "contextlib", "dataclasses", "difflib",
@@ -60,7 +68,7 @@ DOORS = (
     "time", "random", "uuid", "threading", "socket", "secrets", "subprocess", "multiprocessing", "concurrent",
     "select", "selectors", "tempfile", "shutil", "mmap", "fcntl",
 )  # fmt: skip
-"""Modules that only runtime/ may touch: what they offer comes through `Env`."""
+"""Modules that only dledger/runtime/ may touch: what they offer comes through `Env`."""
 DOOR_CALLS = {
     "open": "open() goes around env.files",
     "asyncio.to_thread": "threads belong to env.workers",
@@ -82,82 +90,82 @@ DOOR_METHODS = {
 
 # Outside the simulator by nature: path pattern -> why the doors may be used directly.
 OUTSIDE: dict[str, str] = {
-    "runtime/*": "is the doors",
+    "dledger/runtime/*": "is the doors",
     "*/__main__.py": "outer shell: owns argv, signals, environment and logging set-up",
     "dledger/commands/*": "outer shell: the command line",
     "dledger/local/*": "drives real processes",
-    "audit/arguments.py": "outer shell",
-    "spark/commands/program.py": "outer shell",
+    "dledger/audit/arguments.py": "outer shell",
+    "dledger/spark/commands/program.py": "outer shell",
     "*/shell.py": "outer shell: owns argv, signals, environment and logging set-up",
-    "chaos/scenarios/command.py": "outer shell",
-    "audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
-    "chaos/stores.py": "reads the files of real processes",
-    "chaos/failover.py": "drives real processes",
-    "chaos/replacement.py": "drives real processes",
-    "chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
-    "bench/audit.py": "measures real processes",
-    "bench/big_store.py": "writes stores as they lie on a disk, at speed",
-    "bench/core.py": "measures pure code with the machine's clock",
-    "bench/idle.py": "measures real processes",
-    "bench/compare/*": "starts and measures real processes of other systems",
-    "bench/loaded.py": "measures real processes",
-    "bench/restart.py": "measures real processes",
-    "bench/scale.py": "measures real processes",
-    "bench/clients.py": "measures real processes",
-    "bench/memory.py": "measures real processes",
-    "bench/spark_audit.py": "measures real processes",
-    "bench/spark_read.py": "measures real processes",
-    "bench/spark_write.py": "measures real processes",
-    "bench/timers.py": "measures real processes",
-    "bench/topics.py": "measures with the machine's clock, against real processes",
-    "chaos/machine/*": "is the other side of the doors: simulates them",
-    "chaos/mutants/*": "runs test suites on copies of the tree",
-    "chaos/scenarios/plan.py": "draws plans from seeds, outside of every world",
-    "spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
-    "spark/session.py": "sets up Spark's environment and log file",
-    "spark/packages.py": "zips our packages for executors into the cache",
-    "spark/doctor/*": "looks at the machine: Java, Python, memory, disk",
+    "dledger/chaos/scenarios/command.py": "outer shell",
+    "dledger/audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
+    "dledger/chaos/stores.py": "reads the files of real processes",
+    "dledger/chaos/failover.py": "drives real processes",
+    "dledger/chaos/replacement.py": "drives real processes",
+    "dledger/chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
+    "dledger/bench/audit.py": "measures real processes",
+    "dledger/bench/big_store.py": "writes stores as they lie on a disk, at speed",
+    "dledger/bench/core.py": "measures pure code with the machine's clock",
+    "dledger/bench/idle.py": "measures real processes",
+    "dledger/bench/compare/*": "starts and measures real processes of other systems",
+    "dledger/bench/loaded.py": "measures real processes",
+    "dledger/bench/restart.py": "measures real processes",
+    "dledger/bench/scale.py": "measures real processes",
+    "dledger/bench/clients.py": "measures real processes",
+    "dledger/bench/memory.py": "measures real processes",
+    "dledger/bench/spark_audit.py": "measures real processes",
+    "dledger/bench/spark_read.py": "measures real processes",
+    "dledger/bench/spark_write.py": "measures real processes",
+    "dledger/bench/timers.py": "measures real processes",
+    "dledger/bench/topics.py": "measures with the machine's clock, against real processes",
+    "dledger/chaos/machine/*": "is the other side of the doors: simulates them",
+    "dledger/chaos/mutants/*": "runs test suites on copies of the tree",
+    "dledger/chaos/scenarios/plan.py": "draws plans from seeds, outside of every world",
+    "dledger/spark/java.py": "finds or prepares a Java runtime for Spark: the machine, not our processes",
+    "dledger/spark/session.py": "sets up Spark's environment and log file",
+    "dledger/spark/packages.py": "zips our packages for executors into the cache",
+    "dledger/spark/doctor/*": "looks at the machine: Java, Python, memory, disk",
 }
 # path pattern -> why it may import any part.
 FACES: dict[str, str] = {
     "dledger/__init__.py": "offers the names of the client, imported when used",
     "dledger/__main__.py": "is the command",
-    "broker/__main__.py": "is the command",
-    "namesrv/__main__.py": "is the command",
+    "dledger/broker/__main__.py": "is the command",
+    "dledger/namesrv/__main__.py": "is the command",
 }
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {
-    "chaos/machine/*": "an event loop hands what callbacks raise to the exception handler, as asyncio does",
-    "client/allocation.py": "what a strategy of the user raises is a ClientError, logged and tried again",
-    "client/listening.py": "what a listener raises is a failure of that message, or ends the consumer",
-    "client/hooks.py": "a hook that fails is logged: it must not take its message with it",
-    "client/selection.py": "a queue selector that fails is told as the error of its message",
-    "client/producer.py": "what fails one message is told its callback: it must not take others with it",
-    "client/sending.py": "a callback that fails is logged: it must not take other messages with it",
+    "dledger/chaos/machine/*": "an event loop hands it to the exception handler, as asyncio does",
+    "dledger/client/allocation.py": "what a user's strategy raises is a ClientError, logged and tried again",
+    "dledger/client/listening.py": "what a listener raises fails that message, or ends the consumer",
+    "dledger/client/hooks.py": "a hook that fails is logged: it must not take its message with it",
+    "dledger/client/selection.py": "a queue selector that fails is told as the error of its message",
+    "dledger/client/producer.py": "its callback is called with the error; other messages go on",
+    "dledger/client/sending.py": "a callback that fails is logged: it must not take other messages with it",
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/log/flushing.py": "callbacks have no caller: what they raise is raised by the flusher (rule 7)",
     "dledger/peers/replicator.py": "callbacks have no caller: what they raise ends the node (rule 7)",
     "dledger/node/elections.py": "callbacks have no caller: what they raise ends the node by `fail` (rule 7)",
-    "broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
-    "broker/audit/shipping.py": "the boundary of one round: logged, tried again; a broker goes on without",
+    "dledger/broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
+    "dledger/broker/audit/shipping.py": "the boundary of one round: logged and tried again",
     "dledger/node/leadership.py": "the pump is a loop callback: the same",
     "dledger/peers/peers.py": "the same for the callbacks of peer connections",
-    "runtime/remote_files.py": "drivers raise what they like: behind the file door it is an OSError",
-    "runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
-    "remoting/client.py": "the boundary of one request: a failed callback must not take others with it",
-    "remoting/connection.py": "the same for an answer to a request of ours: counted and logged",
-    "remoting/server.py": "the boundary of one request: answered with code 1 and counted (safety.md S29)",
-    "client/transactions.py": "the listener of the application: what it raises counts as UNKNOWN",
+    "dledger/runtime/remote_files.py": "drivers raise what they like: an OSError behind the door",
+    "dledger/runtime/workers.py": "what a job raises is the result of its future, as in concurrent.futures",
+    "dledger/remoting/client.py": "the boundary of one request: other callbacks go on",
+    "dledger/remoting/connection.py": "the same for an answer to a request of ours: counted and logged",
+    "dledger/remoting/server.py": "the boundary of one request: answered with code 1 (safety.md S29)",
+    "dledger/client/transactions.py": "the listener of the application: what it raises counts as UNKNOWN",
 }
 # path pattern -> why `sleep(0)` does not spin there.
 YIELDS: dict[str, str] = {"dledger/node/applier.py": "works one step a turn; ends when the range is applied"}
 # path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
 LOOSE_TASKS: dict[str, str] = {
-    "chaos/machine/*": "implements the event loop that makes tasks",
-    "chaos/scenarios/faults.py": "an operator's call comes from outside of all tasks of the node",
-    "client/life.py": "a client without a block lives in a task that its close() waits for",
+    "dledger/chaos/machine/*": "implements the event loop that makes tasks",
+    "dledger/chaos/scenarios/faults.py": "an operator's call comes from outside of all tasks of the node",
+    "dledger/client/life.py": "a client without a block lives in a task that its close() waits for",
 }
-IDENTITY: dict[str, str] = {"chaos/machine/*": "implements hashing of tasks by number"}
+IDENTITY: dict[str, str] = {"dledger/chaos/machine/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}
 
 BANNED_NAMES = ("utils", "helpers", "common", "util", "helper", "misc")
@@ -223,8 +231,6 @@ def nodes_of(tree: ast.Module) -> list[ast.AST]:
 
 def imported_modules(path: str, tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
     package = path.split("/")[:-1]
-    if package and package[0] in OURS and package[0] != "dledger":
-        package = ["dledger", *package]
     for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -249,11 +255,11 @@ def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
     package = part_of(path)
     pure = any(fnmatch(path, pattern) for pattern in PURE)
     outside = allowed(path, OUTSIDE)
-    may = (MAY_IMPORT | INNER).get(package, ("*",))
+    may = MAY_IMPORT[package]
     types = type_only(tree)
     for node, name in imported_modules(path, tree):
         line, top = node.lineno, name.split(".")[0]
-        if top in OURS and top != "dledger":
+        if top in OTHER_PARTS:
             yield Finding(path, line, "copy", f"import {name}: a second copy of dledger.{name}")
         for part in parts_of(node, name):
             if part != package and "*" not in may and part not in may and not allowed(path, FACES):
@@ -263,17 +269,17 @@ def check_imports(path: str, tree: ast.Module) -> Iterator[Finding]:
         if pure and not is_pure(name):
             yield Finding(path, line, "pure", f"a pure part may not import {name}")
         elif top in DOORS and not outside:
-            yield Finding(path, line, "door", f"import {top}: only runtime/ may, use Env")
+            yield Finding(path, line, "door", f"import {top}: only dledger/runtime/ may, use Env")
 
 
 def part_of(path: str) -> str:
     """The part that a module belongs to."""
-    top, *below = path.split("/")
-    return below[0] if top == "dledger" and below[0] in INNER else top
+    folder = path.split("/")[1]
+    return folder if folder in OTHER_PARTS else CORE
 
 
 def parts_of(node: ast.stmt, name: str) -> Iterator[str]:
-    """Whose an import is: `dledger.broker.x` is of the part `broker`, `dledger.node.node` of `dledger`."""
+    """Which part is imported: `dledger.broker.x` belongs to `broker`, `dledger.node.node` to the core."""
     top, _, rest = name.partition(".")
     if top != "dledger":
         return
@@ -282,14 +288,11 @@ def parts_of(node: ast.stmt, name: str) -> Iterator[str]:
         names = [alias.name for alias in node.names if alias.name[0].islower()]
     for one in names:
         part = one.split(".")[0]
-        yield part if part in OURS or part in INNER else "dledger"
+        yield part if part in OTHER_PARTS else CORE
 
 
 def is_pure(module: str) -> bool:
     """Whether a pure part may import it: a module of the list, or a pure part of ours."""
-    inner = module.removeprefix("dledger.")
-    if inner.split(".")[0] in OURS:
-        module = inner
     files = (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py")
     return module.split(".")[0] in PURE_LIBRARY or any(
         fnmatch(file, pattern) for file in files for pattern in PURE
@@ -466,7 +469,7 @@ def check_module_state(path: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def our_modules() -> list[Path]:
-    return sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+    return sorted((ROOT / "dledger").rglob("*.py"))
 
 
 def test_every_module_keeps_the_rules() -> None:
@@ -490,19 +493,31 @@ def test_every_exception_from_a_rule_is_still_needed() -> None:
 
 
 def test_every_part_is_found_by_its_one_name() -> None:
-    """Installed and type-checked is `dledger`, which finds each other part by a link to where it lies."""
+    """`dledger` is installed and type-checked. It holds real directories; links lie at the top only."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["dledger*", "pyspark_dledger"]
     assert project["tool"]["mypy"]["packages"] == ["dledger"]
-    parts = sorted({module.relative_to(ROOT).parts[0] for module in our_modules()} - {"dledger"})
-    links = {path.name: str(path.readlink()) for path in (ROOT / "dledger").iterdir() if path.is_symlink()}
-    assert links == {part: f"../{part}" for part in parts}
+    assert [path for path in (ROOT / "dledger").rglob("*") if path.is_symlink()] == []
+    links = {path.name: path.readlink().as_posix() for path in ROOT.iterdir() if path.is_symlink()}
+    assert {name: links.get(name) for name in LINKED} == {name: f"dledger/{name}" for name in LINKED}
+
+
+def test_an_incomplete_source_tree_is_not_built(tmp_path: Path) -> None:
+    """setuptools leaves out a package that is not there, and ends with exit code 0."""
+    folders = {path.parent.name for path in (ROOT / "dledger").glob("*/__init__.py")}
+    (tmp_path / "setup.py").write_text((ROOT / "setup.py").read_text())
+    for folder in folders - {"client"}:
+        (tmp_path / "dledger" / folder).mkdir(parents=True)
+        (tmp_path / "dledger" / folder / "__init__.py").touch()
+    command = [sys.executable, "setup.py", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "incomplete: dledger/client missing" in done.stderr, done.stderr
 
 
 def test_nothing_looks_for_the_parts_as_packages_of_their_own() -> None:
     """Neither tests nor scripts: two copies of one module have two of each class."""
     texts = [path for folder in ("tests", "scripts") for path in (ROOT / folder).rglob("*.py")]
-    parts = "|".join(part for part in OURS if part != "dledger")
+    parts = "|".join(OTHER_PARTS)
     second = re.compile(
         rf"^\s*(from|import) ({parts})\b|\"-m\", \"({parts})\b|python -m ({parts})\b"
         rf"|setattr\(\s*\"({parts})\.",
@@ -582,73 +597,73 @@ def test_every_test_that_a_page_names_is_there() -> None:
 # --- the checker itself -----------------------------------------------------------------------------
 
 BAD = [
-    ("layer", "client/a.py", "from dledger.broker.app import App"),
-    ("layer", "formats/a.py", "import dledger.runtime.env"),
+    ("layer", "dledger/client/a.py", "from dledger.broker.app import App"),
+    ("layer", "dledger/formats/a.py", "import dledger.runtime.env"),
     ("layer", "dledger/a.py", "from dledger.remoting import frames"),
-    ("layer", "client/a.py", "from dledger import broker"),
-    ("copy", "broker/a.py", "from broker.app import App"),
-    ("copy", "chaos/a.py", "import client.sync"),
-    ("layer", "spark/a.py", "import dledger.local.cluster"),
+    ("layer", "dledger/client/a.py", "from dledger import broker"),
+    ("copy", "dledger/broker/a.py", "from broker.app import App"),
+    ("copy", "dledger/chaos/a.py", "import client.sync"),
+    ("layer", "dledger/spark/a.py", "import dledger.local.cluster"),
     ("pure", "dledger/election/core.py", "import asyncio"),
     ("pure", "dledger/replication/push.py", "from os import path"),
-    ("pure", "formats/entry.py", "import time"),
+    ("pure", "dledger/formats/entry.py", "import time"),
     ("pure", "dledger/election/votes.py", "from datetime import datetime"),
     ("pure", "dledger/election/votes.py", "from dledger.node.node import Node"),
     ("pure", "dledger/replication/leader.py", "def f():\n    import sys"),
-    ("pure", "formats/entry.py", "import mystery"),
-    ("door", "broker/a.py", "import time"),
-    ("door", "client/a.py", "from random import choice"),
-    ("door", "audit/a.py", "def f(p):\n    return open(p)"),
-    ("door", "broker/a.py", "import os\nx = os.environ['A']"),
-    ("door", "broker/a.py", "from pathlib import Path\ntext = Path('x').read_text()"),
-    ("door", "namesrv/a.py", "import asyncio\nasync def f():\n    await asyncio.open_connection('h', 1)"),
+    ("pure", "dledger/formats/entry.py", "import mystery"),
+    ("door", "dledger/broker/a.py", "import time"),
+    ("door", "dledger/client/a.py", "from random import choice"),
+    ("door", "dledger/audit/a.py", "def f(p):\n    return open(p)"),
+    ("door", "dledger/broker/a.py", "import os\nx = os.environ['A']"),
+    ("door", "dledger/broker/a.py", "from pathlib import Path\ntext = Path('x').read_text()"),
+    ("door", "dledger/namesrv/a.py", "import asyncio\nasync def f():\n    await asyncio.open_connection('h')"),
     ("door", "dledger/node/node.py", "async def f(loop):\n    await loop.run_in_executor(None, f)"),
-    ("size", "broker/a.py", "x = 1\n" * (MAX_MODULE_LINES + 1)),
-    ("size", "broker/a.py", "class A:\n" + "    x = 1\n" * MAX_CLASS_LINES),
-    ("size", "broker/a.py", ("class A:\n" + "    x = 1\n" * 400) * 2),
-    ("size", "broker/a.py", "x = 1\n" * 300 + "class A:\n" + "    x = 1\n" * 400),
-    ("name", "broker/utils.py", ""),
-    ("name", "broker/common/a.py", ""),
-    ("except", "broker/a.py", "try:\n    f()\nexcept:\n    pass"),
-    ("except", "broker/a.py", "try:\n    f()\nexcept Exception as e:\n    print(e)"),
-    ("except", "broker/a.py", "try:\n    f()\nexcept (OSError, BaseException):\n    x = 1"),
-    ("task", "broker/a.py", "import asyncio\nasync def f():\n    asyncio.create_task(f())"),
-    ("task", "broker/a.py", "async def f(loop):\n    loop.create_task(f(loop))"),
-    ("task", "broker/a.py", "async def f(group):\n    group.create_task(f(group))"),
-    ("task", "broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0)"),
-    ("task", "broker/a.py", "class A:\n    def __del__(self):\n        pass"),
-    ("identity", "broker/a.py", "def f(x):\n    return id(x)"),
-    ("set", "broker/a.py", "for x in {1, 2}:\n    f(x)"),
-    ("set", "broker/a.py", "y = [x for x in set(z)]"),
-    ("set", "broker/a.py", "class A:\n    def __init__(self):\n        self.s: set[str] = set()\n"
+    ("size", "dledger/broker/a.py", "x = 1\n" * (MAX_MODULE_LINES + 1)),
+    ("size", "dledger/broker/a.py", "class A:\n" + "    x = 1\n" * MAX_CLASS_LINES),
+    ("size", "dledger/broker/a.py", ("class A:\n" + "    x = 1\n" * 400) * 2),
+    ("size", "dledger/broker/a.py", "x = 1\n" * 300 + "class A:\n" + "    x = 1\n" * 400),
+    ("name", "dledger/broker/utils.py", ""),
+    ("name", "dledger/broker/common/a.py", ""),
+    ("except", "dledger/broker/a.py", "try:\n    f()\nexcept:\n    pass"),
+    ("except", "dledger/broker/a.py", "try:\n    f()\nexcept Exception as e:\n    print(e)"),
+    ("except", "dledger/broker/a.py", "try:\n    f()\nexcept (OSError, BaseException):\n    x = 1"),
+    ("task", "dledger/broker/a.py", "import asyncio\nasync def f():\n    asyncio.create_task(f())"),
+    ("task", "dledger/broker/a.py", "async def f(loop):\n    loop.create_task(f(loop))"),
+    ("task", "dledger/broker/a.py", "async def f(group):\n    group.create_task(f(group))"),
+    ("task", "dledger/broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0)"),
+    ("task", "dledger/broker/a.py", "class A:\n    def __del__(self):\n        pass"),
+    ("identity", "dledger/broker/a.py", "def f(x):\n    return id(x)"),
+    ("set", "dledger/broker/a.py", "for x in {1, 2}:\n    f(x)"),
+    ("set", "dledger/broker/a.py", "y = [x for x in set(z)]"),
+    ("set", "dledger/broker/a.py", "class A:\n    def __init__(self):\n        self.s: set[str] = set()\n"
                            "    def f(self):\n        for x in self.s:\n            g(x)"),
-    ("set", "broker/a.py", "def f(a):\n    s = set(a)\n    return list(s)"),
-    ("set", "broker/a.py", "def f(a):\n    s = set(a)\n    for x in s.copy():\n        g(x)"),
-    ("state", "broker/a.py", "cache = {}"),
-    ("state", "broker/a.py", "import collections\nseen: object = collections.deque()"),
-    ("state", "broker/a.py", "TABLE = {}\ndef f(x):\n    TABLE[x] = 1"),
-    ("state", "broker/a.py", "TABLE = []\ndef f(x):\n    TABLE.append(x)"),
-    ("state", "broker/a.py", "n = 0\ndef f():\n    global n\n    n = 1"),
+    ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    return list(s)"),
+    ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    for x in s.copy():\n        g(x)"),
+    ("state", "dledger/broker/a.py", "cache = {}"),
+    ("state", "dledger/broker/a.py", "import collections\nseen: object = collections.deque()"),
+    ("state", "dledger/broker/a.py", "TABLE = {}\ndef f(x):\n    TABLE[x] = 1"),
+    ("state", "dledger/broker/a.py", "TABLE = []\ndef f(x):\n    TABLE.append(x)"),
+    ("state", "dledger/broker/a.py", "n = 0\ndef f():\n    global n\n    n = 1"),
 ]  # fmt: skip
 
 GOOD = [
-    ("client/a.py", "from dledger.remoting.frames import x\nfrom dledger.formats import entry"),
-    ("client/a.py", "import dledger.client.route"),
-    ("client/inner/a.py", "from ..route import x\nfrom . import y"),
-    ("chaos/a.py", "import dledger.broker.app\nimport dledger.node.node"),
+    ("dledger/client/a.py", "from dledger.remoting.frames import x\nfrom dledger.formats import entry"),
+    ("dledger/client/a.py", "import dledger.client.route"),
+    ("dledger/client/inner/a.py", "from ..route import x\nfrom . import y"),
+    ("dledger/chaos/a.py", "import dledger.broker.app\nimport dledger.node.node"),
     ("dledger/election/a.py", "from dledger.replication import LogView\nimport dledger.errors\nimport json"),
-    ("runtime/env.py", "import time, random, os\nx = open('y')"),
-    ("broker/__main__.py", "import os, time\nx = os.environ"),
-    ("broker/a.py", "import os\nx = os.path.join('a', 'b')"),
-    ("broker/a.py", "x = 1\n" * 100 + "class A:\n" + "    x = 1\n" * (MAX_CLASS_LINES - 101)),
-    ("broker/a.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept Exception:\n    g()\n    raise"),
-    ("broker/a.py", "async def f(group):\n    group.create_task(f(group), name='x')"),
-    ("broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(1)"),
-    ("broker/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
-    ("broker/a.py", "for x in sorted({1, 2}):\n    f(x)\nok = 1 in {1, 2}"),
-    ("broker/a.py", "def f(a):\n    s = set(a)\n    return sorted(s), len(s)"),
-    ("broker/a.py", "CODES = {1: 'a'}\n__all__ = ['f']\nnames = ('a', 'b')"),
-    ("broker/a.py", "CODES = {1: 'a'}\ndef f(x):\n    local = {}\n    local[x] = CODES[1]"),
+    ("dledger/runtime/env.py", "import time, random, os\nx = open('y')"),
+    ("dledger/broker/__main__.py", "import os, time\nx = os.environ"),
+    ("dledger/broker/a.py", "import os\nx = os.path.join('a', 'b')"),
+    ("dledger/broker/a.py", "x = 1\n" * 100 + "class A:\n" + "    x = 1\n" * (MAX_CLASS_LINES - 101)),
+    ("dledger/broker/a.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept Exception:\n    g()\n    raise"),
+    ("dledger/broker/a.py", "async def f(group):\n    group.create_task(f(group), name='x')"),
+    ("dledger/broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(1)"),
+    ("dledger/broker/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
+    ("dledger/broker/a.py", "for x in sorted({1, 2}):\n    f(x)\nok = 1 in {1, 2}"),
+    ("dledger/broker/a.py", "def f(a):\n    s = set(a)\n    return sorted(s), len(s)"),
+    ("dledger/broker/a.py", "CODES = {1: 'a'}\n__all__ = ['f']\nnames = ('a', 'b')"),
+    ("dledger/broker/a.py", "CODES = {1: 'a'}\ndef f(x):\n    local = {}\n    local[x] = CODES[1]"),
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ cdef extern from *:
 
 crc_init()
 
-# Sizes and bits of the formats (formats/entry.py, formats/record.py), and limits (remoting/limits.py).
+# Sizes and bits of the formats (dledger/formats/entry.py and record.py), and limits (dledger/remoting/limits.py).
 cdef enum:
     ENTRY = 48
     FIXED = 88
@@ -402,7 +402,7 @@ cdef bint in_base64(const uint8_t *text, Py_ssize_t size, bytes digest) noexcept
 
 
 cdef bint is_signed(key, Send *send, bytes body):
-    """Whether it is signed with this key (remoting/signing.py)."""
+    """Whether it is signed with this key (dledger/remoting/signing.py)."""
     cdef bytes text = signed_text(send)
     if text is None:
         return False

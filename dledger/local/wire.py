@@ -1,6 +1,6 @@
 """Raw remoting frames over a plain blocking socket: for probes and for sending what no client would send.
 
-Deliberately apart from `remoting/`, so that a fault there cannot hide itself.
+Deliberately apart from `dledger/remoting/`, so that a fault there cannot hide itself.
 """
 
 from __future__ import annotations

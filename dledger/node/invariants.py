@@ -1,7 +1,7 @@
 """What holds on a node between any two steps, looked at in production, too: integers only, no search.
 
 A step is a callback of the loop: a message, a tick, a save, an fsync, an apply. (The simulator looks at much
-more: `chaos/invariants.py`.)
+more: `dledger/chaos/invariants.py`.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deterministic stores for tests: the same log in any number of directories, and ways to damage one.
 
-Built from formats/ alone, so that these tests judge the writer's stores by the specification.
+Built from dledger/formats/ alone, so that these tests judge the writer's stores by the specification.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for package in ROOT.iterdir():
-        if (package / "__init__.py").exists():
-            shutil.copytree(package, source / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("dledger", "pyspark_dledger"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     build = ["wheel", "--quiet", "--no-deps", "--wheel-dir", str(source / "dist"), str(source)]
     subprocess.run([sys.executable, "-m", "pip", *build], check=True, timeout=300)
     (made,) = (source / "dist").iterdir()

@@ -1,4 +1,4 @@
-"""Bulk decoding says what the decoders of formats/ say, record by record. Without Spark."""
+"""Bulk decoding says what the decoders of dledger/formats/ say, record by record. Without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each view on known stores, row for row against what the decoders of formats/ say of the same bytes."""
+"""Each view on known stores: row for row what the decoders of dledger/formats/ say of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views read in this process, as tasks read them, and what they must show by the decoders of formats/."""
+"""Views read in this process, as tasks read them, and what they must show by dledger/formats/."""
 
 from __future__ import annotations
 

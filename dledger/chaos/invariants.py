@@ -1,0 +1,369 @@
+"""What must hold in every group at every moment, in English above each check.
+
+Three kinds, after LogCabin's RaftConsensusInvariants:
+
+* `check_node`  the state of one node at one instant;
+* `check_step`  one node before and after a change;
+* `Cluster`     what the whole group has shown so far. It is told of each event (an election, a vote, an
+  append, a commit, an acknowledgement) and compares it with everything that it was told before.
+
+Every check costs O(1) per event: the chain CRC of an entry stands for the whole log up to it. All raise
+`InvariantViolated`; nothing here draws chance, waits, or changes what it looks at. The simulator calls them
+from its hooks (`dledger/chaos/scenarios/probe.py`), unit tests with states that they make up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dledger.host import Role
+
+
+class InvariantViolated(Exception):
+    """Something was seen that must never be."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What can be seen of one running node at one instant. `life` numbers the starts of its process."""
+
+    name: str
+    life: int
+    role: Role
+    term: int
+    vote: str | None
+    serving: bool
+    first_index: int
+    last_index: int
+    last_term: int
+    durable_index: int
+    commit_index: int
+    applied_index: int
+
+
+class Entry(NamedTuple):
+    """One entry as logs are compared. `chain` covers it and everything before it, but not its `channel`."""
+
+    term: int
+    chain: int
+    pos: int
+    size: int
+    channel: int = 0
+    """Kind and batch count."""
+
+
+# One node, one instant.
+
+
+def commit_within_log(node: NodeState) -> bool:
+    """The commit index never lies beyond the last entry of the log."""
+    return node.commit_index <= node.last_index
+
+
+def durable_within_log(node: NodeState) -> bool:
+    """The durable index never lies beyond the last entry of the log."""
+    return node.durable_index <= node.last_index
+
+
+def applied_is_committed(node: NodeState) -> bool:
+    """Only committed entries are applied."""
+    return node.applied_index <= node.commit_index
+
+
+def applied_is_durable(node: NodeState) -> bool:
+    """Only entries that are durable on this very node are applied (safety.md S21)."""
+    return node.applied_index <= max(node.durable_index, node.first_index - 1)
+
+
+def last_term_within_term(node: NodeState) -> bool:
+    """No entry is of a later term than the node's."""
+    return node.last_term <= node.term
+
+
+def log_joins_commit(node: NodeState) -> bool:
+    """Nothing committed is missing between what was retired from the front and the rest."""
+    return node.first_index <= node.commit_index + 1 or node.last_index < node.first_index
+
+
+def only_leaders_serve(node: NodeState) -> bool:
+    """A node that serves leads."""
+    return not node.serving or node.role is Role.LEADER
+
+
+def serving_term_is_open(node: NodeState) -> bool:
+    """A node that serves has an entry of its own term, and has applied it (architecture rule 6)."""
+    return not node.serving or node.last_term == node.term
+
+
+def leader_voted_for_itself(node: NodeState) -> bool:
+    """A leader or candidate in its vote round gave its own vote to itself: a leader for certain."""
+    return node.role is not Role.LEADER or node.vote == node.name
+
+
+NODE: tuple[Callable[[NodeState], bool], ...] = (
+    commit_within_log,
+    durable_within_log,
+    applied_is_committed,
+    applied_is_durable,
+    last_term_within_term,
+    log_joins_commit,
+    only_leaders_serve,
+    serving_term_is_open,
+    leader_voted_for_itself,
+)
+
+
+def check_node(node: NodeState) -> None:
+    """All invariants of one node. InvariantViolated names the first that does not hold."""
+    for holds in NODE:
+        if not holds(node):
+            raise InvariantViolated(f"{holds.__name__}: {node}")
+
+
+# One node, before and after.
+
+
+def term_never_falls(before: NodeState, after: NodeState) -> bool:
+    """The term of a running node only grows (across crashes: see `Cluster.started`)."""
+    return after.term >= before.term
+
+
+def commit_never_falls(before: NodeState, after: NodeState) -> bool:
+    """The commit index of a running node only grows."""
+    return after.commit_index >= before.commit_index
+
+
+def applied_never_falls(before: NodeState, after: NodeState) -> bool:
+    """The applied index of a running node only grows."""
+    return after.applied_index >= before.applied_index
+
+
+def vote_stays(before: NodeState, after: NodeState) -> bool:
+    """A vote given in a term is neither changed nor taken back in that term."""
+    return after.term != before.term or before.vote is None or after.vote == before.vote
+
+
+def leader_only_appends(before: NodeState, after: NodeState) -> bool:
+    """A leader never shortens its own log (Leader Append-Only, Raft figure 3)."""
+    leads = before.role is Role.LEADER and after.role is Role.LEADER and before.term == after.term
+    return not leads or after.last_index >= before.last_index
+
+
+STEP: tuple[Callable[[NodeState, NodeState], bool], ...] = (
+    term_never_falls,
+    commit_never_falls,
+    applied_never_falls,
+    vote_stays,
+    leader_only_appends,
+)
+
+
+def check_step(before: NodeState, after: NodeState) -> None:
+    """All invariants of a change within one life of one node."""
+    if (before.name, before.life) != (after.name, after.life):
+        raise ValueError("two lives of a node have no step between them: use Cluster.started")
+    for holds in STEP:
+        if not holds(before, after):
+            raise InvariantViolated(f"{holds.__name__}:\n  before {before}\n  after  {after}")
+
+
+# The group.
+
+
+class Cluster:
+    """What the group has shown so far. A *store* is one node's directory: wiped, it becomes another one."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, str] = {}
+        """Term -> the store that led it."""
+        self.votes: dict[tuple[str, int], str] = {}
+        """(store, term) -> candidate."""
+        self.chains: dict[tuple[int, int], int] = {}
+        """(index, term) -> chain value, of every entry that ever was in a log."""
+        self.committed: dict[int, Entry] = {}
+        """Index -> entry, of all that some node took for committed."""
+        self.commit_index: int = -1
+        self.announced: dict[str, int] = {}
+        """Store -> highest term that it told anybody."""
+        self.promised: dict[str, tuple[int, Entry]] = {}
+        """Store -> the last entry that it acknowledged as durable and did not cut since."""
+        self.forgotten: dict[str, int] = {}
+        """Store that came back with less than it had acknowledged -> commit index at that time."""
+        self.checks: dict[str, int] = {}
+        """How often each invariant was checked."""
+
+    def count(self, name: str, times: int = 1) -> None:
+        """An invariant was checked."""
+        self.checks[name] = self.checks.get(name, 0) + times
+
+    def elected(self, store: str, term: int, log: dict[int, Entry]) -> None:
+        """Somebody leads a term, with this log."""
+        # Election Safety: at most one leader per term; and who lost a term does not lead it again.
+        self.count("one leader per term")
+        other = self.leaders.get(term)
+        if other is not None:
+            raise InvariantViolated(f"two leaders in term {term}: {other} and {store}")
+        self.leaders[term] = store
+        # Leader Completeness: an entry that was committed before is in the log of every later leader.
+        self.count("leader completeness")
+        wanted = self.committed.get(self.commit_index)
+        if wanted is not None and wanted.term < term and log.get(self.commit_index) != wanted:
+            raise InvariantViolated(
+                f"{store} leads term {term} without committed entry {self.commit_index}: "
+                f"{log.get(self.commit_index)} is no {wanted}"
+            )
+
+    def serves(self, store: str, term: int, applied_index: int, log: dict[int, Entry]) -> None:
+        """A leader begins to serve."""
+        # It serves when an entry of its own term is committed and applied (architecture rule 6): only then
+        # does it know what was committed before.
+        self.count("the term is open before it is served")
+        entry = log.get(applied_index)
+        if entry is None or entry.term != term:
+            raise InvariantViolated(f"{store} serves term {term}, but applied {applied_index}: {entry}")
+
+    def voted(self, store: str, term: int, candidate: str, log: dict[int, Entry]) -> None:
+        """A vote left a node."""
+        # Who lost what it had acknowledged gives no vote before it holds what was committed then (S3).
+        index = self.forgotten.get(store)
+        if index is not None:
+            self.count("no vote of a store that forgot")
+            if index in self.committed and log.get(index) != self.committed[index]:
+                raise InvariantViolated(f"{store} votes for {candidate}, but has not got entry {index} back")
+            del self.forgotten[store]
+        # One vote per term and store, also across crashes.
+        self.count("one vote per term")
+        other = self.votes.setdefault((store, term), candidate)
+        if other != candidate:
+            raise InvariantViolated(f"{store} voted in term {term} for {other} and for {candidate}")
+
+    def told_term(self, store: str, term: int) -> None:
+        """A node used its term in a message."""
+        if term > self.announced.get(store, -1):
+            self.announced[store] = term
+
+    def started(self, store: str, term: int, log: dict[int, Entry], excused: bool) -> None:
+        """A node opened its store. `excused`: its disk failed, so that it may know less than it promised."""
+        # The term survives a crash: whoever said "term 7" never comes back in term 6.
+        self.count("term survives a crash")
+        if term < self.announced.get(store, -1):
+            raise InvariantViolated(f"{store} said it is in term {self.announced[store]}, now {term}")
+        # What was acknowledged as durable survives a crash.
+        self.count("acknowledged entries survive a crash")
+        promise = self.promised.get(store)
+        if promise is None:
+            return
+        index, entry = promise
+        if log.get(index) == entry:
+            return
+        if not excused:
+            raise InvariantViolated(
+                f"{store} acknowledged entry {index} {entry} as durable and came back with {log.get(index)}"
+            )
+        del self.promised[store]
+        self.forgotten[store] = self.commit_index
+
+    def ends(self, store: str, index: int, end_pos: int, entry_end: int) -> None:
+        """Where a log goes on (`end_pos`), and where its last entry, `index`, ends."""
+        # A log ends where its last entry ends: equal logs go on at one place on every node (safety.md S5).
+        self.count("a log ends where its last entry ends")
+        if end_pos != entry_end:
+            raise InvariantViolated(
+                f"the log of {store} ends at {end_pos}, its last entry {index} at {entry_end}"
+            )
+
+    def appended(self, store: str, index: int, entry: Entry) -> None:
+        """An entry joined a log."""
+        # Log Matching: one term has one entry at an index, and the same ones before it.
+        self.count("log matching")
+        chain = self.chains.setdefault((index, entry.term), entry.chain)
+        if chain != entry.chain:
+            raise InvariantViolated(
+                f"entry {index} of term {entry.term} has chain {entry.chain:x} on {store}, {chain:x} before"
+            )
+
+    def dated(self, store: str, index: int, store_time_ms: int, before_ms: int) -> None:
+        """An entry joined a log; store times of its record and of the one before, -1 for none."""
+        # Store time never goes back in a log (safety.md S15): retention goes by it.
+        self.count("store time never goes back")
+        if 0 <= store_time_ms < before_ms:
+            raise InvariantViolated(
+                f"store time goes back at entry {index} on {store}: {store_time_ms} ms after {before_ms}"
+            )
+
+    def cut(self, store: str, index: int, log: dict[int, Entry]) -> None:
+        """A node removes its entries from `index` on."""
+        # Nothing committed is ever cut, whether the node knows of the commit or not.
+        self.count("nothing committed is cut")
+        entry = log.get(index)
+        if entry is not None and self.committed.get(index) == entry:
+            raise InvariantViolated(f"{store} cuts entry {index}, which is committed: {entry}")
+        promise = self.promised.get(store)
+        if promise is not None and promise[0] >= index:
+            if index - 1 in log:
+                self.promised[store] = (index - 1, log[index - 1])
+            else:
+                del self.promised[store]
+
+    def commits(self, store: str, first: int, last: int, log: dict[int, Entry]) -> None:
+        """A node takes entries `first..last` for committed."""
+        # State Machine Safety: no two nodes commit different entries at one index.
+        for index in range(first, last + 1):
+            self.count("state machine safety")
+            entry = log.get(index)
+            if entry is None:
+                raise InvariantViolated(f"{store} commits entry {index}, which it does not have")
+            other = self.committed.setdefault(index, entry)
+            if other != entry:
+                raise InvariantViolated(f"{store} commits {entry} at {index}, elsewhere {other} is committed")
+        if last > self.commit_index:
+            self.commit_index = last
+
+    def leader_commits(
+        self, store: str, term: int, index: int, log: dict[int, Entry], durable: int, voters: int
+    ) -> None:
+        """A leader moves its commit index; `durable` of `voters` members hold the entry on their disks."""
+        # Only entries of the leader's own term are committed by counting (Raft 5.4.2, figure 8).
+        self.count("no old term committed by counting")
+        entry = log.get(index)
+        if entry is None or entry.term != term:
+            raise InvariantViolated(
+                f"{store}, leader of term {term}, commits entry {index} by counting: {entry}"
+            )
+        # Nothing is committed, and so nothing acknowledged, before it is durable on a majority.
+        self.count("committed is durable on a quorum")
+        if durable * 2 <= voters:
+            raise InvariantViolated(
+                f"{store} commits entry {index}, which is durable on {durable} of {voters} voters only"
+            )
+
+    def promises(self, store: str, index: int, log: dict[int, Entry], durable: bool) -> None:
+        """A node acknowledges everything up to `index` as durable."""
+        # An acknowledgement is given for what is on the disk, not for what was handed to it.
+        self.count("acknowledged is durable")
+        if not durable:
+            raise InvariantViolated(
+                f"{store} acknowledges entry {index} as durable, its disk does not have it"
+            )
+        if index in log:
+            self.promised[store] = (index, log[index])
+
+    def applied(self, store: str, index: int, term: int, chain: int) -> None:
+        """A state machine applied an entry."""
+        # Every state machine applies the committed entries and no others, each at its index.
+        self.count("applied is committed")
+        entry = self.committed.get(index)
+        if entry is None or (entry.term, entry.chain) != (term, chain):
+            raise InvariantViolated(
+                f"{store} applied term {term} chain {chain:08x} at {index}, committed is {entry}"
+            )
+
+    def same(self, what: str, values: Iterable[tuple[str, object]]) -> None:
+        """All stores that are asked give one answer: equal state at equal indexes, equal logs."""
+        self.count(what)
+        items = list(values)
+        for store, value in items[1:]:
+            if value != items[0][1]:
+                raise InvariantViolated(f"{what}: {items[0][0]} has {items[0][1]}, {store} has {value}")

@@ -1,0 +1,386 @@
+"""`dledger chaos mutants`: run every mutant on a copy of the tree, say which suite caught it and the cost.
+
+Exit 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dledger._fast import SWITCH
+from dledger.chaos.mutants.judges import JUDGES, Judged
+from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
+from dledger.chaos.mutants.suites import FAST, SIM, SUITES, Suite
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout."""
+NOT_COPIED = (
+    ".git", ".venv", "run", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache",
+    ".pytest_cache", ".hypothesis", "*.egg-info",
+)  # fmt: skip
+_TAIL_LINES = 40
+_LONGEST = 160
+JUDGE_LIMIT_S = 300.0
+"""How long one seed of `--judges` may take."""
+JUDGE_SEEDS = 24
+"""So many seeds of a judge are played at most, from the one that its row names on. The first one in which it
+finds its mutant moves with every change of the order of events. Where it is none of them, there is a hole."""
+
+
+@dataclass
+class Result:
+    """What became of one mutant. `by`: suite and test (or seed) that caught it."""
+
+    name: str
+    caught: bool = False
+    by: str = ""
+    seconds: float = 0.0
+    seeds: int = 0
+    ran: list[str] = field(default_factory=list)
+
+    def row(self) -> dict[str, object]:
+        """For the JSON line."""
+        cost = {"seconds": round(self.seconds, 1), "seeds": self.seeds}
+        return {"name": self.name, "caught": self.caught, "by": self.by, "cost": cost}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one suite: what failed first (empty: nothing), how many seeds it took."""
+
+    failed: str
+    seeds: int = 0
+    output: str = ""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command and its options."""
+    parser = subparsers.add_parser(
+        "mutants", help="run wrong changes against the tests that must notice them"
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--list", action="store_true", help="names and what they break; run nothing")
+    parser.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)"
+    )
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("--suite", choices=(FAST, SIM, *names), help="only suites of this kind or name")
+    parser.add_argument(
+        "--judges", action="store_true", help="one mutant for each judge of the simulator, with fixed seeds"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object, in any case")
+    parser.add_argument(
+        "--table",
+        nargs="+",
+        metavar="FILE",
+        help="print a Markdown table of the JSON of earlier runs; run nothing",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; its exit code."""
+    mutants = chosen(all_mutants(), args.only)
+    if args.judges:
+        names = {judged.mutant for judged in JUDGES}
+        mutants = [mutant for mutant in mutants if mutant.name in names]
+    if args.list:
+        for mutant in mutants:
+            print(f"{mutant.name:<40} {mutant.rule:<24} {mutant.about}")
+        if args.json:
+            rows = [{"name": one.name, "rule": one.rule, "about": one.about} for one in mutants]
+            print(json.dumps({"mutants": rows}))
+        return 0
+    if args.table:
+        print("\n".join(table(mutants, [Path(path).read_text() for path in args.table])))
+        return 0
+    misfits = misfitting(mutants)
+    if misfits:
+        return _nothing_run(args, 1, "\n".join(misfits))
+    if args.judges:
+        by_name = {mutant.name: mutant for mutant in mutants}
+        return _run_all(
+            args,
+            [
+                partial(try_judge, judged, by_name[judged.mutant])
+                for judged in JUDGES
+                if judged.mutant in by_name
+            ],
+        )
+    suites = [suite for suite in SUITES if args.suite in (None, suite.kind, suite.name)]
+    if not args.no_baseline:
+        failed = baseline([suite for suite in suites if any(concerns(suite, mutant) for mutant in mutants)])
+        if failed:
+            return _nothing_run(args, 2, f"the unchanged tree fails {failed}: nothing can be said of mutants")
+    mutants = [mutant for mutant in mutants if any(concerns(suite, mutant) for suite in suites)]
+    return _run_all(args, [partial(try_mutant, mutant, suites) for mutant in mutants])
+
+
+def _run_all(args: argparse.Namespace, trials: Sequence[Callable[[], Result]]) -> int:
+    """Run each trial and print what became of it. Returns the exit code of the command."""
+    results = []
+    with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
+        for result in pool.map(lambda trial: trial(), trials):
+            print(line(result), flush=True)
+            results.append(result)
+    survivors = [result.name for result in results if not result.caught]
+    print(f"{len(results) - len(survivors)} of {len(results)} mutants caught")
+    if survivors:
+        print("survived: " + ", ".join(survivors))
+    if args.json:
+        print(json.dumps({"mutants": [result.row() for result in results]}))
+    return 1 if survivors else 0
+
+
+def _nothing_run(args: argparse.Namespace, code: int, why: str) -> int:
+    """Say why no mutant was tried; the exit code."""
+    print(why, file=sys.stderr)
+    if args.json:
+        print(json.dumps({"mutants": [], "error": why}))
+    return code
+
+
+def chosen(mutants: list[Mutant], only: Sequence[str]) -> list[Mutant]:
+    """The mutants that were asked for; SystemExit for an unknown name."""
+    if only:
+        known = {mutant.name: mutant for mutant in mutants}
+        for name in only:
+            if name not in known:
+                raise SystemExit(f"no mutant {name!r}: see --list")
+        return [known[name] for name in only]
+    return mutants
+
+
+def misfitting(mutants: Sequence[Mutant]) -> list[str]:
+    """What is wrong with patches that do not fit the tree."""
+    found = []
+    for mutant in mutants:
+        try:
+            check(mutant, ROOT)
+        except PatchError as error:
+            found.append(str(error))
+    return found
+
+
+def baseline(suites: Sequence[Suite]) -> str:
+    """Run the suites on an unchanged copy; the first failure, empty when all pass."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        for suite in suites:
+            outcome = run_suite(suite, tree)
+            if outcome.failed:
+                print(outcome.output, file=sys.stderr)
+                return outcome.failed
+    return ""
+
+
+def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
+    """Apply it to a copy, run suites until one fails."""
+    result = Result(mutant.name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        apply(mutant, tree)
+        for suite in for_mutant(suites, mutant):
+            began = time.monotonic()
+            outcome = run_suite(suite, tree)
+            result.seconds += time.monotonic() - began
+            result.seeds += outcome.seeds
+            result.ran.append(suite.name)
+            if outcome.failed:
+                result.caught = True
+                result.by = outcome.failed
+                break
+    return result
+
+
+def try_judge(judged: Judged, mutant: Mutant) -> Result:
+    """Apply the mutant to a copy and play seeds until its judge finds it: only what that one says counts."""
+    result = Result(mutant.name)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(Path(folder))
+        apply(mutant, tree)
+        for seed in range(judged.seed, judged.seed + JUDGE_SEEDS):
+            result.seeds += 1
+            try:
+                violation, output = _first_violation(tree, seed, 1, judged.profile, JUDGE_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                violation, output = None, f"no end within {JUDGE_LIMIT_S:.0f} s"
+            what = str(violation["message"]).splitlines()[0] if violation else output
+            result.caught = violation is not None and judged.says in what
+            said = "" if result.caught else f" did not say {judged.says!r}, but"
+            result.by = f"{judged.judge}{said}: {what}"[:_LONGEST]
+            result.ran.append(f"seed {seed}: {result.by}")
+            if result.caught:
+                break
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
+    """Those that concern it, in their order, but first the one that its patch names."""
+    return sorted(
+        (suite for suite in suites if concerns(suite, mutant)), key=lambda suite: suite.name != mutant.first
+    )
+
+
+def concerns(suite: Suite, mutant: Mutant) -> bool:
+    """Whether the suite runs against a change there."""
+    return not suite.packages or any(
+        f"{path}/".startswith(f"dledger/{package}/") for path in mutant.paths for package in suite.packages
+    )
+
+
+def copy_tree(folder: Path) -> Path:
+    """The sources and tests of this tree, in a new place."""
+    target = folder / "tree"
+    shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    return target
+
+
+def run_suite(suite: Suite, tree: Path) -> Outcome:
+    """One suite on one tree. One that does not end in time has caught the mutant too."""
+    try:
+        return _run_seeds(suite, tree) if suite.seeds else _run_tests(suite, tree)
+    except subprocess.TimeoutExpired:
+        return Outcome(f"{suite.name}: no end within {suite.limit_s:.0f} s")
+
+
+def _run_tests(suite: Suite, tree: Path) -> Outcome:
+    tests = [test for test in suite.tests if (tree / test).exists()]
+    if not tests:
+        return Outcome("")
+    arguments = ["-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    arguments += ["--hypothesis-seed=0", *tests]  # as on the unchanged tree: chance catches nothing
+    done = _python(arguments, tree, suite.limit_s)
+    if done.returncode == 0:
+        return Outcome("")
+    failed = [text for text in done.stdout.splitlines() if text.startswith(("FAILED tests/", "ERROR tests/"))]
+    what = failed[0].split(" ", 1)[1].split(" - ")[0] if failed else f"exit code {done.returncode}"
+    return Outcome(f"{suite.name}: {what}", output=_tail(done.stdout))
+
+
+def _run_seeds(suite: Suite, tree: Path) -> Outcome:
+    """One seed, then two, four ...: most mutants need few. Marks that were not reached do not count."""
+    start, size, turn = 0, 1, 0
+    until = time.monotonic() + suite.limit_s
+    while start < suite.seeds and time.monotonic() < until:
+        size = min(size, suite.seeds - start)
+        profile = suite.profiles[turn % len(suite.profiles)] if suite.profiles else None
+        first, output = _first_violation(tree, start, size, profile, suite.limit_s)
+        if first is None and output:
+            return Outcome(f"{suite.name}: ended without a result", start + size, output)
+        if first is not None:
+            what = str(first["message"]).splitlines()[0]
+            text = f"{suite.name}: seed {first['seed']} ({first['profile']}): {what}"
+            return Outcome(text[:_LONGEST], first["seed"] + 1, output)
+        start += size
+        size *= 2
+        turn += 1
+    return Outcome("", start)
+
+
+def _first_violation(
+    tree: Path, start: int, size: int, profile: str | None, limit_s: float
+) -> tuple[dict[str, Any] | None, str]:
+    """Play seeds on a copy of the tree. Returns the violation of the lowest seed and the end of the output.
+
+    Without a violation the output is empty, unless the command ended before it could say how the seeds went.
+    """
+    arguments = ["-m", "dledger", "chaos", "sim", "--start", str(start), "--seeds", str(size)]
+    arguments += ["--no-shrink", "--json", "--replays", str(tree / "replays")]
+    if profile is not None:
+        arguments += ["--profile", profile]
+    done = _python(arguments, tree, limit_s)
+    try:
+        said = json.loads(done.stdout.splitlines()[-1])
+        first = min(said["violations"], key=lambda violation: violation["seed"], default=None)
+    except (ValueError, IndexError, KeyError, TypeError):
+        return None, f"exit code {done.returncode}\n{_tail(done.stdout)}"
+    return first, _tail(done.stdout) if first is not None else ""
+
+
+def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """This interpreter on a copy of the tree; its output with its errors."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(tree / ".h"),
+        SWITCH: "0",  # mutants are of Python code: no compiled twin may do its work
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.splitlines()[-_TAIL_LINES:])
+
+
+def table(mutants: Sequence[Mutant], outputs: Sequence[str]) -> list[str]:
+    """Rows of a table in Markdown: one mutant each, one column for each run."""
+    runs = []
+    for output in outputs:
+        said = json.loads(output.splitlines()[-1])
+        runs.append({row["name"]: row for row in said["mutants"]})
+    lines = ["| mutant | breaks | rule |" + " caught by |" * len(runs), "|---|---|---|" + "---|" * len(runs)]
+    for mutant in mutants:
+        cells = [_cell(found.get(mutant.name)) for found in runs]
+        lines.append(f"| {mutant.name} | {mutant.about} | {mutant.rule} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if not row["caught"]:
+        return "-"
+    suite, _, what = str(row["by"]).partition(": ")
+    seeds = row["cost"]["seeds"]
+    place = what.split("::")[-1] if "::" in what else f"{seeds} seed{'s' * (seeds > 1)}" if seeds else what
+    return f"{suite}: {place}, {row['cost']['seconds']:.0f} s"
+
+
+def line(result: Result) -> str:
+    """One line for people."""
+    state = "caught  " if result.caught else "SURVIVED"
+    by = result.by if result.caught else "ran " + ", ".join(result.ran)
+    return f"{state} {result.name:<40} {result.seconds:6.1f} s  {by}"
+
+
+def main() -> int:
+    """Outer shell of `python -m dledger.chaos.mutants.command`."""
+    parser = argparse.ArgumentParser(prog="python -m dledger.chaos.mutants.command")
+    add_options(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

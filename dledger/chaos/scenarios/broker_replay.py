@@ -1,0 +1,211 @@
+"""What a log makes of a broker, by the judge's own hand: its tables (`oracle`), the messages of each queue.
+
+No code of `dledger/broker/` and not that of `formats.state`: the two are compared. Entries are in log
+order, so what must hold along a log is checked here: queue offsets are dense, and store time never goes back
+(safety.md S12, S14, S15).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+from zlib import decompress
+
+import msgpack
+
+from dledger.chaos.invariants import InvariantViolated
+from dledger.chaos.scenarios.newer import Notes
+from dledger.chaos.scenarios.oracle import Oracle, Queue, oracles
+from dledger.formats.consume_queue import UNIT
+from dledger.formats.entry import HEADER_SIZE, EntryHeader, Kind
+from dledger.formats.message_ids import tags_code
+from dledger.formats.properties import FIRST_POP_TIME, REAL_TOPIC, TAGS, decode_properties
+from dledger.formats.record import COMPRESSED, decode_record
+
+Kept = TypeVar("Kept")
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+"""Where messages with a delay level wait; queue n is that of level n + 1."""
+HALF, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where half messages wait, and where those go that nobody ended."""
+TIMERS = "rmq_sys_wheel_timer"
+"""Where messages wait for a time of their own, and recalls of them."""
+UNREAD = (SCHEDULE, HALF, DISCARD, TIMERS)
+"""What no consumer reads."""
+RESEND = "__RESEND"
+"""Property of a message whose first attempt may have been stored."""
+
+
+class Stored(NamedTuple):
+    """One message as the log has it. Its queue offset is its place in the queue's list."""
+
+    value: bytes
+    entry: int
+    """Index of its entry."""
+    position: int
+    """Physical offset: of the record, not of its entry."""
+    size: int
+    tags_code: int
+    store_ms: int
+    resent: bool
+    delivered: bool = False
+    """It had waited for its time in another queue."""
+    copied: bool = False
+    """It was popped before, and not acknowledged."""
+    ended: bool = False
+    """It was a half message before: put again, committed or given up."""
+
+    due_ms: int = 0
+    """Of a timer message: when it is to come."""
+    recalls: str = ""
+    """Unique key of the timer message that this one recalls."""
+    key: str = ""
+    """Its own."""
+    rolled: bool = False
+    """It is a copy of a timer message that waits for long."""
+
+    @property
+    def unit(self) -> bytes:
+        """Its 20 bytes in the ConsumeQueue."""
+        return UNIT.pack(self.position, self.size, self.tags_code)
+
+
+class BrokerReplay:
+    """State after the entries up to `index`."""
+
+    def __init__(self) -> None:
+        self.index: int = -1
+        self._tables: tuple[Oracle, ...] = (*oracles(), Notes())
+        self.ends: dict[Queue, int] = {}
+        """Next offset of each queue that ever had a message."""
+        self.first_positions: dict[Queue, int] = {}
+        self.messages: dict[Queue, list[Stored]] = {}
+        """Those that were applied here: all, when it began with the first entry."""
+        self.deleted: dict[Queue, list[list[Stored]]] = {}
+        """Those of topics that are deleted, one list for each topic that had that name."""
+        self._position = 0
+        """Of the newest entry in the log."""
+        self.last_store_ms: int = 0
+
+    def table(self, kind: type[Kept]) -> Kept:
+        """The oracle of one table."""
+        (found,) = (table for table in self._tables if isinstance(table, kind))
+        return found
+
+    @classmethod
+    def from_parts(cls, parts: Mapping[str, bytes], index: int) -> BrokerReplay:
+        """From a boundary snapshot of a broker."""
+        values = {name: msgpack.unpackb(data, strict_map_key=False) for name, data in parts.items()}
+        found = cls()
+        found.index = index
+        counters = values["counters"]
+        for table in found._tables:
+            if table.part in values:  # a missing part is empty
+                table.load(values[table.part], counters)
+        for topic, rows in values["queues"]:
+            for queue, end, first in rows:
+                found.ends[topic, queue], found.first_positions[topic, queue] = end, first
+        found.last_store_ms = counters["last_store_time_ms"]
+        if counters["skipped"]:
+            raise InvariantViolated(f"operations were skipped up to entry {index}: nobody sent such")
+        return found
+
+    def encode(self) -> bytes:
+        """Canonical: equal states give equal bytes."""
+        queues: dict[str, list[list[int]]] = {}
+        for topic, queue in sorted(self.ends):
+            row = [queue, self.ends[topic, queue], self.first_positions[topic, queue]]
+            queues.setdefault(topic, []).append(row)
+        value: dict[str, Any] = {
+            "index": self.index,
+            "queues": queues,
+            "last_store_ms": self.last_store_ms,
+        }
+        for table in self._tables:
+            value |= table.encode()
+        return json.dumps(value, sort_keys=True).encode()
+
+    def apply(self, header: EntryHeader, record: bytes) -> None:
+        """One entry. InvariantViolated for a message that does not continue its queue."""
+        self.index, self._position = header.index, header.pos
+        if header.kind == Kind.MESSAGE:
+            self._message(header, record)
+        elif header.kind == Kind.SYSTEM:
+            self._operation(msgpack.unpackb(decode_record(record).body, strict_map_key=False))
+
+    def _message(self, header: EntryHeader, data: bytes) -> None:
+        record = decode_record(data)
+        queue = (record.topic, record.queue_id)
+        position = header.pos + HEADER_SIZE
+        if record.physical_offset != position:
+            raise InvariantViolated(
+                f"entry {header.index} is at {position} and says {record.physical_offset}"
+            )
+        end = self.ends.get(queue, 0)
+        # Offsets of a queue are dense and given once.
+        if record.queue_offset != end:
+            raise InvariantViolated(
+                f"entry {header.index} has offset {record.queue_offset} of {queue}, the next one is {end}"
+            )
+        # Store time never goes back.
+        if record.store_timestamp < self.last_store_ms:
+            raise InvariantViolated(
+                f"store time goes back at entry {header.index}:"
+                f" {record.store_timestamp} ms after {self.last_store_ms}"
+            )
+        self.last_store_ms = record.store_timestamp
+        self.ends[queue] = end + 1
+        self.first_positions.setdefault(queue, position)
+        properties = decode_properties(record.properties)
+        body = decompress(record.body) if record.sys_flag & COMPRESSED else record.body
+        self.messages.setdefault(queue, []).append(
+            Stored(
+                body,
+                header.index,
+                position,
+                record.size,
+                _code(record.topic, properties),
+                record.store_timestamp,
+                RESEND in properties,
+                (REAL_TOPIC in properties or "TIMER_OUT_MS" in properties) and record.topic not in UNREAD,
+                FIRST_POP_TIME in properties,
+                record.prepared_transaction_offset > 0,
+                int(properties.get("TIMER_OUT_MS", 0)),
+                properties.get("TIMER_DEL_UNIQKEY", ""),
+                properties.get("UNIQ_KEY", ""),
+                "TIMER_ROLL_TIMES" in properties,
+            )
+        )
+
+    def _forget(self, op: dict[str, Any]) -> None:
+        """A deletion: of its topic, group or user nothing is left, and a topic of that name begins anew."""
+        if op["op"] not in ("topic_delete", "group_delete", "user_delete"):
+            return
+        kind = op["op"].removesuffix("_delete")
+        if op["op"] == "group_delete" and op["keep_offsets"]:
+            kind = "config"
+        for table in self._tables:
+            table.forget(kind, op["name"])
+        if kind != "topic":
+            return
+        if op["at"] > self._position:
+            raise InvariantViolated(f"a deletion says that the log is its topic's up to behind it: {op}")
+        for queue in [queue for queue in self.ends if queue[0] == op["name"]]:
+            del self.ends[queue], self.first_positions[queue]
+            self.deleted.setdefault(queue, []).append(self.messages.pop(queue, []))
+
+    def _operation(self, op: dict[str, Any]) -> None:
+        for table in self._tables:
+            if op["op"] in table.operations:
+                table.apply(op, self.ends)
+                self._forget(op)
+                return
+        raise InvariantViolated(f"an operation that nobody knows: {op}")
+
+
+def _code(topic: str, properties: Mapping[str, str]) -> int:
+    """Third field of a unit: of what waits for a time this one, twice, and 1 more for a recall."""
+    if topic == TIMERS:
+        return 2 * int(properties["TIMER_OUT_MS"]) + ("TIMER_DEL_UNIQKEY" in properties)
+    return tags_code(properties.get(TAGS))

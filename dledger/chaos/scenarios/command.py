@@ -1,0 +1,364 @@
+"""`dledger chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
+
+The outer shell of the simulator: wall time, processes and files are used here and nowhere below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from dledger.chaos.machine import Trace
+from dledger.chaos.machine.trace import first_difference
+from dledger.chaos.scenarios.pinned import pinned_seeds
+from dledger.chaos.scenarios.plan import Plan, decode_plan, draw_plan
+from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.runner import Outcome, run_plan
+from dledger.chaos.scenarios.shrink import shrink
+from dledger.chaos.scenarios.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
+from dledger.runtime.processes import end_with_parent
+
+PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
+SEEDS_PER_PROCESS = 300
+"""Worker processes are renewed after so many seeds: a leak of the interpreter does not add up."""
+PACKAGE = Path(__file__).resolve().parents[2]
+SIMULATED = (
+    "__init__.py", "_fast", "audit", "broker", "chaos/invariants.py", "chaos/machine", "chaos/scenarios",
+    "client", "config.py", "election", "errors.py", "files", "formats", "host.py", "log", "members",
+    "messages.py", "namesrv", "node", "peers", "remoting", "replication", "runtime", "snapshots",
+    "versions.py",
+)  # fmt: skip
+"""Parts of `PACKAGE` that take part in a run: the programs, what they import, and the simulator."""
+SHRINK_REPLAYS = 120
+SHRINK_AT_MOST = 3
+"""Violations that are shrunk; more are only listed."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The options of the command."""
+    parser = subparsers.add_parser(
+        "sim",
+        help="simulated groups under faults, from seeds",
+        epilog="Exit code 1: a violation, a seed that did less than it must, or a mark or fault that no"
+        f" seed reached. The last counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of them of profiles"
+        " that list it (rare marks: more, dledger/chaos/scenarios/profiles.py); the report names what did"
+        " not count."
+        " Exit code 2: results to resume are of other code, or options that do not go together.",
+    )
+    parser.add_argument("--seeds", type=_count, default=20, metavar="N", help="how many (default: 20)")
+    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--pinned",
+        action="store_true",
+        help="the fixed seeds that are played before each merge",
+    )
+    parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="processes (default: 1)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no seed after this time")
+    parser.add_argument("--trace", action="store_true", help="print the event lines and nothing else")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument(
+        "--resume", metavar="FILE", help="keep results there (JSON lines); go on where it ends"
+    )
+    parser.add_argument(
+        "--resume-any", action="store_true", help="--resume also counts results of other code than this"
+    )
+    parser.add_argument("--replay", metavar="FILE", help="play the plan in this file instead of seeds")
+    parser.add_argument("--replays", metavar="DIR", default="run/simulation", help="where failing plans go")
+    parser.add_argument("--first", action="store_true", help="end at the first violation")
+    parser.add_argument("--no-shrink", action="store_true", help="show failing plans as they are")
+    parser.add_argument("--check-determinism", action="store_true", help="run each seed twice and compare")
+    parser.add_argument("--list", action="store_true", help="print the profiles and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0; 1 when something was violated or never reached; 2 when results are of other code, or
+    options do not go together."""
+    if args.trace and (args.json or args.check_determinism or args.resume or args.list):
+        print("--trace prints event lines and nothing else: alone, with seeds or --replay", file=sys.stderr)
+        return 2
+    if args.pinned and (args.trace or args.replay or args.resume or args.profile or args.check_determinism):
+        print("--pinned has its own seeds and profiles: give it --jobs, --json or --first", file=sys.stderr)
+        return 2
+    if args.list:
+        return _list(args)
+    if args.replay:
+        return _play(decode_plan(Path(args.replay).read_text()), args)
+    if args.trace:
+        return _trace(draw_plan(seed, args.profile) for seed in range(args.start, args.start + args.seeds))
+    if args.check_determinism:
+        return _check_determinism(args)
+    return _run_many(args)
+
+
+def _count(text: str) -> int:
+    """For argparse: a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _list(args: argparse.Namespace) -> int:
+    profiles = sorted(PROFILES.items())
+    for name, profile in profiles:
+        what = "brokers" if profile.brokers else "nodes"
+        print(f"{name:<18} {' or '.join(map(str, profile.nodes))} {what}")
+    if args.json:
+        rows = [{"name": name, "nodes": one.nodes, "brokers": one.brokers} for name, one in profiles]
+        print(json.dumps({"profiles": rows}))
+    return 0
+
+
+def run_seed(seed: int, profile: str | None) -> Outcome:
+    """One seed, in whatever process."""
+    return run_plan(draw_plan(seed, profile))
+
+
+# One plan
+
+
+def _play(plan: Plan, args: argparse.Namespace) -> int:
+    if args.trace:
+        return _trace(iter([plan]))
+    outcome = run_plan(plan)
+    totals = Totals()
+    totals.add(outcome)
+    if args.json:
+        violations = [_violation_json(outcome, plan, str(args.replay))] if outcome.violation else []
+        print(json.dumps({**totals.as_json(0.0), "violations": violations}))
+    else:
+        print(outcome.violation or f"seed {plan.seed} ({plan.profile}): no violation")
+    return 1 if outcome.violation else 0
+
+
+def _trace(plans: Iterator[Plan]) -> int:
+    failed = False
+    for plan in plans:
+        outcome = run_plan(plan, Trace(lambda line: print(line)))
+        if outcome.violation:
+            failed = True
+            print(outcome.violation, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _check_determinism(args: argparse.Namespace) -> int:
+    differ = []
+    for seed in range(args.start, args.start + args.seeds):
+        plan = draw_plan(seed, args.profile)
+        digests = [run_plan(plan, Trace(lambda _: None)).digest for _ in range(2)]
+        if digests[0] == digests[1]:
+            continue
+        differ.append(seed)
+        traces = [Trace(), Trace()]
+        for trace in traces:
+            run_plan(plan, trace)
+        print(
+            f"seed {seed} ({plan.profile}) tells two stories:", first_difference(*[t.lines for t in traces])
+        )
+    print(f"{args.seeds} seeds run twice, {len(differ)} differ")
+    if args.json:
+        print(json.dumps({"seeds": args.seeds, "start": args.start, "differ": differ}))
+    return 1 if differ else 0
+
+
+# Many seeds
+
+
+def _run_many(args: argparse.Namespace) -> int:
+    totals = Totals()
+    began = time.monotonic()
+    wanted = wanted_seeds(args)
+    progress = _Progress(len(wanted))
+    code = code_fingerprint()
+    try:
+        done = _resumed(args, code)
+    except OtherCode as error:
+        print(error, file=sys.stderr)
+        return 2
+    for outcome in done.values():
+        totals.add(outcome, resumed=True)
+    seeds = [(seed, profile) for seed, profile in wanted if seed not in done]
+    limit = None if args.minutes is None else began + args.minutes * 60
+    results = _Results(args.resume, code)
+    for outcome in _outcomes(seeds, args.jobs, limit):
+        results.add(outcome)
+        totals.add(outcome)
+        progress.show(totals, time.monotonic() - began)
+        if args.first and totals.violations:
+            break
+    progress.end()
+    wall_s = time.monotonic() - began
+    violations = [
+        _shown(outcome, args, place < SHRINK_AT_MOST) for place, outcome in enumerate(totals.violations)
+    ]
+    print("\n".join([*totals.lines(wall_s), f"code {code} (a hash of all sources that took part)"]))
+    if totals.seeds < len(wanted) and not args.first:
+        print(f"only {totals.seeds} of {len(wanted)} seeds: the minutes were over")
+    if args.json:
+        figures = {**totals.as_json(wall_s), "start": args.start, "code": code}
+        print(json.dumps({**figures, "violations": violations}))
+    return 1 if totals.failed else 0
+
+
+def wanted_seeds(args: argparse.Namespace) -> list[tuple[int, str | None]]:
+    """The seeds that a command is about, each with its profile, or None for the one of its number."""
+    if args.pinned:
+        return pinned_seeds()
+    return [(seed, args.profile) for seed in range(args.start, args.start + args.seeds)]
+
+
+def _outcomes(seeds: list[tuple[int, str | None]], jobs: int, limit: float | None) -> Iterator[Outcome]:
+    """Outcomes as they come; begins no seed after `limit`."""
+    if jobs <= 1:
+        for seed, profile in seeds:
+            if limit is not None and time.monotonic() > limit:
+                return
+            yield run_seed(seed, profile)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        jobs, context, initializer=end_with_parent, max_tasks_per_child=SEEDS_PER_PROCESS
+    ) as pool:
+        waiting: dict[Future[Outcome], None] = {}
+        for seed, profile in seeds:
+            if limit is not None and time.monotonic() > limit:
+                break
+            waiting[pool.submit(run_seed, seed, profile)] = None
+            if len(waiting) >= 2 * jobs:
+                yield from _finished(waiting)
+        while waiting:
+            yield from _finished(waiting)
+
+
+def _finished(waiting: dict[Future[Outcome], None]) -> Iterator[Outcome]:
+    wait(waiting, return_when=FIRST_COMPLETED)
+    for future in [future for future in waiting if future.done()]:
+        del waiting[future]
+        yield future.result()
+
+
+def _shown(outcome: Outcome, args: argparse.Namespace, shrinking: bool) -> dict[str, object]:
+    """Shrink a failing plan, write it down, print it; its part of the JSON."""
+    plan = draw_plan(outcome.seed, outcome.profile)
+    if shrinking and not args.no_shrink:
+        plan = shrink(plan, lambda smaller: run_plan(smaller).kind == outcome.kind, SHRINK_REPLAYS)
+        outcome = run_plan(plan)
+    folder = Path(args.replays)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{plan.profile}-{plan.seed}.json"
+    path.write_text(plan.encode() + "\n")
+    print(f"VIOLATION in seed {plan.seed}, profile {plan.profile}:")
+    print(outcome.violation)
+    print(f"shown with {plan.nodes} nodes, {len(plan.operations)} operations and these faults:")
+    for fault in plan.faults:
+        print(f"  {fault}")
+    print(f"whole:  dledger chaos sim --seeds 1 --start {plan.seed} --profile {plan.profile}")
+    print(f"replay: dledger chaos sim --replay {path} [--trace]")
+    return _violation_json(outcome, plan, str(path))
+
+
+def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object]:
+    return {
+        "seed": plan.seed,
+        "profile": plan.profile,
+        "message": outcome.violation.split("\nlast log lines:")[0],
+        "faults": [asdict(fault) for fault in plan.faults],
+        "operations": len(plan.operations),
+        "nodes": plan.nodes,
+        "replay": f"dledger chaos sim --replay {path}",
+    }
+
+
+# Long runs
+
+
+class OtherCode(Exception):
+    """Results in a file are of other code than this."""
+
+
+def code_fingerprint() -> str:
+    """Of all sources that take part in a run: equal ones give equal outcomes of equal seeds."""
+    digest = sha256()
+    for part in SIMULATED:
+        whole = PACKAGE / part
+        for path in sorted(whole.rglob("*.py")) if whole.is_dir() else [whole]:
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _resumed(args: argparse.Namespace, code: str) -> dict[int, Outcome]:
+    """Results of an earlier command over the same seeds. OtherCode when they are, and nobody allowed it."""
+    if not args.resume or not Path(args.resume).exists():
+        return {}
+    wanted = range(args.start, args.start + args.seeds)
+    found: dict[int, Outcome] = {}
+    codes: dict[int, str] = {}
+    for line in Path(args.resume).read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the last line of a command that was stopped
+        told = row.pop("code", "unknown")
+        outcome = Outcome(**row)
+        fits = args.profile in (None, outcome.profile)
+        if outcome.seed in wanted and fits:
+            found[outcome.seed] = outcome
+            codes[outcome.seed] = told
+    others = [told for told in codes.values() if told != code]
+    if others and not args.resume_any:
+        raise OtherCode(
+            f"{args.resume}: {len(others)} of {len(found)} results are of other code ({others[-1]}) than this"
+            f" ({code}): take another file, or count them all the same with --resume-any"
+        )
+    return found
+
+
+class _Results:
+    """Appends each outcome to a file at once, so that a stopped run loses nothing."""
+
+    def __init__(self, path: str | None, code: str) -> None:
+        self._code = code
+        self._path = None if path is None else Path(path)
+
+    def add(self, outcome: Outcome) -> None:
+        """One line."""
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"code": self._code, **asdict(outcome)}) + "\n")
+
+
+class _Progress:
+    """One line that is written over on a terminal; a line now and then elsewhere. To stderr."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._tty = sys.stderr.isatty()
+        self._next = 0.0
+
+    def show(self, totals: Totals, wall_s: float) -> None:
+        """Now and then."""
+        if wall_s < self._next:
+            return
+        self._next = wall_s + (PROGRESS_TTY_S if self._tty else PROGRESS_S)
+        speed = totals.played / wall_s if wall_s else 0.0
+        text = (
+            f"{totals.seeds}/{self._seeds} seeds, {speed:.2f}/s, {totals.simulated_s:.0f} s simulated,"
+            f" {sum(totals.faults.values())} faults, {len(totals.violations)} violations"
+        )
+        sys.stderr.write(f"\r{text:<100}" if self._tty else text + "\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._tty:
+            sys.stderr.write("\n")

@@ -1,0 +1,161 @@
+"""A client machine as of another project: a consumer that does not notice when a connection is gone.
+
+Brokers answer its pulls in place of a leader that is lost (`dledger/broker/longpolling/stranded_pulls.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger.chaos.scenarios.broker_clients import Consumer
+from dledger.chaos.scenarios.broker_history import Stood
+from dledger.chaos.scenarios.broker_stage import BROKER_NAME, NAMESRV, NAMESRV_PORT
+from dledger.chaos.scenarios.oracle import Queue
+from dledger.chaos.scenarios.unaware_client import UnawareClient
+from dledger.client.encoding import received_all
+from dledger.client.routes import parse_route, subscribe_queues
+from dledger.remoting.bodies import MASTER_ID, ConsumerData, Heartbeat, Subscription
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import PULL_SUSPEND, GetRouteHeader, PullMessageHeader
+from dledger.remoting.response_headers import PullMessageResponseHeader
+from dledger.runtime.env import Env
+
+UNAWARE_GROUP = "unaware"
+PULL_TIMEOUT_S, HOLD_MS = 30.0, 15_000
+"""As these clients have them: how long they wait for a pull, and how long a broker may hold it."""
+HEARTBEAT_S = 10.0
+"""Theirs is 30 s, and until then they have no connection to a broker that was just started."""
+ROUTES_S, LOOK_S = 30.0, 2.0
+"""Between two looks for a route that is known, and for one that is not."""
+PAUSE_S = 3.0
+"""After a pull that failed."""
+TOLD_S = 0.5
+"""A pull that waits for so long has been told to all brokers, in a group that is well."""
+AT_ONCE = 32
+GOES_ON = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+"""Answers to a pull that say where to go on."""
+
+
+class UnawareReader(Consumer):
+    """Reads all queues of all topics, from their beginnings in each life; commits nothing."""
+
+    group = UNAWARE_GROUP
+    _client: UnawareClient | None = None
+    _heard: tuple[object, ...] = ()
+    """Connections over which every broker took the last heartbeat; none where one did not."""
+    _heard_since = 0.0
+    """Loop time: since then all brokers know the consumer over these connections."""
+
+    async def main(self, env: Env) -> None:
+        self.lives += 1
+        self.routes = {}
+        client = self._client = UnawareClient(env)
+        due: dict[str, float] = {}
+        reading: dict[Queue, None] = {}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat(client), name="heartbeats")
+            while True:
+                for topic in list(self._topics):
+                    now = asyncio.get_running_loop().time()
+                    if now >= due.get(topic, now) and await self._look(client, topic):
+                        due[topic] = now + ROUTES_S
+                    known = self.routes.get(topic)
+                    for one in [] if known is None else subscribe_queues(topic, known):
+                        queue = topic, one.queue_id
+                        if queue not in reading:
+                            reading[queue] = None
+                            tasks.create_task(self._read(client, queue, self.lives), name=f"pulls-{queue}")
+                await asyncio.sleep(LOOK_S)
+
+    # What the judge asks
+
+    def is_known(self) -> bool:
+        """Whether each queue has a pull that waits, and all brokers know of them."""
+        client = self._client
+        if client is None or not self._heard or client.links(self._addresses()) != self._heard:
+            return False
+        pulls = [asked for asked in client.asked.values() if asked.code == RequestCode.PULL_MESSAGE]
+        queues = {one for topic, route in self.routes.items() for one in subscribe_queues(topic, route)}
+        known = all(asked.link.up and asked.since > self._heard_since for asked in pulls)
+        return known and len(pulls) == len(queues) and all(asked.age() > TOLD_S for asked in pulls)
+
+    def stands_still(self) -> bool:
+        """Whether a pull has no answer and was asked over a connection that is gone. One that another broker
+        forwarded waits there."""
+        client = self._client
+        return client is not None and not all(asked.link.up for asked in client.asked.values())
+
+    # Brokers
+
+    def _addresses(self) -> list[str]:
+        every = [one for route in self.routes.values() for one in route.brokerDatas]
+        return sorted({address for one in every for address in one.brokerAddrs.values()})
+
+    async def _look(self, client: UnawareClient, topic: str) -> bool:
+        """Ask for the route of a topic."""
+        address, header = f"{NAMESRV}:{NAMESRV_PORT}", GetRouteHeader(topic)
+        try:
+            answer, _ = await client.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        except OSError:
+            return False
+        if answer.code == ResponseCode.SUCCESS:
+            self.routes = {**self.routes, topic: parse_route(answer.body)}
+        return answer.code == ResponseCode.SUCCESS
+
+    async def _beat(self, client: UnawareClient) -> None:
+        """Tell every broker of the group."""
+        while True:
+            addresses, took = self._addresses(), 0
+            wanted = [Subscription(topic, subVersion=1) for topic in self.routes]
+            group = ConsumerData(
+                self.group, consumeFromWhere="CONSUME_FROM_FIRST_OFFSET", subscriptionDataSet=wanted
+            )
+            body = Heartbeat(f"{self.name}@unaware", consumerDataSet=[group]).encode()
+            for address in addresses:
+                try:
+                    answer, _ = await client.ask(address, RequestCode.HEART_BEAT, None, body)
+                except OSError:
+                    continue
+                took += answer.code == ResponseCode.SUCCESS
+            heard = client.links(addresses) if took == len(addresses) else ()
+            if heard != self._heard:
+                self._heard, self._heard_since = heard, asyncio.get_running_loop().time()
+            await asyncio.sleep(HEARTBEAT_S if took else LOOK_S)
+
+    async def _read(self, client: UnawareClient, queue: Queue, life: int) -> None:
+        """Pull a queue."""
+        offset, broker_id = 0, MASTER_ID
+        while True:
+            header = PullMessageHeader(
+                self.group, *queue, offset, AT_ONCE, PULL_SUSPEND, 0, HOLD_MS, 1, expressionType="TAG"
+            )
+            addresses = self._group_of(queue[0])
+            address = addresses.get(broker_id) or next(iter(addresses.values()), "")
+            try:
+                answer, elsewhere = await client.ask(
+                    address, RequestCode.PULL_MESSAGE, header, timeout_s=PULL_TIMEOUT_S
+                )
+            except OSError:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if answer.code not in GOES_ON:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            found = answer.header(PullMessageResponseHeader)
+            if elsewhere:
+                self._history.stood.append(Stood(queue, offset, answer.code, found.nextBeginOffset))
+                self._stage.marks.reach("a pull of a lost leader was answered over another connection")
+            if answer.code == ResponseCode.SUCCESS:
+                for message in received_all(answer.body, BROKER_NAME):
+                    self.handed(life, message)
+            offset, broker_id = found.nextBeginOffset, found.suggestWhichBrokerId
+
+    def _group_of(self, topic: str) -> dict[int, str]:
+        """Addresses of its brokers, by id."""
+        brokers = self.routes[topic].brokerDatas
+        return brokers[0].brokerAddrs if brokers else {}

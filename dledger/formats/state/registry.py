@@ -1,0 +1,76 @@
+"""The one list of tables. A new kind of replicated state is a module with its table, and a line here.
+
+Everything else follows: replay by brokers, audit and Spark, boundary snapshots and the state file, the view
+of what is pending on a leader, the version from which on it may be written, Spark's view `state`. The
+simulator's oracle is by hand on purpose (dledger/chaos/scenarios/oracle). A test fails if one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dledger.formats.state.auth import ACLS, USERS
+from dledger.formats.state.births import GROUP_BIRTHS, LOCK_EPOCHS, TOPIC_BIRTHS, USER_VERSIONS
+from dledger.formats.state.delays import DELAYS
+from dledger.formats.state.deletions import DELETIONS
+from dledger.formats.state.groups import GROUPS
+from dledger.formats.state.locks import LOCKS
+from dledger.formats.state.offsets import OffsetTable
+from dledger.formats.state.pop import POP_ORDERS, POPS, REQUEST_MODES
+from dledger.formats.state.queues import QueueEnds
+from dledger.formats.state.resends import RESENDS
+from dledger.formats.state.resets import RESETS
+from dledger.formats.state.table import Source, Table
+from dledger.formats.state.timers import TIMERS
+from dledger.formats.state.topics import TOPICS
+from dledger.formats.state.transactions import TRANSACTIONS
+from dledger.formats.state.versions import VERSIONS
+
+
+@dataclass(frozen=True)
+class Compact:
+    """A table with a container of its own."""
+
+    name: str
+    since: int
+    kind: Callable[[], Table]
+
+    def make(self) -> Table:
+        """An empty one."""
+        return self.kind()
+
+
+OFFSETS = Compact("offsets", 1, OffsetTable)
+QUEUES = Compact("queues", 1, QueueEnds)
+
+TABLES: tuple[Source, ...] = (
+    TOPICS,
+    GROUPS,
+    OFFSETS,
+    QUEUES,
+    DELAYS,
+    LOCKS,
+    POPS,
+    POP_ORDERS,
+    REQUEST_MODES,
+    VERSIONS,
+    RESETS,
+    TRANSACTIONS,
+    DELETIONS,
+    TIMERS,
+    RESENDS,
+    USERS,
+    ACLS,
+    TOPIC_BIRTHS,
+    GROUP_BIRTHS,
+    USER_VERSIONS,
+    LOCK_EPOCHS,
+)
+
+
+def state_version(tables: Iterable[Source] = TABLES) -> int:
+    """The newest state version that a program with these tables can read and write.
+
+    A table of a newer version than every voter of the group has is not written yet (`dledger.versions`).
+    """
+    return max(table.since for table in tables)

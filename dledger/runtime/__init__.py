@@ -1,0 +1,15 @@
+"""The only doors to the outside world: clock, chance and ids, files, worker threads, log.
+
+Everything above this package receives an `Env` and touches the world through it, so that the same code
+runs in production and in deterministic simulation. Monotonic time comes from the running loop
+(`loop.time()`), sockets from `loop.create_server` / `loop.create_connection`. Outside of this package nobody
+calls `time.*`, `random`, `uuid`, `threading`, `open` or `socket` (a test enforces it).
+"""
+
+from dledger.runtime.env import Env, WallClock
+from dledger.runtime.files import DiskUsage, File, Files
+from dledger.runtime.ids import Ids
+from dledger.runtime.log import Log
+from dledger.runtime.workers import Lane, Workers
+
+__all__ = ["DiskUsage", "Env", "File", "Files", "Ids", "Lane", "Log", "WallClock", "Workers"]

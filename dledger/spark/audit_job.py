@@ -1,0 +1,152 @@
+"""The audit of `dledger/audit/` as a Spark job: the same scan in tasks, the same judgement on the driver.
+
+1. Scan: one task per replica and segment (`audit_source`). What it says of a queue in each segment is put
+   together by executors, so that few rows come back: a few of each segment and of each queue.
+2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
+3. Drill into those blocks: a task compares what all replicas hold of some of them, and only indexes whose
+   copies differ or are damaged come back. So what is shuffled is the digests, whatever is damaged.
+
+`audit.compare.analyse` makes the report from that, as it does for the engine without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse
+from dledger.audit.digests import BLOCK_ENTRIES
+from dledger.audit.drilling import Drilling
+from dledger.audit.findings import FlatRow, QueueRunRow, flatten, unflatten
+from dledger.audit.layout import StoreError
+from dledger.audit.queue_runs import merged
+from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StoreSource, claims_at, look_at
+from dledger.audit.report import Report, failed
+from dledger.audit.scan import EntryRow
+from dledger.runtime import Files
+from dledger.spark import columns
+from dledger.spark.audit_source import NAME, AuditSource, drill_options, scan_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def audit_stores(
+    spark: SparkSession,
+    files: Files,
+    paths: list[str],
+    *,
+    lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
+    block_entries: int = BLOCK_ENTRIES,
+) -> Report:
+    """`audit_sources` over store directories, which driver and executors reach under the same paths."""
+    try:
+        sources = [StoreSource.at(path, files) for path in paths]
+    except StoreError as error:
+        return failed(str(error))
+    return audit_sources(
+        spark, sources, lag_warning=lag_warning, same_time=same_time, block_entries=block_entries
+    )
+
+
+def audit_sources(
+    spark: SparkSession,
+    sources: Sequence[ReplicaSource],
+    *,
+    drill_sources: Sequence[ReplicaSource] | None = None,
+    lag_warning: int = LAG_WARNING_ENTRIES,
+    same_time: bool = False,
+    block_entries: int = BLOCK_ENTRIES,
+) -> Report:
+    """Verify each replica, and compare them when there are several. Blocking.
+
+    What cannot be read is a finding; a job that fails is a report that says so. `drill_sources`: where
+    entries are read when `sources` have none, and were scanned at different times; `same_time`: see
+    `audit.local.audit_sources`.
+    """
+    try:
+        # The same words for a wrong path as without Spark.
+        claims = claims_at(sources)
+        look = look_at(sources)
+    except StoreError as error:
+        return failed(str(error))
+    spark.dataSource.register(AuditSource)
+    try:
+        return _audit(spark, look, drill_sources, claims, lag_warning, same_time, block_entries)
+    except (PySparkException, Py4JError) as error:
+        return failed(f"Spark: {error}", "CANNOT_RUN")
+
+
+def _audit(
+    spark: SparkSession,
+    look: Look,
+    drill_sources: Sequence[ReplicaSource] | None,
+    claims: dict[str, int],
+    lag_warning: int,
+    same_time: bool,
+    block_entries: int,
+) -> Report:
+    scan = _read(spark, scan_options(look, block_entries)).persist()
+    try:
+        gathered = scan.where(~F.col("kind").isin("block", "queue_run")).collect()
+        rows = [unflatten(FlatRow(*row)) for row in gathered]
+        rows += [unflatten(FlatRow(*row)) for row in whole_runs(scan).collect()]
+        differing = [row[0] for row in differing_blocks(scan).collect()]
+
+        def drill(replicas: Iterable[ReplicaView], ranges: list[tuple[int, int]]) -> Iterator[EntryRow]:
+            for batch in _read(spark, drill_options(replicas, ranges)).toArrow().to_batches():
+                yield from map(EntryRow._make, zip(*map(pa.Array.to_pylist, batch.columns), strict=True))
+
+        drilling = None if drill_sources is None else Drilling(drill_sources, drill)
+        report = analyse(
+            rows,
+            differing,
+            drilling or partial(drill, look.replicas),
+            block_entries=block_entries,
+            lag_warning=lag_warning,
+            same_time=same_time,
+            shipped=drilling is not None,
+            claims=claims,
+        )
+        return drilling.completed(report) if drilling else report
+    finally:
+        scan.unpersist()
+
+
+def _read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format(NAME).options(**options).load()
+
+
+def whole_runs(scan: DataFrame) -> DataFrame:
+    """What is said of each queue, over all of the log: as many rows as there are queues, and gaps in them."""
+    runs = scan.where(F.col("kind") == "queue_run").repartition("replica", "code")
+    return runs.sortWithinPartitions("replica", "code", "segment").mapInArrow(_merged_runs, scan.schema)
+
+
+def _merged_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: rows by queue and segment, neighbours made one."""
+    rows = (FlatRow(*row.values()) for batch in batches for row in batch.to_pylist())
+    runs = (run for row in rows if isinstance(run := unflatten(row), QueueRunRow))
+    return columns.batches(columns.SCAN, map(flatten, merged(runs)))
+
+
+def differing_blocks(scan: DataFrame) -> DataFrame:
+    """One column: blocks on which the digests of two holders disagree. Parts of a block are merged first."""
+    merged = (
+        scan.where(F.col("kind") == "block")
+        .groupBy(F.col("first_index").alias("block"), "replica")
+        .agg(
+            F.sum("entries").alias("entries"),
+            F.bit_xor("mix_a").alias("mix_a"),
+            F.bit_xor("mix_b").alias("mix_b"),
+        )
+    )
+    contents = F.count_distinct("entries", "mix_a", "mix_b").alias("contents")
+    return merged.groupBy("block").agg(contents).where("contents > 1").select("block")
