@@ -616,7 +616,7 @@ BAD = [
     ("door", "dledger/audit/a.py", "def f(p):\n    return open(p)"),
     ("door", "dledger/broker/a.py", "import os\nx = os.environ['A']"),
     ("door", "dledger/broker/a.py", "from pathlib import Path\ntext = Path('x').read_text()"),
-    ("door", "dledger/namesrv/a.py", "import asyncio\nasync def f():\n    await asyncio.open_connection('h')"),
+    ("door", "dledger/namesrv/a.py", "import asyncio\nasync def f():\n  await asyncio.open_connection('h')"),
     ("door", "dledger/node/node.py", "async def f(loop):\n    await loop.run_in_executor(None, f)"),
     ("size", "dledger/broker/a.py", "x = 1\n" * (MAX_MODULE_LINES + 1)),
     ("size", "dledger/broker/a.py", "class A:\n" + "    x = 1\n" * MAX_CLASS_LINES),
