@@ -16,7 +16,7 @@ from dledger.election.preferred import PreferredSettings
 from dledger.formats.addresses import check_host, split_address
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.log.retention import RetentionSettings
-from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from dledger.protocol import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from dledger.runtime.settings import ConfigError, Setting, directory, name, names
 
 HEARTBEATS_PER_TIMEOUT = 2

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from dledger.config import NodeConfig
 from dledger.election.identity import Hello
 from dledger.formats.entry import Kind
-from dledger.peers.wire import PROTOCOL_MIN
+from dledger.protocol import PROTOCOL_MIN
 
 KIND_SINCE: Mapping[int, int] = MappingProxyType(
     {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}

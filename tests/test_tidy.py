@@ -130,8 +130,6 @@ OUTSIDE: dict[str, str] = {
 FACES: dict[str, str] = {
     "dledger/__init__.py": "offers the names of the client, imported when used",
     "dledger/__main__.py": "is the command",
-    "dledger/broker/__main__.py": "is the command",
-    "dledger/namesrv/__main__.py": "is the command",
 }
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {
@@ -145,7 +143,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/log/flushing.py": "callbacks have no caller: what they raise is raised by the flusher (rule 7)",
     "dledger/peers/replicator.py": "callbacks have no caller: what they raise ends the node (rule 7)",
-    "dledger/node/elections.py": "callbacks have no caller: what they raise ends the node by `fail` (rule 7)",
+    "dledger/context/elections.py": "callbacks have no caller: what they raise ends the node (rule 7)",
     "dledger/broker/audit/audit_jobs.py": "the boundary of one scan: answered with code 1 and logged (S29)",
     "dledger/broker/audit/shipping.py": "the boundary of one round: logged and tried again",
     "dledger/node/leadership.py": "the pump is a loop callback: the same",
@@ -158,7 +156,9 @@ BLANKET_EXCEPT: dict[str, str] = {
     "dledger/client/transactions.py": "the listener of the application: what it raises counts as UNKNOWN",
 }
 # path pattern -> why `sleep(0)` does not spin there.
-YIELDS: dict[str, str] = {"dledger/node/applier.py": "works one step a turn; ends when the range is applied"}
+YIELDS: dict[str, str] = {
+    "dledger/context/applier.py": "works one step a turn; ends when the range is applied"
+}
 # path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
 LOOSE_TASKS: dict[str, str] = {
     "dledger/chaos/machine/*": "implements the event loop that makes tasks",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 
-from dledger.commands.app import main
-
 if __name__ == "__main__":
-    sys.exit(main(["broker", *sys.argv[1:]]))
+    sys.argv[1:1] = ["broker"]
+    runpy.run_module("dledger", run_name="__main__", alter_sys=True)

@@ -14,7 +14,7 @@ the group allows it, of a lease.
 
 A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
 answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
-whose configuration names it counts its vote (see dledger/members/config_log.py).
+whose configuration names it counts its vote (see dledger/context/config_log.py).
 Time is a float in seconds from the shell's monotonic clock; chance is injected.
 """
 

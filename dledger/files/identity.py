@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from dledger.config import NodeConfig
+from dledger.context.config_entries import read_config, search
 from dledger.election.configuration import Configuration, decode_configuration, encode_configuration
 from dledger.election.elector import MAX_TERM
 from dledger.errors import (
@@ -42,7 +43,6 @@ from dledger.log.recovery import REFILL_ADVICE, StoreDamaged
 from dledger.log.repair_writer import NoRoom
 from dledger.log.segments import SegmentError
 from dledger.log.store import CLOSE_LIMIT_S, LogStore
-from dledger.members.search import read_config, search
 from dledger.runtime import Env, File, Lane
 from dledger.runtime.atomic_file import publish, read_file
 from dledger.snapshots.service import Snapshots

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.election.configuration import Configuration
 from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
 from dledger.peers.dials import Dials
 
 LEAVING_S = 10.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
+from dledger.context.node_context import NodeContext
 from dledger.election.identity import form_or_join
 from dledger.errors import PASSING
 from dledger.files.identity import StoreFiles
 from dledger.formats.store_files import Identity
 from dledger.members.effects import MemberEffects
-from dledger.node.context import NodeContext
 
 FOUNDING_S = 10.0
 """How long a new node waits for the others before its log says who is missing."""

@@ -1,19 +1,20 @@
 """One member of a group: the shell that runs the pure parts on asyncio.
 
 * `node`         what a node is made of, its life, and who hears of what in which order
-* `context`      what all parts may use; `parts` all of them, for those who speak with many
-* `events`       what the parts tell the node
+* `parts`        all parts, for those who speak with many
 * `inbox`        what peers and clients say to it; `requests` the DLedger client protocol
-* `elections`    the shell of the elector: its timer, its effects, term and vote on the disk
 * `leadership`   leading: opening a term, sealing and pumping entries, serving, handing over
-* `applier`      hands what is committed to the host
 * `reads`        linearizable read points
 * `health`       whether it is fit to lead, with `device_watch`: how long a disk owes an answer
 * `trust`        whether its store may vote and count, with `powerloss` and `leaderless`: after a loss of
                  power, or of stores
+* `reconfiguration`   changes of members and leader, decided by the leader one at a time, with
+                 `member_requests`: the server side of the member commands
 * `repair`       of rotten entries
 * `invariants`   what holds between any two steps
 * `status`       what its operators ask; `metrics` its numbers
+
+What they all stand on is in `dledger.context`.
 
 Who holds whom. Every part is made with a `NodeContext` and the parts that it asks; nobody subclasses.
 
@@ -22,7 +23,7 @@ Who holds whom. Every part is made with a `NodeContext` and the parts that it as
      │
      ├── Applier, Repairer, ConfigSearch, MemberEffects
      ├── Joining, Trust ──► MemberEffects
-     ├── Snapshots ───────► Applier, Trust
+     ├── Snapshots ───────► Applier (and calls Trust when an install begins)
      ├── Leadership ──────► MemberEffects, Applier
      ├── Reconfiguration ─► MemberEffects, Leadership
      ├── ReadPoints ──────► Leadership, Applier

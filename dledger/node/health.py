@@ -24,10 +24,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from dledger.context.node_context import NodeContext
 from dledger.host import Role
 from dledger.messages import Health, health_text
 from dledger.node.clocks import PeerClocks
-from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
 from dledger.node.leadership import Leadership
 from dledger.node.metrics import NodeMetrics

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.election.identity import Hello
 from dledger.messages import (
     REPLIES,
@@ -32,8 +34,6 @@ from dledger.messages import (
     VoteRequest,
 )
 from dledger.node.clocks import META_KEY
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
 from dledger.node.parts import NodeParts
 from dledger.node.requests import ClientRequests
 from dledger.peers.links import PeerConnection
@@ -46,7 +46,7 @@ _READS = (ReadIndexRequest, ReadIndexResponse)
 _INSTALLS = (InstallSnapshot, InstallResponse)
 _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
 """Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
-dledger/members/config_log.py), and a learner's answers move its window. Other answers count only from a
+dledger/context/config_log.py), and a learner's answers move its window. Other answers count only from a
 named voter."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dledger.election.configuration import Configuration
 from dledger.election.identity import Hello
 from dledger.node.powerloss import KEPT_KEY, META_KEY
-from dledger.peers.wire import PROTOCOL_WITH_PIECES
+from dledger.protocol import PROTOCOL_WITH_PIECES
 
 STUCK_S = 5.0
 """How long a node knows no leader until it speaks of this: an election, or the verdict of `powerloss`, takes

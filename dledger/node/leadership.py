@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
+from dledger.context.applier import Applier
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.election.configuration import Configuration, encode_configuration, single_step
 from dledger.errors import InvariantBroken
 from dledger.formats.entry import Kind
@@ -15,9 +18,6 @@ from dledger.log.appender import Appender
 from dledger.log.index_units import ColdUnit
 from dledger.members.effects import MemberEffects
 from dledger.messages import Health
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
 from dledger.replication.leader import LeaderReplication
 from dledger.versions import OLDEST_KINDS
 

@@ -12,6 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dledger.config import NodeConfig, NodeSettings
+from dledger.context.applier import Applier
+from dledger.context.config_entries import decode_config, unreadable_config
+from dledger.context.config_log import ConfigLog
+from dledger.context.elections import Elections
+from dledger.context.node_context import NodeContext
 from dledger.election.effects import RoleChanged
 from dledger.election.elector import Elector
 from dledger.errors import EXIT_STORE, NodeFailed, why_ended
@@ -23,15 +28,10 @@ from dledger.log.appender import Appender
 from dledger.log.poison import leave_marker
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import ConfigLog, decode_config, unreadable_config
+from dledger.members.config_search import ConfigSearch
 from dledger.members.effects import MemberEffects
 from dledger.members.joining import Joining
-from dledger.members.reconfiguration import Reconfiguration
-from dledger.members.search import ConfigSearch
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
 from dledger.node.device_watch import WatchedWorkers
-from dledger.node.elections import Elections
 from dledger.node.health import HealthWatch
 from dledger.node.inbox import Inbox
 from dledger.node.invariants import check_order
@@ -39,6 +39,7 @@ from dledger.node.leadership import Leadership
 from dledger.node.metrics import NodeMetrics
 from dledger.node.parts import NodeParts
 from dledger.node.reads import ReadPoints
+from dledger.node.reconfiguration import Reconfiguration
 from dledger.node.repair import Repairer
 from dledger.node.requests import ClientRequests
 from dledger.node.status import NodeStatus
@@ -116,7 +117,7 @@ class Node:
         self.membership: MemberEffects = MemberEffects(context, self)
         self.joining: Joining = Joining(context, self._store, self.membership)
         self.trust: Trust = Trust(context, self.membership, self.joining.wake)
-        self.snapshots: Snapshots = Snapshots(context, self.applier, self.trust, self)
+        self.snapshots: Snapshots = Snapshots(context, self.applier, self.trust.install_begins, self)
         self.leadership: Leadership = Leadership(context, self.membership, self.applier, self)
         self.reconfiguration: Reconfiguration = Reconfiguration(context, self.membership, self.leadership)
         self.reads: ReadPoints = ReadPoints(context, self.leadership, self.applier, first_question)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.context.applier import Applier
 from dledger.log.scrub import Scrubber
 from dledger.members.effects import MemberEffects
 from dledger.members.joining import Joining
-from dledger.members.reconfiguration import Reconfiguration
-from dledger.node.applier import Applier
 from dledger.node.health import HealthWatch
 from dledger.node.leadership import Leadership
 from dledger.node.metrics import NodeMetrics
 from dledger.node.reads import ReadPoints
+from dledger.node.reconfiguration import Reconfiguration
 from dledger.node.repair import Repairer
 from dledger.node.trust import Trust
 from dledger.snapshots.service import Snapshots

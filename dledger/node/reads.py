@@ -20,11 +20,11 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dledger.context.applier import Applier
+from dledger.context.node_context import NodeContext
 from dledger.election.elector import NO_READ, Elector
 from dledger.host import Role
 from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
 from dledger.node.leadership import Leadership
 
 READ_INDEX_VERSION = 2

@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.formats.entry import unpack_header
 from dledger.log.reading import Rotten, size_of
 from dledger.log.repair_writer import Unfitting
 from dledger.messages import Holding, RepairRequest, RepairResponse
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
 
 ANSWER_LIMIT_S = 1.0
 """How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from dledger.config import NodeConfig
+from dledger.context.node_context import NodeContext
 from dledger.errors import OUT_OF_MEANS
 from dledger.formats.entry import HEADER_SIZE, CorruptEntry, Kind, unpack_header
 from dledger.formats.record import CorruptRecord, decode_record, system_record_size
 from dledger.log.index_units import ColdUnit
 from dledger.log.reading import check_stored
-from dledger.members.requests import MemberRequests
 from dledger.messages import Code
-from dledger.node.context import NodeContext
+from dledger.node.member_requests import MemberRequests
 from dledger.node.parts import NodeParts
 from dledger.node.reads import ReadRefused
 from dledger.node.status import NodeStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dledger.node.context import NodeContext
+from dledger.context.node_context import NodeContext
 from dledger.node.leaderless import STUCK_S, lost_majority
 from dledger.node.parts import NodeParts
 from dledger.peers.peers import MOVED

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dledger.context.node_context import NodeContext
 from dledger.election.identity import Hello
 from dledger.members.effects import MemberEffects
 from dledger.node.clocks import META_KEY as CLOCK_KEY
-from dledger.node.context import NodeContext
 from dledger.node.powerloss import KEPT_KEY, META_KEY, Verdict, encode_end, judge
 from dledger.peers.doubles import META_KEY as PROCESS_KEY
 

@@ -14,15 +14,8 @@ from typing import Any, cast
 
 from dledger.election.identity import Hello
 from dledger.peers.outbox import PIECE_BYTES, Outbox, Parts, Reassembly
-from dledger.peers.wire import (
-    ERROR,
-    PROTOCOL_WITH_PIECES,
-    Frame,
-    WireError,
-    decode_frame,
-    encode_frame,
-    frame_size,
-)
+from dledger.peers.wire import ERROR, Frame, WireError, decode_frame, encode_frame, frame_size
+from dledger.protocol import PROTOCOL_WITH_PIECES
 from dledger.runtime.silent_peers import end_when_silent
 from dledger.runtime.tls import certificate_names
 from dledger.runtime.turns import favour, unfavour

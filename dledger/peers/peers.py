@@ -35,12 +35,12 @@ from dledger.peers.wire import (
     HELLO,
     PIECE,
     PROOF,
-    PROTOCOL_WITH_PIECES,
     Frame,
     WireError,
     decode_message,
     encode_message,
 )
+from dledger.protocol import PROTOCOL_WITH_PIECES
 from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls, TlsError
 

@@ -34,13 +34,7 @@ from dledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 4
-PROTOCOL_WITH_PROOF = 2
-"""Whose hellos carry a nonce: bytes of an earlier connection are refused. The lowest spoken by default."""
-PROTOCOL_WITH_PIECES = 4
-"""Large frames may come in pieces, with others between them (`dledger.peers.outbox`)."""
+from dledger.protocol import PROTOCOL_MAX
 
 PREFIX = struct.Struct(">IH")
 MAX_HEADER = 0xFFFF

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dledger.context.node_context import NodeContext
 from dledger.errors import PASSING, refused_by_system
 from dledger.formats.entry import unpack_header
 from dledger.formats.snapshot import make_manifest
 from dledger.log.reading import Rotten, store_time_of
-from dledger.node.context import NodeContext
 from dledger.runtime import Lane
 from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger.context.applier import Applier
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.errors import DISK_IS_FULL, PASSING, refused_by_system
 from dledger.formats.snapshot import Manifest, unpack_stream
 from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 from dledger.messages import Code, InstallResponse, InstallSnapshot, Message
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
-from dledger.node.trust import Trust
 from dledger.replication.install import Offer
 from dledger.runtime import Lane
 from dledger.runtime.atomic_file import read_file, write_synced
@@ -56,7 +56,7 @@ class InstallReceiver:
         self,
         context: NodeContext,
         applier: Applier,
-        trust: Trust,
+        install_begins: Callable[[], None],
         catalog: SnapshotCatalog,
         events: NodeEvents,
     ) -> None:
@@ -68,7 +68,7 @@ class InstallReceiver:
         self._elector = context.elector
         self._replicator = context.replicator
         self._applier = applier
-        self._trust = trust
+        self._install_begins = install_begins
         self._catalog = catalog
         self._events = events
         self._incoming: _Incoming | None = None
@@ -226,7 +226,7 @@ class InstallReceiver:
             "installing a snapshot", index=manifest.index, before=self._log.last_index, pos=manifest.pos
         )
         self.replacing = True
-        self._trust.install_begins()
+        self._install_begins()
         await self._say_begins(manifest.pos, replace=True)
         await self._log.reset(base_of(manifest))
         await self._host.restore(parts, manifest.index, manifest.pos)

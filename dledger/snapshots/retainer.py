@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dledger.context.applier import Applier
+from dledger.context.node_context import NodeContext
 from dledger.errors import DISK_IS_FULL, OUT_OF_MEANS, PASSING, refused_by_system
 from dledger.formats.snapshot import Manifest
 from dledger.log.retention import Removal, RetentionSettings, Situation, decide
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
 from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from dledger.context.node_context import NodeContext
 from dledger.formats.snapshot import pack_stream
 from dledger.messages import InstallResponse, InstallSnapshot
-from dledger.node.context import NodeContext
+from dledger.protocol import PROTOCOL_WITH_INSTALL
 from dledger.replication.install import Offer
 from dledger.replication.leader import LeaderReplication, PushState, SendInstall
 from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, offer_of
-
-PROTOCOL_WITH_INSTALL = 2
 
 
 class InstallSender:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dledger.context.applier import Applier
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.snapshot import Manifest
 from dledger.formats.store_files import CorruptFile
 from dledger.messages import InstallResponse, InstallSnapshot, Message
-from dledger.node.applier import Applier
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
-from dledger.node.trust import Trust
 from dledger.snapshots.boundary import BoundarySnapshots
 from dledger.snapshots.catalog import SnapshotCatalog
 from dledger.snapshots.receiver import InstallReceiver
@@ -25,7 +24,9 @@ _ADVICE = "delete this node's store directory and restart it to refill it from i
 class Snapshots:
     """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
 
-    def __init__(self, context: NodeContext, applier: Applier, trust: Trust, events: NodeEvents) -> None:
+    def __init__(
+        self, context: NodeContext, applier: Applier, install_begins: Callable[[], None], events: NodeEvents
+    ) -> None:
         config = context.config
         self._env = context.env
         self._log = context.log
@@ -36,7 +37,9 @@ class Snapshots:
         )
         self.boundary: BoundarySnapshots = BoundarySnapshots(context, self.catalog, self._published)
         self.sender: InstallSender = InstallSender(context, self.catalog)
-        self.receiver: InstallReceiver = InstallReceiver(context, applier, trust, self.catalog, events)
+        self.receiver: InstallReceiver = InstallReceiver(
+            context, applier, install_begins, self.catalog, events
+        )
         self.retainer: Retainer = Retainer(context, applier, self.catalog)
         context.replicator.installs = self.sender
 

@@ -11,7 +11,7 @@ import pytest
 from node_group import NAMES, SETTINGS, Group
 
 from dledger.chaos.machine import World
-from dledger.peers.wire import PROTOCOL_WITH_PIECES
+from dledger.protocol import PROTOCOL_WITH_PIECES
 
 BODY = Random(1).randbytes(4_000_000)  # not to be compressed
 MBIT = 1_000_000 / 8

@@ -11,7 +11,7 @@ from voting_group import VotingGroup
 
 from dledger.chaos.machine import World
 from dledger.formats.entry import COVERED, Kind, unpack_header
-from dledger.peers.wire import PROTOCOL_MAX
+from dledger.protocol import PROTOCOL_MAX
 from dledger.versions import KIND_SINCE
 
 UNKNOWN_KIND = 100

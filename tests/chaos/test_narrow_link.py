@@ -8,7 +8,8 @@ from node_group import NAMES, SETTINGS, Group
 from dledger.chaos.machine import World
 from dledger.messages import Append, Message
 from dledger.peers import peers
-from dledger.peers.wire import PROTOCOL_MAX, encode_message
+from dledger.peers.wire import encode_message
+from dledger.protocol import PROTOCOL_MAX
 
 BODY = bytes(range(256)) * 1024
 

@@ -10,7 +10,8 @@ from dledger.formats.entry import HEADER_SIZE
 from dledger.messages import Message, RepairResponse
 from dledger.node import repair
 from dledger.peers import peers
-from dledger.peers.wire import PROTOCOL_MAX, encode_message
+from dledger.peers.wire import encode_message
+from dledger.protocol import PROTOCOL_MAX
 
 BODY = bytes(range(256)) * 4 * 1024 * 3
 """3 MiB."""

@@ -25,9 +25,9 @@ from dledger.chaos.scenarios.register_host import RegisterHost, State
 from dledger.chaos.scenarios.runner import Outcome, run_plan
 from dledger.chaos.scenarios.shrink import shrink
 from dledger.chaos.scenarios.totals import MARKS_FROM_SEEDS, Totals
+from dledger.context.applier import Applier
 from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
-from dledger.node.applier import Applier
 from dledger.replication.leader import LeaderReplication
 
 KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults + PROFILES["kills"].also]

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from dledger.config import NodeConfig
-from dledger.node.context import NodeContext
+from dledger.context.node_context import NodeContext
 
 
 def context(**given: Any) -> NodeContext:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dledger.config import NodeConfig
-from dledger.members.reconfiguration import Reconfiguration
 from dledger.messages import Health
+from dledger.node.reconfiguration import Reconfiguration
 from dledger.replication.leader import PushState
 from tests.dledger.node_context import context
 

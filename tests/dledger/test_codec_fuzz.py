@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dledger import messages as all_messages
 from dledger.config import NodeConfig
+from dledger.context.config_entries import decode_config
 from dledger.election.identity import Hello, HelloRefused, decode_hello, encode_hello
 from dledger.formats.entry import (
     HEADER_SIZE,
@@ -42,7 +43,6 @@ from dledger.formats.store_files import (
     encode_slot,
 )
 from dledger.log.incoming import check_run
-from dledger.members.config_log import decode_config
 from dledger.messages import Code, Holding, Message, VoteResult
 from dledger.node.requests import ClientRequests
 from dledger.peers.links import Unsent

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.config import NodeConfig
+from dledger.context.config_log import ConfigLog
+from dledger.context.node_events import NodeEvents
 from dledger.election.configuration import (
     Configuration,
     ConfigurationRefused,
@@ -25,9 +27,7 @@ from dledger.election.identity import Hello
 from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 from dledger.log.store import LogStore
-from dledger.members.config_log import ConfigLog
-from dledger.members.search import ConfigSearch
-from dledger.node.events import NodeEvents
+from dledger.members.config_search import ConfigSearch
 from tests.dledger.node_context import context
 
 THREE = founding({"n0": "a", "n1": "b", "n2": "c"})
@@ -310,7 +310,7 @@ def test_the_elector_knows_of_a_configuration_before_doubt_ends_for_anybody(
     async def read(log: LogStore, index: int) -> Configuration:
         return five
 
-    monkeypatch.setattr("dledger.members.search.read_config", read)
+    monkeypatch.setattr("dledger.members.config_search.read_config", read)
     log = Log("cuts")
     log.faulty.add(5, 5)
     search = ConfigSearch(context(log=log, members=found), lambda: None, cast("NodeEvents", Events()))

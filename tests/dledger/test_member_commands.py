@@ -13,8 +13,8 @@ from test_node import group_of_three
 from dledger.commands import member as member_commands
 from dledger.commands.delete import delete_before
 from dledger.commands.log import _parser
-from dledger.members import requests
 from dledger.messages import Code
+from dledger.node import member_requests
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
@@ -34,7 +34,7 @@ def test_a_group_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     patient_dials: None,
 ) -> None:
-    monkeypatch.setattr(requests, "HAND_OVER_S", 60.0)
+    monkeypatch.setattr(member_requests, "HAND_OVER_S", 60.0)
 
     async def scenario() -> None:
         async with group_of_three(tmp_path, free[:3]) as group:

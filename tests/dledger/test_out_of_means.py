@@ -16,6 +16,8 @@ import pytest
 
 from dledger.broker.background import Background
 from dledger.config import NodeConfig
+from dledger.context.applier import Applier
+from dledger.context.config_log import ConfigLog
 from dledger.formats.snapshot import Manifest, make_manifest
 from dledger.formats.store_files import POISONED_FILE
 from dledger.host import Chunk, Host
@@ -24,10 +26,8 @@ from dledger.log.reading import read_around_errors
 from dledger.log.repair_writer import Unfitting
 from dledger.log.scrub import Scrubber
 from dledger.log.store import LogStore
-from dledger.members.config_log import ConfigLog
-from dledger.members.search import ConfigSearch
+from dledger.members.config_search import ConfigSearch
 from dledger.messages import Code, Holding, RepairRequest
-from dledger.node.applier import Applier
 from dledger.node.repair import Repairer
 from dledger.node.requests import ClientRequests
 from dledger.peers.replicator import Replicator

@@ -19,7 +19,6 @@ from dledger.peers.links import PeerConnection
 from dledger.peers.outbox import PIECE_BYTES, Outbox, Reassembly
 from dledger.peers.wire import (
     PIECE,
-    PROTOCOL_WITH_PIECES,
     Frame,
     WireError,
     decode_frame,
@@ -27,6 +26,7 @@ from dledger.peers.wire import (
     encode_frame,
     encode_message,
 )
+from dledger.protocol import PROTOCOL_WITH_PIECES
 
 LIMIT = 16 * 1024 * 1024
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from dledger.config import NodeConfig
+from dledger.context.applier import Applier
 from dledger.election.effects import Effect, RoundConfirmed, Send
 from dledger.election.elector import ElectionSettings, Elector
 from dledger.formats.store_files import HardState
@@ -24,7 +25,6 @@ from dledger.messages import (
     VoteResult,
 )
 from dledger.node import reads as module
-from dledger.node.applier import Applier
 from dledger.node.leadership import Leadership
 from dledger.node.reads import ReadPoints, ReadRefused
 from tests.broker.harness import skip_s

@@ -18,6 +18,7 @@ import pytest
 from test_node import CLIENT_S, Group, ListHost
 
 from dledger.config import NodeConfig
+from dledger.context.config_log import ConfigLog
 from dledger.election.configuration import Configuration, encode_configuration
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.files.identity import StoreFiles
@@ -25,7 +26,6 @@ from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE
 from dledger.formats.snapshot import encode_manifest, make_manifest
 from dledger.formats.store_files import Identity, decode_json, encode_json, segment_name
 from dledger.log.base import LogBase
-from dledger.members.config_log import ConfigLog
 from dledger.node.node import Node
 from dledger.node.powerloss import Verdict
 from dledger.peers.log_client import DLedgerClient

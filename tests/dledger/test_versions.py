@@ -26,7 +26,8 @@ from dledger.formats.store_files import (
 )
 from dledger.messages import SINCE_2, Code, Heartbeat, HeartbeatResponse, Message, TimeoutNow, VoteRequest
 from dledger.node.node import Node
-from dledger.peers.wire import PROTOCOL_MAX, decode_frame, decode_message, encode_frame, encode_message
+from dledger.peers.wire import decode_frame, decode_message, encode_frame, encode_message
+from dledger.protocol import PROTOCOL_MAX
 from dledger.runtime.env import production_env
 from dledger.runtime.settings import ConfigError
 from dledger.versions import KIND_SINCE, Versions

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dledger.chaos.cores import Entry, FixedChance
+from dledger.context.applier import Applier
 from dledger.election.effects import RoleChanged, SaveHardState
 from dledger.formats.entry import HEADER_SIZE, Kind, encode_entry
 from dledger.formats.store_files import HardState
@@ -33,7 +34,6 @@ from dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from dledger.node.applier import Applier
 from dledger.replication import follower as fcore
 from dledger.replication import leader as lcore
 from dledger.replication.leader import PushState

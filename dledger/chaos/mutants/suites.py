@@ -26,7 +26,8 @@ class Suite:
 
 
 CORE = (
-    "election", "files", "formats", "log", "members", "node", "peers", "replication", "runtime", "snapshots",
+    "context", "election", "files", "formats", "log", "members", "node", "peers", "replication",
+    "runtime", "snapshots",
 )  # fmt: skip
 """The replicated log and what it stands on."""
 

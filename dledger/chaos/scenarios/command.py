@@ -32,9 +32,9 @@ SEEDS_PER_PROCESS = 300
 PACKAGE = Path(__file__).resolve().parents[2]
 SIMULATED = (
     "__init__.py", "_fast", "audit", "broker", "chaos/invariants.py", "chaos/machine", "chaos/scenarios",
-    "client", "config.py", "election", "errors.py", "files", "formats", "host.py", "log", "members",
-    "messages.py", "namesrv", "node", "peers", "remoting", "replication", "runtime", "snapshots",
-    "versions.py",
+    "client", "config.py", "context", "election", "errors.py", "files", "formats", "host.py", "log",
+    "members", "messages.py", "namesrv", "node", "peers", "protocol.py", "remoting", "replication", "runtime",
+    "snapshots", "versions.py",
 )  # fmt: skip
 """Parts of `PACKAGE` that take part in a run: the programs, what they import, and the simulator."""
 SHRINK_REPLAYS = 120

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from dledger.chaos.scenarios.profiles import PROFILES, Draw, Profile
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.record import system_record_size
-from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from dledger.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 
 CLIENTS = 3
 FIRST_FAULT_MS = 4_000

@@ -23,7 +23,7 @@ from dledger.formats.entry import Kind
 from dledger.host import Role
 from dledger.log.retention import RetentionSettings
 from dledger.node.node import Node
-from dledger.peers.wire import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
+from dledger.protocol import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from dledger.runtime.env import Env
 
 PORT = 40911

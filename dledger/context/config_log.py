@@ -39,7 +39,6 @@ from dledger.election.configuration import (
     founding,
 )
 from dledger.election.identity import Hello
-from dledger.formats.record import CorruptRecord, decode_record
 from dledger.formats.store_files import Identity
 from dledger.log.faulty import FaultyEntries
 
@@ -55,7 +54,7 @@ class ConfigLog:
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
         self.unsure: FaultyEntries = FaultyEntries()
-        """Entries that cannot be read, and may be configurations (`dledger.members.search`)."""
+        """Entries that cannot be read, and may be configurations (`dledger.members.config_search`)."""
 
     def open(
         self,
@@ -241,16 +240,3 @@ class ConfigLog:
             {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
         )
         return packed
-
-
-def decode_config(record: bytes | memoryview) -> Configuration | None:
-    """The configuration in the body of an entry (a CommitLog record); None when there is none to be read."""
-    try:
-        return decode_configuration(decode_record(record).body)
-    except CorruptRecord:
-        return None
-
-
-def unreadable_config(index: int) -> str:
-    """Why a node ends that cannot read a configuration: it would not know whose votes count."""
-    return f"the configuration entry {index} cannot be read: it needs a newer version of this program"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.config import NodeConfig
+from dledger.context.config_log import ConfigLog
+from dledger.context.elections import Elections
 from dledger.election.elector import Elector
 from dledger.host import Host
 from dledger.log.store import LogStore
-from dledger.members.config_log import ConfigLog
-from dledger.node.elections import Elections
 from dledger.peers.held import HeldMessages
 from dledger.peers.peers import Peers
 from dledger.peers.replicator import Replicator

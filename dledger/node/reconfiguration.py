@@ -12,13 +12,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from dledger.context.node_context import NodeContext
 from dledger.election.configuration import Configuration, ConfigurationRefused, Member, MemberRole
 from dledger.election.preferred import PreferredLeader
 from dledger.errors import ChangeRefused
 from dledger.log.index_units import ColdUnit, settled
 from dledger.members.effects import MemberEffects
 from dledger.messages import Code, Health, health_text
-from dledger.node.context import NodeContext
 from dledger.node.leadership import Leadership
 from dledger.replication.leader import PushState
 

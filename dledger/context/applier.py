@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.formats.entry import entry_pos
 from dledger.host import Chunk
 from dledger.log.index_units import RETRY_S
 from dledger.log.reading import Rotten, size_of
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
 
 
 class Applier:

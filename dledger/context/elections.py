@@ -12,13 +12,13 @@ from math import inf
 from msgspec.structs import replace
 
 from dledger.config import NodeConfig
+from dledger.context.node_events import NodeEvents
 from dledger.election import effects as election
 from dledger.election.elector import ElectionSettings, Elector, LogTip
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.store_files import HardState
 from dledger.log.hard_state import HardStateFile
 from dledger.messages import Heartbeat, HeartbeatResponse, Message
-from dledger.node.events import NodeEvents
 from dledger.peers.held import HeldMessages
 from dledger.peers.peers import Peers
 from dledger.runtime import Env, Lane

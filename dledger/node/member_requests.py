@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dledger.context.node_context import NodeContext
 from dledger.election.configuration import MAX_ID, MAX_MEMBERS
 from dledger.errors import ChangeRefused
 from dledger.messages import Code
-from dledger.node.context import NodeContext
 from dledger.node.parts import NodeParts
 from dledger.peers.links import PeerConnection
 

@@ -12,42 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dledger.election.configuration import Configuration
-from dledger.errors import EXIT_STORE, NodeFailed
-from dledger.formats.entry import HEADER_SIZE, Kind, unpack_header
+from dledger.context.config_entries import read_config, search
+from dledger.context.node_context import NodeContext
+from dledger.context.node_events import NodeEvents
 from dledger.log.faulty import FaultyEntries
 from dledger.log.index_units import RETRY_S
 from dledger.log.reading import Rotten
-from dledger.log.store import LogStore
-from dledger.members.config_log import decode_config, unreadable_config
-from dledger.node.context import NodeContext
-from dledger.node.events import NodeEvents
-
-ENTRIES = 65536
-"""Looked at by one job."""
-
-
-async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Indexes of the configurations among these entries, which are durable, and which entries are rotten."""
-    configs: list[int] = []
-    rotten: list[tuple[int, int]] = []
-    for begin in range(first, last + 1, ENTRIES):
-        found, bad = await log.configs_among(begin, min(last, begin + ENTRIES - 1))
-        configs += found
-        rotten += bad
-    return configs, rotten
-
-
-async def read_config(log: LogStore, index: int) -> Configuration | None:
-    """A configuration entry; None when it is none. Rotten, OSError; NodeFailed when it is of a newer
-    program."""
-    entry, _ = await log.read_range(index, index)
-    if unpack_header(entry).kind != Kind.CONFIG:
-        return None
-    configuration = decode_config(memoryview(entry)[HEADER_SIZE:])
-    if configuration is None:
-        raise NodeFailed(unreadable_config(index), EXIT_STORE)
-    return configuration
 
 
 class ConfigSearch:
