@@ -9,18 +9,19 @@ The names below are the public ones: clients for every RocketMQ-compatible broke
 imported when they are first used, so that `import dledger` costs nothing and a client never loads what only a
 broker, an audit or Spark needs. A group is started with the command `dledger up`.
 
-The parts, each a package (in the repository beside this one:
-docs/explanation/decisions/0018-one-import-name.md):
+The parts, each a package:
 
 * `admin`, `client`, `remoting`, `namesrv`, `broker`   the message service, from the outside in
-* `election`, `replication`, `log`, ...       the replicated commit log, which knows nothing of topics
-* `formats`, `runtime`                        byte layouts; the doors to clock, files, network and threads
-* `audit`, `spark`                            readers of stores, alone and distributed
-* `chaos`, `bench`                            what breaks it, and what measures it
+* `election`, `replication`, `log`, `peers`, `node`   the replicated log, which knows nothing of topics
+* `formats`, `runtime`     byte layouts; the doors to clock, files, network and threads
+* `audit`, `spark`         readers of stores, alone and distributed
+* `chaos`, `bench`         what breaks it, and what measures it
+* `commands`, `local`      the command line, and groups of processes on one machine
 
-Follow a message: `Node.appender` seals entries -> `Node._pump` hands the batch to `log.store` (write and
-fsync by a worker) and to `replication.leader` (push to followers) -> acknowledgements move the commit
-index -> `Host.on_commit`, then `Host.apply`.
+How a message goes through the log: `dledger.log.appender` seals entries. `dledger.node.leadership` hands the
+batch to `dledger.log.store` (a worker writes and syncs it) and to `dledger.replication.leader` (which pushes
+it to the followers). Their acknowledgements move the commit index; then `dledger.host.Host` applies the
+entries.
 """
 
 from importlib import import_module

@@ -96,13 +96,13 @@ OUTSIDE: dict[str, str] = {
     "dledger/local/*": "drives real processes",
     "dledger/audit/arguments.py": "outer shell",
     "dledger/spark/commands/program.py": "outer shell",
-    "*/shell.py": "outer shell: owns argv, signals, environment and logging set-up",
+    "*/cli.py": "outer shell: owns argv, signals, environment and logging set-up",
     "dledger/chaos/scenarios/command.py": "outer shell",
     "dledger/audit/crash.py": "outer shell: how a process ends whose libraries may be missing",
     "dledger/chaos/stores.py": "reads the files of real processes",
     "dledger/chaos/failover.py": "drives real processes",
     "dledger/chaos/replacement.py": "drives real processes",
-    "dledger/chaos/probe.py": "a process of its own, with blocking sockets: the clock of failovers",
+    "dledger/chaos/failover_clock.py": "a process of its own, with blocking sockets: the clock of failovers",
     "dledger/bench/audit.py": "measures real processes",
     "dledger/bench/big_store.py": "writes stores as they lie on a disk, at speed",
     "dledger/bench/core.py": "measures pure code with the machine's clock",
@@ -543,6 +543,54 @@ def test_a_package_lists_modules_that_are_there() -> None:
             for name in named_modules(module.read_text()):
                 there = [module.with_name(f"{name}.py"), module.with_name(name) / "__init__.py"]
                 assert any(path.exists() for path in there), f"{module.relative_to(ROOT)} lists {name}"
+
+
+def mentioned(text: str) -> list[str]:
+    """What a text says of the tree: dotted names in backticks, and paths of files."""
+    dotted_names = re.findall(r"`(dledger(?:\.\w+)+)(?:\(\))?`", text)
+    paths = re.findall(
+        r"(?<![\w/.])((?:dledger|tests|scripts|docs)/[\w/.-]*\w\.(?:pyx|py|md|sh|toml))\b", text
+    )
+    return [*dotted_names, *paths]
+
+
+def exists(mention: str) -> bool:
+    """A path of a file; or a module, and names that occur in it."""
+    if "/" in mention:
+        return (ROOT / mention).exists()
+    parts = mention.split(".")
+    for size in range(len(parts), 0, -1):
+        folder = ROOT.joinpath(*parts[:size])
+        for module in (folder.with_suffix(".py"), folder / "__init__.py"):
+            if module.exists():
+                source = module.read_text()
+                return all(re.search(rf"\b{name}\b", source) for name in parts[size:])
+    return False
+
+
+def test_what_is_said_of_the_tree_is_true() -> None:
+    """Modules, functions and files that docstrings, comments and pages name are there."""
+    assert mentioned("`dledger.broker.x`, `dledger.main()`, see tests/a.py.") == [
+        "dledger.broker.x",
+        "dledger.main",
+        "tests/a.py",
+    ]
+    assert exists("dledger.broker.app.main") and not exists("dledger.broker.nothing.main")
+    assert exists("dledger.election") and not exists("dledger/broker/client/clients.py")
+    texts = [*our_modules(), *ROOT.glob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    texts += [
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "scripts").glob("*"),
+        *(ROOT / "dledger").rglob("*.pyx"),
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)} names {name}"
+        for path in sorted(texts)
+        if path.is_file() and path != Path(__file__) and "__pycache__" not in path.parts
+        for name in mentioned(path.read_text())
+        if not exists(name)
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
 
 
 def test_every_folder_with_modules_is_a_package() -> None:

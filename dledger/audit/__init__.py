@@ -1,15 +1,15 @@
 """Audit of log stores: what is on disk, judged by its content. Reads only; never changes a store.
 
-A pure scanner of one segment (`walk`, `scan`), a picture of a store directory (`layout`), and the comparison
-of replicas (`compare`) from the scanner's rows. `local` runs all of it in one process;
-`dledger/spark/` distributes the same functions; both give the same report.
+A pure scanner of one segment (`walk`, `scan`), a picture of a store directory (`store_directory`), and the
+comparison of replicas (`compare`) from the scanner's rows. `local` runs all of it in one process;
+`dledger.spark` distributes the same functions; both give the same report.
 
 Design (hierarchical, measured against grouping every entry): each segment is scanned where it lies and gives
 a few rows: what is wrong, a digest per block of 1024 indexes, and what it covers. Replicas are compared by
 digests; only blocks that differ are read again, entry by entry.
 
 * `findings`   codes, severities, advice, exit codes; the rows that a scan yields
-* `layout`     a store directory: replicas, segments, index files, identity, checkpoint
+* `store_directory`   a store directory: replicas, segments, index files, identity, checkpoint
 * `walk`       pure: bytes of a segment -> entries, with their damage
 * `digests`    additive digest of a block
 * `unit_files` files of fixed-size units
@@ -19,6 +19,6 @@ digests; only blocks that differ are read again, entry by entry.
 * `compare`    rows of all replicas -> report
 * `report`     the report as JSON and as text
 * `replicas`   a replica as engines see it, wherever it lies
-* `local`      `verify` and `compare` without Spark
+* `local`      the functions `verify` and `compare`, without Spark
 * `crash`      exit code of a crash
 """

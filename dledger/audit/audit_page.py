@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from dledger.audit import html
 from dledger.audit.advice import caution
+from dledger.audit.coverage_picture import KINDS, Picture, Strip, merge, pictures
 from dledger.audit.findings import CODES, Finding, Severity
 from dledger.audit.html import Markup
-from dledger.audit.strips import KINDS, Picture, Strip, merge, pictures
 
 if TYPE_CHECKING:
     from dledger.audit.report import Report

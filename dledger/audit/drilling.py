@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import Finding, Severity, finding
-from dledger.audit.layout import StoreError
 from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, drill, look_at
 from dledger.audit.report import Report
 from dledger.audit.scan import EntryRow
+from dledger.audit.store_directory import StoreError
 
 Ranges = list[tuple[int, int]]
 

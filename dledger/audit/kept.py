@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import KeptRow, ReplicaRow, Row, flatten
-from dledger.audit.layout import SegmentTask
 from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StampingReader
 from dledger.audit.scan import EntryRow
 from dledger.audit.segment_stamp import SegmentStamp, still_holds
@@ -36,6 +35,7 @@ from dledger.audit.shipped_scans import (
     segment_bound,
     write_scan,
 )
+from dledger.audit.store_directory import SegmentTask
 from dledger.formats.checksum import crc32
 from dledger.runtime import Files
 

@@ -11,7 +11,6 @@ from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
 from dledger.audit.digests import differing, merge
 from dledger.audit.drilling import Drilling
 from dledger.audit.findings import Row
-from dledger.audit.layout import SegmentTask, StoreError
 from dledger.audit.replicas import (
     ReplicaSource,
     ReplicaView,
@@ -22,6 +21,7 @@ from dledger.audit.replicas import (
     look_at,
 )
 from dledger.audit.report import Report, failed
+from dledger.audit.store_directory import SegmentTask, StoreError
 from dledger.runtime import Env, Lane
 from dledger.runtime.processes import ProcessWorkers
 

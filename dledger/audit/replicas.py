@@ -16,7 +16,9 @@ from typing import Protocol, runtime_checkable
 
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import Finding, ReplicaRow, Row, finding
-from dledger.audit.layout import (
+from dledger.audit.scan import EntryRow, drill_segment, scan_segment, scan_side
+from dledger.audit.segment_stamp import SegmentStamp, stamp
+from dledger.audit.store_directory import (
     Replica,
     SegmentTask,
     StoreError,
@@ -26,8 +28,6 @@ from dledger.audit.layout import (
     renamed,
     segment_tasks,
 )
-from dledger.audit.scan import EntryRow, drill_segment, scan_segment, scan_side
-from dledger.audit.segment_stamp import SegmentStamp, stamp
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 

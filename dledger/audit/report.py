@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dledger.audit.advice import caution
 from dledger.audit.audit_page import audit_page
+from dledger.audit.coverage_picture import pictures, terminal_lines
 from dledger.audit.findings import (
     CODES,
     EXIT_CODES,
@@ -23,7 +24,6 @@ from dledger.audit.findings import (
     worst,
 )
 from dledger.audit.report_files import Records
-from dledger.audit.strips import pictures, terminal_lines
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100

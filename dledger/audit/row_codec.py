@@ -14,9 +14,9 @@ import numpy as np
 
 from dledger.audit.entries import Columns, Entry
 from dledger.audit.findings import ROW_KINDS, Row
-from dledger.audit.layout import SegmentTask
 from dledger.audit.scan import EntryRow
 from dledger.audit.segment_stamp import SegmentStamp
+from dledger.audit.store_directory import SegmentTask
 
 PAGE_BYTES = 1024 * 1024
 """A page ends with the row that reaches this size."""

@@ -19,11 +19,11 @@ from dledger.audit.entries import BODY_DAMAGED, UNREADABLE, Columns, Entry
 from dledger.audit.findings import Finding, KeyFileRow, QueueFilesRow, Row, SegmentRow, SnapshotRow, finding
 from dledger.audit.index_units import IndexCheck, IndexUnits
 from dledger.audit.key_index import KeyCheck, check_file, open_key_files
-from dledger.audit.layout import Replica, SegmentTask, log_start, peek_first_index
 from dledger.audit.queue_check import QueueCheck
 from dledger.audit.record_check import RecordCheck, is_sound
 from dledger.audit.records import QueueNames, has_record
 from dledger.audit.state_check import StateCheck
+from dledger.audit.store_directory import Replica, SegmentTask, log_start, peek_first_index
 from dledger.audit.unit_files import UnitFiles
 from dledger.audit.walk import Fault, SegmentWalker, Stop, collapse
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit

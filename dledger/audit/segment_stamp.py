@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dledger.audit.findings import QueueRow, Row
 from dledger.audit.key_index import units_crc
-from dledger.audit.layout import SegmentTask
 from dledger.audit.state_check import load_boundary
+from dledger.audit.store_directory import SegmentTask
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.checksum import crc32
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit

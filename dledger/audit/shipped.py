@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.entries import UNREADABLE
 from dledger.audit.findings import BoundRow, QueueRow, ReplicaRow, Row, finding, unread_segment
-from dledger.audit.layout import SegmentTask, StoreError
 from dledger.audit.replicas import Look
 from dledger.audit.scan import EntryRow
 from dledger.audit.shipped_scans import SIDE, Place, find_replicas, usable_scan
+from dledger.audit.store_directory import SegmentTask, StoreError
 from dledger.runtime import Files
 
 

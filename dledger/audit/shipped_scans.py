@@ -46,7 +46,7 @@ from dledger.audit.findings import (
     unflatten,
     unread_segment,
 )
-from dledger.audit.layout import SegmentTask
+from dledger.audit.store_directory import SegmentTask
 from dledger.formats.store_files import parse_segment_name, segment_name
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file

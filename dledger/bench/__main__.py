@@ -32,7 +32,7 @@ from dledger.bench.topics import topics
 from dledger.client.errors import ClientError
 from dledger.local.spec import ClusterError
 from dledger.runtime.env import production_env
-from dledger.runtime.environment import add_namesrv, namesrv_addr
+from dledger.runtime.environment_variables import add_namesrv, namesrv_addr
 from dledger.runtime.signals import terminated_by_exception
 
 GC_THRESHOLDS = (100_000, 50, 50)

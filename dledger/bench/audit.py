@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from dledger.audit.findings import Finding, SegmentRow
-from dledger.audit.layout import open_stores, segment_tasks
 from dledger.audit.scan import scan_segment
+from dledger.audit.store_directory import open_stores, segment_tasks
 from dledger.bench.big_store import MIB, add_key_file, made_once, write_big_group
 from dledger.bench.memory import MIB_KIB, measure
 from dledger.runtime.env import production_env

@@ -1,6 +1,6 @@
 """The RocketMQ broker above the replicated log.
 
-* `app`, `shell`        composition and life; the outer shell
+* `app`, `cli`          composition and life; the outer shell
 * `broker`              one broker; what the replicated log calls: apply, commit, change of role
 * `context`             what a processor or a service may use
 * `requests`            which method answers which code; `services` what a leader does besides
@@ -9,7 +9,7 @@
 * `pending_responses`   answers that wait for the commit of their entry
 * `intake`              what producers send
 * `longpolling`         what consumers pull; `filter` which messages they want
-* `offset`              consumer offsets; `topic` topics and consumer groups; `client` who is connected
+* `offset`              consumer offsets; `topic` topics and consumer groups; `clients` who is connected
 * `store`               what is derived from the log: state, ConsumeQueues, snapshot, reading
 * `registration`        tells the NameServers who leads
 * `stats`               what went through, and where topics and groups stand

@@ -1,4 +1,4 @@
-"""Composition and life of one broker. No arguments, no signals, no logging set-up: that is `shell`.
+"""Composition and life of one broker. No arguments, no signals, no logging set-up: that is `cli`.
 
 The same function runs over the simulator's loop (simulation.md rule 1).
 """

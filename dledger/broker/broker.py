@@ -21,14 +21,14 @@ from dledger.broker.auth.auth_processor import AuthProcessor
 from dledger.broker.auth.init_users import InitUsers
 from dledger.broker.auth.user_access import UserAccess
 from dledger.broker.background import Background
-from dledger.broker.client.client_processor import ClientProcessor
-from dledger.broker.client.clients import Clients
-from dledger.broker.client.connection_processor import ConnectionProcessor
-from dledger.broker.client.consumer_calls import ConsumerCalls
-from dledger.broker.client.queue_locks import QueueLocks
-from dledger.broker.client.reply_processor import ReplyProcessor
-from dledger.broker.client.takeover_notices import TakeoverNotices
-from dledger.broker.client.telling import ClientTelling
+from dledger.broker.clients.client_processor import ClientProcessor
+from dledger.broker.clients.client_table import Clients
+from dledger.broker.clients.connection_processor import ConnectionProcessor
+from dledger.broker.clients.consumer_calls import ConsumerCalls
+from dledger.broker.clients.membership_relay import ClientTelling
+from dledger.broker.clients.queue_locks import QueueLocks
+from dledger.broker.clients.reply_processor import ReplyProcessor
+from dledger.broker.clients.takeover_notices import TakeoverNotices
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.broker.context import BrokerContext

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.auth.required import Needed
 from dledger.broker.background import Background
-from dledger.broker.client.clients import Clients
+from dledger.broker.clients.client_table import Clients
 from dledger.broker.config import BrokerConfig
 from dledger.broker.forwarding import Origins
 from dledger.broker.intake.resends import Resends

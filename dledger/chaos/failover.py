@@ -215,7 +215,7 @@ class Measurement:
         while len(self.rounds) < self._args.kills:
             with self._group() as group, ExitStack() as stack:
                 addresses = [group.addr(node) for node in group.spec.node_ids]
-                probe = stack.enter_context(Helper("dledger.chaos.probe", TOPIC, *addresses))
+                probe = stack.enter_context(Helper("dledger.chaos.failover_clock", TOPIC, *addresses))
                 load: Helper | None = None
                 if self._args.load:
                     window = ["--window", str(self._args.window)]

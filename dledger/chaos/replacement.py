@@ -101,7 +101,7 @@ class Replacements:
             group.create_topic(TOPIC, 1)
             group.create_topic(LOAD_TOPIC, 4)
             addresses = [wider.addr(node) for node in wider.spec.node_ids]
-            probe = stack.enter_context(Helper("dledger.chaos.probe", TOPIC, *addresses))
+            probe = stack.enter_context(Helper("dledger.chaos.failover_clock", TOPIC, *addresses))
             load = stack.enter_context(Helper("dledger.chaos.pressure", group.namesrv_addr, LOAD_TOPIC))
             self._fill(load)
             if self._args.load:

@@ -19,7 +19,7 @@ from dledger.formats.addresses import split_addresses
 from dledger.remoting.address_server import url_of
 from dledger.remoting.limits import ClientLimits
 from dledger.remoting.signing import Credentials
-from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.environment_variables import NAMESRV_ADDR, namesrv_addr
 from dledger.runtime.remoting_tls import TlsOptions
 
 MAX_RECONSUME_TIMES = 16

@@ -17,8 +17,8 @@ from dledger.errors import NodeFailed
 from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient
+from dledger.remoting.cli import announce, set_up_logging
 from dledger.remoting.listening import is_anywhere
-from dledger.remoting.shell import announce, set_up_logging
 from dledger.runtime import Env
 from dledger.runtime.log_writer import flush_logs, say
 from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports

@@ -54,7 +54,7 @@ CHECKS, TRIALS = "Audit and Spark", "Trials"
 ADMINISTRATION = "Administration"
 _GROUP = "dledger.commands.local_group"
 _LOG = "dledger.commands.log:main"
-_MOVING = "dledger.commands.moving.shell"
+_MOVING = "dledger.commands.moving.cli"
 _MQADMIN = "dledger.commands.mqadmin"
 _AUDIT, _SPARK = "dledger.audit.__main__:main", "dledger.spark.__main__:main"
 _CHAOS, _BENCH = "dledger.chaos.__main__:main", "dledger.bench.__main__:main"
@@ -66,16 +66,16 @@ COMMANDS = MappingProxyType(
         "kill-leader": Program(GROUP, "SIGKILL the leader", f"{_GROUP}:kill_leader", click=True),
         "restart": Program(GROUP, "bring back what is down", f"{_GROUP}:restart", click=True),
         "down": Program(GROUP, "stop it; the data stays", f"{_GROUP}:down", click=True),
-        "broker": Program(SERVERS, "run a broker", "dledger.broker.shell:shell", extra="server"),
-        "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.shell:run"),
+        "broker": Program(SERVERS, "run a broker", "dledger.broker.cli:program", extra="server"),
+        "namesrv": Program(SERVERS, "run a NameServer", "dledger.namesrv.cli:run"),
         "serve": Program(SERVERS, "run a node of a log without a broker", _LOG, ("serve",)),
         "admin": Program(
             ADMINISTRATION,
             "topics, groups, messages, offsets, brokers, accounts",
-            "dledger.commands.admin.shell:admin",
+            "dledger.commands.admin.cli:admin",
             click=True,
         ),
-        "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_MQADMIN}.shell:main"),
+        "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_MQADMIN}.cli:main"),
         "completion": Program(
             ADMINISTRATION,
             "have a shell complete all of these",
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> Any:
     """The whole command; the exit code of the process."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     program = COMMANDS.get(arguments[0]) if arguments else None
-    if program is not None and program.section == SERVERS:  # they run all the same: remoting.shell.announce
+    if program is not None and program.section == SERVERS:  # they run all the same: remoting.cli.announce
         return command.main(args=arguments, prog_name="dledger")
     try:
         with guarded():

@@ -16,7 +16,7 @@ from dledger.local import wire
 from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster
 from dledger.local.ports import CLAIM, HOST, port_taken
 from dledger.local.spec import DEFAULT_BASE_PORT, MIB, ClusterSpec, find_base_port
-from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.environment_variables import NAMESRV_ADDR, namesrv_addr
 from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.settings import name as parse_name
 

@@ -33,7 +33,7 @@ from dledger.commands.group_status import (
 from dledger.commands.terminal import plain
 from dledger.local import wire
 from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster, NoGroup, ProcessError
-from dledger.runtime.environment import NAMESRV_ADDR, namesrv_addr
+from dledger.runtime.environment_variables import NAMESRV_ADDR, namesrv_addr
 
 DIRECTORY = "dledger-data"
 DIRECTORY_VARIABLE = "DLEDGER_DIR"

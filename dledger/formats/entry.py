@@ -22,7 +22,6 @@ from dledger.formats.checksum import crc32
 HEADER = struct.Struct(">iiqqqIIIi")
 HEADER_SIZE = 48
 _POS = struct.Struct(">q")
-BODY_OFFSET = HEADER_SIZE
 MAGIC = 1
 APACHE_MAGICS = (1, 2, 3)
 """Entries of Apache's newer stores may also be NOOP (empty, opens a term) and CONFIG_CHANGE."""

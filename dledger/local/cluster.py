@@ -343,18 +343,11 @@ class LocalCluster:
         self.wait_caught_up(limit_s, [node])
         return pid
 
-    def kill_namesrv(self) -> None:
-        """SIGKILL the NameServer."""
-        self._own_namesrv().kill()
-
     def start_namesrv(self) -> None:
         """Start the NameServer again."""
-        self._own_namesrv().start()
-
-    def _own_namesrv(self) -> ManagedProcess:
         if self._namesrv is None:
             raise ClusterError(f"the NameServer {self.namesrv_addr} is not this group's")
-        return self._namesrv
+        self._namesrv.start()
 
     def create_topic(self, topic: str, queues: int = 4, limit_s: float = START_LIMIT_S) -> None:
         """Create a topic and wait until the NameServer knows it."""

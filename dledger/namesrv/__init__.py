@@ -8,5 +8,5 @@ other. Routes live in memory only and come from the brokers; the key-value table
 * `changes`  changes of them, one after the other and in pieces
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
-* `shell`    the outer shell: `dledger namesrv`
+* `cli`      the outer shell: `dledger namesrv`
 """

@@ -12,7 +12,7 @@
 * `server`, `connection`, `client`, `link`  the two ends of a socket; `limits` names every bound of theirs
 * `address_server`   where the NameServers are; `exposure` whether anybody may connect
 * `settings_requests`  requests that show and change the settings of a server
-* `shell`            outer shell of the commands: arguments, logging, signals
+* `cli`              outer shell of the commands: arguments, logging, signals
 
 One frame is `length (4), serialization type (1) and header length (3), header, body`; the header is JSON
 or RocketMQ's binary form, and an answer has the form of its request. `docs/reference/protocol.md` says more.

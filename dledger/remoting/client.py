@@ -183,12 +183,6 @@ class RemotingClient:
         for link in list(self._links.values()):
             link.drop_unsent(reason)
 
-    def disconnect(self, addr: str) -> None:
-        """Hang up on one address; the next use dials again."""
-        link = self._links.get(addr)
-        if link is not None:
-            link.close("hung up")
-
     def has_room(self, addr: str, size: int) -> bool:
         """Whether a request of so many bytes would, but for its header, not be refused with Overloaded."""
         link = self._links.get(addr)

@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import sha1
 from operator import itemgetter
 
-from dledger.runtime.environment import variable
+from dledger.runtime.environment_variables import variable
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"

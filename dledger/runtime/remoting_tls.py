@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated
 
-from dledger.runtime.environment import variable
+from dledger.runtime.environment_variables import variable
 from dledger.runtime.log import Log
 from dledger.runtime.settings import ConfigError, Setting
 from dledger.runtime.tls import ReadFiles, watch_handshakes

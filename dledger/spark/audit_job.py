@@ -24,11 +24,11 @@ from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.drilling import Drilling
 from dledger.audit.findings import FlatRow, QueueRunRow, flatten, unflatten
-from dledger.audit.layout import StoreError
 from dledger.audit.queue_runs import merged
 from dledger.audit.replicas import Look, ReplicaSource, ReplicaView, StoreSource, claims_at, look_at
 from dledger.audit.report import Report, failed
 from dledger.audit.scan import EntryRow
+from dledger.audit.store_directory import StoreError
 from dledger.runtime import Files
 from dledger.spark import columns
 from dledger.spark.audit_source import NAME, AuditSource, drill_options, scan_options

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from dledger.audit.digests import BLOCK_ENTRIES, DIGEST_VERSION
 from dledger.audit.findings import Finding, QueueRow, ReplicaRow, Row, finding, unread_segment
-from dledger.audit.layout import SegmentTask, StoreError
 from dledger.audit.replicas import Look
 from dledger.audit.row_codec import (
     AnyRow,
@@ -25,6 +24,7 @@ from dledger.audit.row_codec import (
 )
 from dledger.audit.scan import EntryRow
 from dledger.audit.segment_stamp import SegmentStamp
+from dledger.audit.store_directory import SegmentTask, StoreError
 from dledger.audit.walk import UNREADABLE
 from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_groups
 from dledger.client.errors import ClientError

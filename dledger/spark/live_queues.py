@@ -18,6 +18,7 @@ from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
 from dledger.client.message import MessageQueue
 from dledger.client.subscription import ALL
 from dledger.spark import columns
+from dledger.spark.entry_ranges import Ints
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import (
     DataLost,
@@ -33,7 +34,6 @@ from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.records import decode
-from dledger.spark.runs import Ints
 from dledger.spark.selection import (
     ANY,
     Bounds,

@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from dledger.audit.entries import Columns
 from dledger.audit.findings import Finding
-from dledger.audit.layout import SegmentTask, StoreError
 from dledger.audit.replicas import Look, look_at
 from dledger.audit.row_codec import EntriesRow, UnitsRow, UnknownRow, as_columns, decode_page
+from dledger.audit.store_directory import SegmentTask, StoreError
 from dledger.client.bulk.replicas import ReplicaClient, find_groups
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.spark import columns
+from dledger.spark.entry_ranges import NO_END
 from dledger.spark.live import FAILURES, BrokerReader, GroupSource, RemoteReplica
 from dledger.spark.messages import CorruptMessage
 from dledger.spark.options import Options
 from dledger.spark.parts import FoundPart, ScanPack, ScanPart, SegmentPart, SidePart, pack, shares
 from dledger.spark.pushdown import NOTHING, Pushed
-from dledger.spark.runs import NO_END
 from dledger.spark.stores import share_bytes
 from dledger.spark.versions import InputPartition
 from dledger.spark.views import entry_batch, unit_batches, unreadable_batch

@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.audit.entries import BODY_DAMAGED
-from dledger.audit.layout import Replica, segment_path
 from dledger.audit.scan import Window
+from dledger.audit.store_directory import Replica, segment_path
 from dledger.formats.entry import HEADER_SIZE, MAGIC
 from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.entry_ranges import Ints, checked, headers
 from dledger.spark.messages import Expected, MessageRows, message_columns
 from dledger.spark.offsets import DataLost, Offsets, QueueRange, by_group, divided, wanted_parts
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.queues import QueueFiles, read_units, unit_files
-from dledger.spark.runs import Ints, checked, headers
 from dledger.spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
 from dledger.spark.stores import best_of_each_group, open_replicas, packed, pieces
 from dledger.spark.versions import InputPartition

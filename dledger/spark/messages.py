@@ -19,9 +19,9 @@ from dledger.formats.entry import HEADER_SIZE, KIND_MASK, Kind
 from dledger.formats.properties import KEYS, TAGS
 from dledger.formats.record import COMPRESSED, SYSTEM_TOPIC
 from dledger.spark import columns
+from dledger.spark.entry_ranges import NO_END, Bools, Ints, Piece, read_windows
 from dledger.spark.options import Options
 from dledger.spark.records import Records, records_of, slices
-from dledger.spark.runs import NO_END, Bools, Ints, Piece, read_windows
 from dledger.spark.selection import Selection
 from dledger.spark.texts import parse_properties
 

@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 
 from dledger.audit.findings import Finding, QueueRow, SegmentRow, flatten
 from dledger.audit.findings import Row as AuditRow
-from dledger.audit.layout import SegmentTask
 from dledger.audit.queue_runs import QueueRuns, as_run, promised
 from dledger.audit.replicas import ReplicaView, SegmentReader
 from dledger.audit.scan import EntryRow
+from dledger.audit.store_directory import SegmentTask
 from dledger.audit.walk import BODY_DAMAGED, UNREADABLE
 from dledger.spark.versions import InputPartition
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from dledger.audit.arguments import not_negative
-from dledger.audit.layout import StoreError
 from dledger.audit.replicas import ReplicaSource, StoreSource
 from dledger.audit.report import Report
+from dledger.audit.store_directory import StoreError
 from dledger.client.bulk.replicas import AuditOptions, find_groups
 from dledger.client.errors import ClientError
-from dledger.runtime.environment import add_namesrv, namesrv_addr
+from dledger.runtime.environment_variables import add_namesrv, namesrv_addr
 from dledger.runtime.remote_files import absolute, files_for
 from dledger.spark.live import GroupSource
 

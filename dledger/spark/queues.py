@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dledger.audit.layout import Replica, StoreError, segment_path
+from dledger.audit.store_directory import Replica, StoreError, segment_path
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.formats.record import BORN_HOST_V6, STORE_TIMESTAMP_AT
 from dledger.runtime import File, Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.entry_ranges import read_windows
 from dledger.spark.offsets import DataLost, out_of_range
 from dledger.spark.option_values import Queue
-from dledger.spark.runs import read_windows
 from dledger.spark.selection import ANY, Bounds, topic_and_group
 from dledger.spark.stores import IndexUnits, known_committed, pieces
 

@@ -17,7 +17,7 @@ from dledger.audit.scan import Window
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.record import CRC_MASK, TRANSACTION_COMMIT, TRANSACTION_MASK
-from dledger.spark.runs import Bools, Bytes, Ints
+from dledger.spark.entry_ranges import Bools, Bytes, Ints
 
 _NOT_A_RECORD = "not a well-formed message record"
 

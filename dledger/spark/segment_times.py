@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dledger.audit.layout import Replica, SegmentTask, segment_tasks
 from dledger.audit.scan import Window
+from dledger.audit.store_directory import Replica, SegmentTask, segment_tasks
 from dledger.formats.entry import HEADER_SIZE, KIND_MASK, MAGIC, MAX_ENTRY_SIZE, Kind
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.entry_ranges import checked, headers
 from dledger.spark.records import records_of
-from dledger.spark.runs import checked, headers
 from dledger.spark.selection import ANY, Bounds
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.formats.record import SYSTEM_TOPIC
+from dledger.spark.entry_ranges import Bools
 from dledger.spark.option_values import KEY_SEPARATOR, Queue
 from dledger.spark.options import ALL_TOPICS, TopicChoice
 from dledger.spark.records import Records
-from dledger.spark.runs import Bools
 
 ALL_OFFSETS = 1 << 62
 _SYSTEM_TOPICS = frozenset(

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from dledger.audit.entries import BODY_DAMAGED
-from dledger.audit.layout import Replica, StoreError
 from dledger.audit.replay import Entries, Queued, StateReplay
 from dledger.audit.scan import Window
 from dledger.audit.state_check import load_boundary
+from dledger.audit.store_directory import Replica, StoreError
 from dledger.formats.entry import KIND_MASK, Kind
 from dledger.formats.state import ReplicatedState, UnknownOperation, unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
 from dledger.runtime.remote_files import files_for
+from dledger.spark.entry_ranges import Ints, read_windows
 from dledger.spark.records import Records, records_of
-from dledger.spark.runs import Ints, read_windows
 from dledger.spark.stores import pieces
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dledger.audit.layout import Replica, SegmentTask, StoreError, segment_tasks
 from dledger.audit.replicas import StoreReplica, StoreSource, look_at
+from dledger.audit.store_directory import Replica, SegmentTask, StoreError, segment_tasks
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
+from dledger.spark.entry_ranges import NO_END, Piece
 from dledger.spark.parts import PACK_BYTES, task_bytes
-from dledger.spark.runs import NO_END, Piece
 
 _LEAST_BYTES = 256 * 1024
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dledger.audit.entries import structs
+from dledger.spark.entry_ranges import Bytes, Ints
 from dledger.spark.records import slices
-from dledger.spark.runs import Bytes, Ints
 
 _NAME_END = 1
 _ITEM_END = 2

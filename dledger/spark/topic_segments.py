@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dledger.audit.layout import Replica, SegmentTask, segment_path, segment_tasks
+from dledger.audit.store_directory import Replica, SegmentTask, segment_path, segment_tasks
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.formats.entry import HEADER_SIZE, unpack_header

@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from dledger.audit.entries import UNREADABLE, Columns
 from dledger.audit.findings import flatten
-from dledger.audit.layout import Replica, SegmentTask, segment_tasks
 from dledger.audit.scan import read_entries, scan_segment, scan_side
+from dledger.audit.store_directory import Replica, SegmentTask, segment_tasks
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import INDEX_UNIT_SIZE, KIND_MASK
 from dledger.formats.store_files import INDEX_DIR
 from dledger.runtime.remote_files import files_for
 from dledger.spark import columns
+from dledger.spark.entry_ranges import NO_END, Piece
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import batch_bounds
 from dledger.spark.options import Options
 from dledger.spark.parts import pack
 from dledger.spark.pushdown import NOTHING, Pushed
 from dledger.spark.queues import QueueFiles, QueueRow, check_bounds
-from dledger.spark.runs import NO_END, Piece
 from dledger.spark.segment_times import segments_within
 from dledger.spark.selection import ANY, Bounds, Selection, wants_queue
 from dledger.spark.state import state_rows

@@ -26,7 +26,6 @@ from dledger.audit.entries import (
     structs,
 )
 from dledger.audit.findings import Row
-from dledger.audit.layout import open_store, segment_tasks
 from dledger.audit.records import (
     PropertyTexts,
     QueueNames,
@@ -38,6 +37,7 @@ from dledger.audit.records import (
     taken_texts,
 )
 from dledger.audit.scan import scan_segment
+from dledger.audit.store_directory import open_store, segment_tasks
 from dledger.audit.walk import SegmentWalker
 from dledger.formats.entry import HEADER, HEADER_SIZE, Kind, chain_crc
 from dledger.formats.message_ids import tags_code

@@ -11,8 +11,8 @@ import pytest
 
 from dledger.audit.coverage import check_replica, gather
 from dledger.audit.findings import Finding, QueueFilesRow, QueueRow, SegmentRow
-from dledger.audit.layout import SegmentTask, open_stores, segment_tasks
 from dledger.audit.scan import drill_segment, scan_segment, scan_side
+from dledger.audit.store_directory import SegmentTask, open_stores, segment_tasks
 from dledger.bench.big_store import write_big_group
 from dledger.formats.snapshot import BEGINS_FILE
 from dledger.formats.state_file import SNAPSHOT_FILE, pack_snapshot, unpack_snapshot

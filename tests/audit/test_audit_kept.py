@@ -23,12 +23,12 @@ from dledger.audit.command import run
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import KeptRow, Row
 from dledger.audit.kept import SETTLED_MS, Keep, KeptReader
-from dledger.audit.layout import SegmentTask
 from dledger.audit.local import audit_stores
 from dledger.audit.replicas import StoreSource
 from dledger.audit.report import Kept, Report
 from dledger.audit.shipped_scans import find_scans
 from dledger.audit.state_check import load_boundary
+from dledger.audit.store_directory import SegmentTask
 from dledger.bench.big_store import write_big_group
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dledger.audit.findings import CODES, Finding
-from dledger.audit.layout import open_stores, segment_tasks
 from dledger.audit.report import Report
 from dledger.audit.scan import scan_segment
+from dledger.audit.store_directory import open_stores, segment_tasks
 from dledger.bench.big_store import MIB, add_key_file, write_big_group
 from dledger.formats.snapshot import BEGINS_FILE
 from dledger.formats.store_files import encode_json

@@ -11,7 +11,6 @@ pytest.importorskip("pyarrow")
 from dledger.audit.compare import analyse, split_blocks
 from dledger.audit.digests import differing, merge
 from dledger.audit.findings import BoundRow, FlatRow, Row, finding, flatten
-from dledger.audit.layout import Replica, open_store, segment_tasks
 from dledger.audit.scan import EntryRow, scan_segment, scan_side
 from dledger.audit.shipped_scans import (
     SCHEMA,
@@ -30,6 +29,7 @@ from dledger.audit.shipped_scans import (
     side_bound,
     write_scan,
 )
+from dledger.audit.store_directory import Replica, open_store, segment_tasks
 from dledger.runtime.files import OsFiles
 from tests.audit.engine import audit
 from tests.audit.store_builder import SEGMENT_SIZE, Log, cut_after, flip, sample_log, write_group

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from dledger.audit.layout import open_stores, segment_tasks
 from dledger.audit.records import has_record
 from dledger.audit.scan import make_walker, windows
+from dledger.audit.store_directory import open_stores, segment_tasks
 from dledger.client.compression import decompress
 from dledger.formats.entry import HEADER_SIZE
 from dledger.formats.properties import KEYS, TAGS, decode_properties

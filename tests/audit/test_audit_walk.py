@@ -7,8 +7,8 @@ from zlib import crc32
 
 import pytest
 
-from dledger.audit.layout import open_store, segment_tasks
 from dledger.audit.scan import make_walker, read_entries, scan_segment
+from dledger.audit.store_directory import open_store, segment_tasks
 from dledger.audit.walk import CHAIN_UNKNOWN, Entry, Fault, SegmentWalker, Stop, collapse
 from dledger.formats.entry import chain_crc, crc_begin
 from dledger.runtime.files import OsFiles

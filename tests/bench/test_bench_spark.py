@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dledger.audit.findings import Finding
-from dledger.audit.layout import open_stores, segment_tasks
 from dledger.audit.scan import scan_segment
+from dledger.audit.store_directory import open_stores, segment_tasks
 from dledger.bench.spark_read import write_store
 from dledger.runtime.remote_files import files_for
 

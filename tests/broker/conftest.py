@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.broker.client import notices as client_notices
+from dledger.broker.clients import notices as client_notices
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dledger.broker import shell as outer_shell
+from dledger.broker import cli as outer_shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
+from dledger.broker.cli import program
 from dledger.broker.config import NODE_DEFAULTS, PROTECTIVE, SETTINGS, BrokerConfig
-from dledger.broker.shell import shell
 from dledger.errors import NodeFailed
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import decode_records
@@ -289,7 +289,7 @@ GOOD = "brokerName=b1\ndLegerPeers=n0-127.0.0.1:40911\ndLegerSelfId=n0\n"
 def test_the_effective_configuration_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + "flushDiskType=ASYNC_FLUSH\nbrokerId=0\nbrokerIP1=10.1.1.1\n")
-    assert shell(["-c", str(file), "-p"]) == 0
+    assert program(["-c", str(file), "-p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for line in (
         "brokerName=b1",
@@ -310,12 +310,12 @@ def test_users_in_the_configuration_are_shown_to_nobody(
         + 'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret"}\n'
         + "authorizationWhitelist=105, 34\n"
     )
-    assert shell(["-c", str(file), "-p"]) == 0
+    assert program(["-c", str(file), "-p"]) == 0
     shown = capsys.readouterr().out
     assert "initAuthenticationUser=***" in shown and "authorizationWhitelist=105,34" in shown
     assert "secret" not in shown
     file.write_text(GOOD + 'initAuthenticationUser={"username":"root","password":7-root-secret}\n')
-    assert shell(["-c", str(file), "-p"]) == 2
+    assert program(["-c", str(file), "-p"]) == 2
     assert "root-secret" not in capsys.readouterr().err
 
 
@@ -324,11 +324,11 @@ def test_the_command_line_wins_and_the_important_ones_are_printed(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + "listenPort=10921\nmaxTopics=7\n")
-    assert shell(["-c", str(file), "--listenPort", "10931", "-m", "--namesrvAddr=a:1;b:2"]) == 0
+    assert program(["-c", str(file), "--listenPort", "10931", "-m", "--namesrvAddr=a:1;b:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "listenPort=10931" in lines and "namesrvAddr=a:1;b:2" in lines and "brokerName=b1" in lines
     assert not any(line.startswith("maxTopics=") for line in lines)
-    assert shell(["--dLegerPeers", "n0-127.0.0.1:1", "-p"]) == 0
+    assert program(["--dLegerPeers", "n0-127.0.0.1:1", "-p"]) == 0
     assert "maxTopics=50000" in capsys.readouterr().out.splitlines()
 
 
@@ -346,7 +346,7 @@ def test_a_wrong_override_is_named(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(GOOD)
-    assert shell(["-c", str(file), *arguments]) == 2
+    assert program(["-c", str(file), *arguments]) == 2
     assert capsys.readouterr().err.startswith(complaint)
 
 
@@ -355,7 +355,7 @@ def test_a_wrong_command_line_says_how_it_is_used(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        shell(list(arguments))
+        program(list(arguments))
     assert ended.value.code == 2
     assert "usage: dledger broker [-h] [-c FILE] [-p | -m] [--name value ...]" in capsys.readouterr().err
 
@@ -416,7 +416,7 @@ def test_a_broken_configuration_names_line_and_key(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(text)
-    assert shell(["-c", str(file)]) == 2
+    assert program(["-c", str(file)]) == 2
     assert complaint in capsys.readouterr().err
 
 
@@ -425,7 +425,7 @@ def test_unknown_properties_of_rocketmq_are_tolerated(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + "useEpollNativeSelector=true\n")
-    assert shell(["-c", str(file), "-p"]) == 0
+    assert program(["-c", str(file), "-p"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -439,13 +439,13 @@ def test_a_start_that_would_be_less_protected_than_was_written_is_refused(
     file = tmp_path / "broker.conf"
     file.write_text(GOOD + line + "\n")
     for more in ((), ("-p",)):
-        assert shell(["-c", str(file), *more]) == 2
+        assert program(["-c", str(file), *more]) == 2
         assert f"line 4: {line} has no effect here: " in capsys.readouterr().err
     key, _, value = line.partition("=")
     file.write_text(GOOD)
-    assert shell(["-c", str(file), f"--{key}", value, "-p"]) == 2
+    assert program(["-c", str(file), f"--{key}", value, "-p"]) == 2
     file.write_text(GOOD + f"{key}={PROTECTIVE[key].harmless[0]}\n")
-    assert shell(["-c", str(file), "-p"]) == 0
+    assert program(["-c", str(file), "-p"]) == 0
 
 
 def test_what_does_not_count_is_shown_before_what_does(
@@ -456,7 +456,7 @@ def test_what_does_not_count_is_shown_before_what_does(
     names = ("brokerIP2", "haListenPort", "queryMessageThreadPoolNums", "flushConsumerOffsetHistoryInterval")
     ignored = (*names, "mappedFileSizeCommitLog", "brokerRole")
     file.write_text(GOOD + "".join(f"{name}=1\n" for name in ignored) + "noSuchSetting=1\n")
-    assert shell(["-c", str(file), "-p"]) == 0
+    assert program(["-c", str(file), "-p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for number, name in enumerate(ignored, 4):
         assert f"line {number}: {name} has no effect here: " in lines[number - 4]
@@ -514,7 +514,7 @@ def test_a_store_that_the_system_refuses_may_be_started_again(
     (tmp_path / "file").write_text("no directory")
     file = tmp_path / "broker.conf"
     file.write_text(f"{GOOD}storePathRootDir={tmp_path}/file/store\n")
-    assert shell(["-c", str(file)]) == 1
+    assert program(["-c", str(file)]) == 1
     told = capsys.readouterr().err
     assert "cannot open the store" in told and "File exists" in told and "start it again when" in told
 
@@ -538,7 +538,7 @@ def test_a_host_name_is_told_as_it_is_written(
     told = [] if host == "localhost" else ["--storeHostIP", store_ip]
     file = tmp_path / "broker.conf"
     file.write_text(f"{GOOD}brokerIP1={host}\nlogDir={tmp_path}\n")
-    assert shell(["-c", str(file), *told]) == 0
+    assert program(["-c", str(file), *told]) == 0
     assert seen[0].client_addr == f"{addr}:10911"
     assert seen[0].store_host == pack_ipv4_host(store_ip, 10911)
 
@@ -548,7 +548,7 @@ def test_a_name_that_nobody_knows_now_may_be_known_later(
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"{GOOD}brokerIP1=no.such.host.invalid\nlogDir={tmp_path}\n")
-    assert shell(["-c", str(file)]) == 1
+    assert program(["-c", str(file)]) == 1
     assert "no.such.host.invalid has no IPv4 address that could be found now" in capsys.readouterr().err
 
 

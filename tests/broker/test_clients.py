@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dledger.broker.client import notices as client_notices
-from dledger.broker.client.notices import SLICE, Notices
+from dledger.broker.clients import notices as client_notices
+from dledger.broker.clients.notices import SLICE, Notices
 from dledger.broker.http.server import BrokerCollector
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS, BrokerConfig
-from dledger.broker.shell import shell
 from dledger.namesrv import config as namesrv
-from dledger.namesrv.shell import run as run_namesrv
+from dledger.namesrv.cli import run as run_namesrv
 from dledger.runtime.settings import ConfigError
 
 BASE = {
@@ -97,7 +97,7 @@ def test_the_command_ends_with_2_for_p_and_for_a_start(
     path = tmp_path / "broker.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in (BASE | changes).items()))
     for arguments in (["-p"], ["-m"], []):
-        assert shell(["-c", str(path), *arguments]) == 2
+        assert program(["-c", str(path), *arguments]) == 2
         told = capsys.readouterr()
         assert told.out == ""
         assert one in told.err

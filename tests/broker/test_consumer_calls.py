@@ -43,7 +43,7 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
         asked.append(request)
         return answers[request.code]
 
-    monkeypatch.setattr("dledger.broker.client.consumer_calls.CALL_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr("dledger.broker.clients.consumer_calls.CALL_TIMEOUT_S", LIMIT_S)
 
     async def test() -> None:
         env = production_env("test")
@@ -67,7 +67,7 @@ def test_a_consumer_is_asked_wherever_it_is_connected(
             assert nobody.remark == "The Consumer <CG> <d@1> not online"
             answers[code] = None
             with monkeypatch.context() as patched:
-                patched.setattr("dledger.broker.client.consumer_calls.CALL_TIMEOUT_S", 0.1)
+                patched.setattr("dledger.broker.clients.consumer_calls.CALL_TIMEOUT_S", 0.1)
                 late = await ask(code, RunningInfoHeader("CG", "c@1"))
             assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
 

@@ -12,10 +12,10 @@ import pytest
 
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.namesrv import config as namesrv
+from dledger.remoting.cli import configure, parse_arguments
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import CreateTopicHeader, NoHeader
 from dledger.remoting.settings_requests import MAX_BODY, MAX_WAITING
-from dledger.remoting.shell import configure, parse_arguments
 from dledger.runtime.env import production_env
 from dledger.runtime.live_settings import SettingsSource
 from tests.broker.harness import Reply, World, run

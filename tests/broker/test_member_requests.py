@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dledger.broker.client.consumer_calls import ConsumerCalls
+from dledger.broker.clients.consumer_calls import ConsumerCalls
 from dledger.broker.forwarding import FORWARDED_FOR
 from dledger.broker.member_requests import MEMBER_PROOF, content_of
 from dledger.peers.proofs import Proofs

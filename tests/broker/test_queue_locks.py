@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.client import queue_locks
+from dledger.broker.clients import queue_locks
 from dledger.broker.config import MIN_LOCK_LIVE_MS, SETTINGS
 from dledger.formats.state import (
     LOCK_BATCH,

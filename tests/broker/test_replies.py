@@ -46,7 +46,7 @@ def test_a_reply_is_pushed_by_whichever_member_knows_the_client(
 ) -> None:
     """The client that asked is at one follower, the reply comes to the leader; the answer is the client's."""
     patience_s = 0.1 if answer is None else LIMIT_S
-    monkeypatch.setattr("dledger.broker.client.reply_processor.CALL_TIMEOUT_S", patience_s)
+    monkeypatch.setattr("dledger.broker.clients.reply_processor.CALL_TIMEOUT_S", patience_s)
     pushed: list[Request] = []
 
     def take(address: str, request: Request) -> Response | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS
-from dledger.broker.shell import shell
 from dledger.namesrv import config as namesrv
 from dledger.remoting.rocketmq_names import BROKER, FOLKLORE, NAMESRV
 from dledger.runtime.properties_file import parse_properties
@@ -60,7 +60,7 @@ ONE = {"dLegerPeers": "n0-127.0.0.1:40911"}
 def test_a_typical_file_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(TYPICAL)
-    assert shell(["-c", str(path), "-p"]) == 0
+    assert program(["-c", str(path), "-p"]) == 0
     shown = capsys.readouterr().out
     assert "diskMaxUsedSpaceRatio=88\n" in shown
     assert "diskSpaceCleanForciblyRatio=88\n" in shown
@@ -168,7 +168,7 @@ def test_all_errors_of_a_file_are_told_at_once(tmp_path: Path, capsys: pytest.Ca
         "deleteWhen=05",
     ]
     path.write_text("\n".join(lines) + "\n")
-    assert shell(["-c", str(path), "-p", "--httpPrt", "1"]) == 2
+    assert program(["-c", str(path), "-p", "--httpPrt", "1"]) == 2
     told = capsys.readouterr().err.splitlines()
     for number, key in (
         (2, "nonsense"),
@@ -191,5 +191,5 @@ def test_what_follows_from_an_error_is_not_told(tmp_path: Path, capsys: pytest.C
     for line in ("dLegerPeers=n0", "dLegerPers=n0-127.0.0.1:40911"):
         path = tmp_path / "broker.conf"
         path.write_text(line + "\n")
-        assert shell(["-c", str(path), "-p"]) == 2
+        assert program(["-c", str(path), "-p"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

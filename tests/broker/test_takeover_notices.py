@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.broker.client import takeover_notices
+from dledger.broker.clients import takeover_notices
 from dledger.remoting.codes import LanguageCode, RequestCode
 from tests.broker.harness import FakeConnection, World, run, skip_s
 from tests.broker.test_clients import heartbeat

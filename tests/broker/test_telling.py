@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from dledger.broker.client import clients, telling
+from dledger.broker.clients import client_table, membership_relay
 from dledger.broker.longpolling import subscription_wait
 from dledger.remoting.bodies import (
     ClientConnection,
@@ -140,7 +140,7 @@ def test_it_is_forgotten_with_who_told_it(
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "MAX_ELSEWHERE", 2)
+    monkeypatch.setattr(client_table, "MAX_ELSEWHERE", 2)
 
     async def test() -> None:
         world = await World(str(tmp_path)).open()
@@ -191,10 +191,10 @@ class Leader:
 def test_a_follower_tells_all_at_first_and_then_what_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_gap: None
 ) -> None:
-    monkeypatch.setattr(telling, "SETTLE_S", 0.001)
-    monkeypatch.setattr(telling, "RETRY_S", 0.001)
-    monkeypatch.setattr(telling, "TELL_AGAIN_S", 3600.0)
-    monkeypatch.setattr(telling, "MAX_TELL", 800)
+    monkeypatch.setattr(membership_relay, "SETTLE_S", 0.001)
+    monkeypatch.setattr(membership_relay, "RETRY_S", 0.001)
+    monkeypatch.setattr(membership_relay, "TELL_AGAIN_S", 3600.0)
+    monkeypatch.setattr(membership_relay, "MAX_TELL", 800)
 
     async def test() -> None:
         world = await World(str(tmp_path)).open()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS
-from dledger.broker.shell import shell
 from dledger.runtime.settings import ConfigError
 
 BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}
@@ -34,5 +34,5 @@ def test_files_that_cannot_be_used_are_said(tmp_path: Path, capsys: pytest.Captu
     path = tmp_path / "broker.conf"
     settings = BASE | {"storePathRootDir": str(tmp_path)} | dict.fromkeys(TLS, str(tmp_path / "nowhere.pem"))
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    assert shell(["-c", str(path)]) == 2
+    assert program(["-c", str(path)]) == 2
     assert "tls.peer files cannot be used" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dledger.broker import shell
+from dledger.broker import cli
 from dledger.broker.app import _reason
 from dledger.broker.config import SETTINGS
 from dledger.broker.http.health import scarce
@@ -51,11 +51,11 @@ def test_the_log_has_an_error_line_with_the_trace(
         except KeyError as error:
             raise NodeFailed("unexpected", EXIT_BUG) from error
 
-    monkeypatch.setattr(shell, "main", main)
+    monkeypatch.setattr(cli, "main", main)
     monkeypatch.setattr(logging.root, "handlers", [caplog.handler])  # not those that other tests left
     config, _ = SETTINGS.load({"dLegerPeers": "n0-127.0.0.1:40911"})
     with caplog.at_level(logging.ERROR):
-        assert shell.run(production_env("test"), config, SettingsSource("", ())) == EXIT_BUG
+        assert cli.run(production_env("test"), config, SettingsSource("", ())) == EXIT_BUG
     told = capsys.readouterr().err
     assert told == "error: unexpected\n"
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from dledger.broker.admin.refusals import REFUSED
 from dledger.broker.auth.auth_processor import MAX_ACL_BODY, MAX_ENTRIES, MAX_NETWORKS
-from dledger.broker.client.client_processor import MAX_GROUPS, MAX_HEARTBEAT
-from dledger.broker.client.telling import MAX_TELL
+from dledger.broker.clients.client_processor import MAX_GROUPS, MAX_HEARTBEAT
+from dledger.broker.clients.membership_relay import MAX_TELL
 from dledger.broker.filter.message_filter import MAX_EXPRESSION
 from dledger.broker.filter.sql_grammar import MAX_TOKENS
 from dledger.broker.filter.sql_nodes import MAX_SCANS

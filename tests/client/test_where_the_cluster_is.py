@@ -6,7 +6,7 @@ import pytest
 
 from dledger.client import AsyncPullConsumer, AsyncPushConsumer, ClientError, Producer
 from dledger.client.options import namesrv_addresses
-from dledger.runtime.environment import NAMESRV_ADDR
+from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 
 def test_what_is_given_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

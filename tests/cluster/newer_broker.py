@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dledger.broker import shell as outer_shell
+from dledger.broker import cli as outer_shell
 from dledger.broker.app import main
 from dledger.broker.broker import Broker
 from dledger.chaos.scenarios.newer import NEWER_TABLES, NOTES, Note
@@ -44,4 +44,4 @@ async def newer_main(*given: Any, on_ready: Callable[[Broker], None], **named: A
 
 if __name__ == "__main__":
     outer_shell.main = newer_main  # type: ignore[assignment]
-    sys.exit(outer_shell.shell())
+    sys.exit(outer_shell.program())

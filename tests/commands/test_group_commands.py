@@ -27,7 +27,7 @@ from dledger.commands.group_status import (
 from dledger.local import wire
 from dledger.local.cluster import MIB, ClusterError, ClusterSpec, Killed, LocalCluster, find_base_port
 from dledger.local.wire import NoAnswer, Registered
-from dledger.runtime.environment import NAMESRV_ADDR
+from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 ELSEWHERE = "127.0.0.1:4"
 """A NameServer of others; nothing listens there."""

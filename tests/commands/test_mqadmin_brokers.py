@@ -12,9 +12,9 @@ import pytest
 from dledger.admin.asking import ClusterView
 from dledger.client import ClientError
 from dledger.commands.mqadmin.call import Call
+from dledger.commands.mqadmin.cli import main
 from dledger.commands.mqadmin.options import parse
 from dledger.commands.mqadmin.output import Output
-from dledger.commands.mqadmin.shell import main
 from dledger.commands.mqadmin.table import COMMANDS
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 

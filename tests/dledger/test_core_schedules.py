@@ -1,6 +1,6 @@
 """The pure cores under random schedules: messages late, lost and in any order between members, crashes with
 and without power, disks that take their time, hand-overs, changes of members. What Raft promises of the whole
-group is checked after every step (dledger/chaos/cores.py); in the end the group must come together again."""
+group is checked after every step (`dledger.chaos.cores`); in the end the group must come together again."""
 
 from __future__ import annotations
 

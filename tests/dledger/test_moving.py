@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pytest
 
-from dledger.audit.layout import open_stores
+from dledger.audit.store_directory import open_stores
 from dledger.broker.timer.timer_wheel import Progress as TimerJudge
 from dledger.client.compression import decompress
 from dledger.commands.moving.apache_views import ApacheSizes, read_sizes

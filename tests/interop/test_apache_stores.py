@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dledger.audit.findings import Severity
-from dledger.audit.layout import open_stores
+from dledger.audit.store_directory import open_stores
 from dledger.client import Message, Producer, SendResult
 from dledger.client.errors import ClientError
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dledger.namesrv.shell import configure
-from dledger.remoting.shell import parse_arguments
+from dledger.namesrv.cli import configure
+from dledger.remoting.cli import parse_arguments
 from dledger.runtime.env import production_env
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dledger.broker import shell as broker_shell
-from dledger.namesrv import shell as namesrv_shell
-from dledger.remoting import shell as remoting_shell
+from dledger.broker import cli as broker_shell
+from dledger.namesrv import cli as namesrv_shell
+from dledger.remoting import cli as remoting_shell
 from dledger.remoting.exposure import open_address
 from dledger.runtime.remoting_tls import TlsSettings
 
@@ -64,7 +64,7 @@ def test_a_broker_without_accounts_says_so(
     monkeypatch.setattr(broker_shell, "run", lambda *arguments: 0)
     file = tmp_path / "broker.conf"
     file.write_text(BROKER + lines)
-    assert broker_shell.shell(["-c", str(file)]) == 0
+    assert broker_shell.program(["-c", str(file)]) == 0
     assert ("whoever reaches this broker may read, send" in caplog.text) is warned
     assert ("0.0.0.0:10911" in caplog.text) is warned
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dledger
-from dledger.audit.layout import StoreError
+from dledger.audit.store_directory import StoreError
 from dledger.spark.option_values import BadOption
 from tests.audit.store_builder import Log, flip, sample_log, write_group
 from tests.page_programs import Program, programs

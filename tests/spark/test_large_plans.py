@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from dledger.audit.layout import Replica, Segment
+from dledger.audit.store_directory import Replica, Segment
 from dledger.formats.store_files import Checkpoint
 from dledger.runtime.files import OsFiles
 from dledger.spark.option_values import BadOption

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 from dledger.audit.digests import DIGEST_VERSION
 from dledger.audit.findings import ReplicaRow
-from dledger.audit.layout import StoreError
+from dledger.audit.store_directory import StoreError
 from dledger.client.bulk.replicas import AuditOptions, ReplicaClient
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker
 from dledger.formats.entry import INDEX_UNIT, INDEX_UNIT_SIZE

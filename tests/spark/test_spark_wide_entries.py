@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from dledger.formats.properties import KEYS, encode_properties
-from dledger.spark import runs
+from dledger.spark import entry_ranges
 from dledger.spark.options import parse
 from dledger.spark.views import MessagesView
 from tests.audit.store_builder import Log, write_store
 
 MIB = 1 << 20
-SIZES = (100, runs.WINDOW - 200, 5, runs.WINDOW, 4 * MIB, 1, 3 * MIB, 3 * MIB, 10)
+SIZES = (100, entry_ranges.WINDOW - 200, 5, entry_ranges.WINDOW, 4 * MIB, 1, 3 * MIB, 3 * MIB, 10)
 
 
 def test_large_entries_are_read_without_searching_the_segment(
@@ -29,7 +29,7 @@ def test_large_entries_are_read_without_searching_the_segment(
     def search(*_: object) -> None:
         raise AssertionError("the slow way is for damage")
 
-    monkeypatch.setattr(runs, "read_entries", search)
+    monkeypatch.setattr(entry_ranges, "read_entries", search)
     view = MessagesView(parse({"path": str(store)}, "batch"))
     rows = [row for part in view.plan() for batch in view.read(part) for row in batch.to_pylist()]
     assert [(row["key"], len(row["value"]), set(row["value"])) for row in rows] == [

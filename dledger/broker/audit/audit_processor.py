@@ -33,8 +33,8 @@ from dledger.runtime.files import Files
 
 if TYPE_CHECKING:
     from dledger.audit.findings import QueueRow
-    from dledger.audit.layout import Replica, SegmentTask
     from dledger.audit.row_codec import AnyRow
+    from dledger.audit.store_directory import Replica, SegmentTask
 
 DISK = (
     "the answering node's disk, bounded by its durable commit index when it described itself; what lies above"
@@ -230,8 +230,8 @@ def describe(
 ) -> Iterator[AnyRow]:
     """Own words, segments, members. StoreError when there is no such replica, or another version is asked."""
     from dledger.audit.digests import DIGEST_VERSION
-    from dledger.audit.layout import StoreError, open_store, segment_tasks
     from dledger.audit.row_codec import MemberRow, as_task_row
+    from dledger.audit.store_directory import StoreError, open_store, segment_tasks
 
     if described.version != DIGEST_VERSION:
         text = f"digests of version {DIGEST_VERSION} here, {described.version} at the auditor"

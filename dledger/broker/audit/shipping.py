@@ -24,8 +24,8 @@ from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 if TYPE_CHECKING:
-    from dledger.audit.layout import Replica, SegmentTask
     from dledger.audit.shipped_scans import Scan
+    from dledger.audit.store_directory import Replica, SegmentTask
 
 HOUR_MS = 3_600_000
 
@@ -119,7 +119,7 @@ class Shipper:
 
     def _look(self) -> tuple[Files, Replica, list[SegmentTask]]:
         """The door to where the rows go, and what there is to scan."""
-        from dledger.audit.layout import StoreError, open_store, segment_tasks
+        from dledger.audit.store_directory import StoreError, open_store, segment_tasks
 
         path = self._settings.path
         there = files_for(path, self._env.files, writable=True)  # of this round: a driver may connect
@@ -151,7 +151,6 @@ class Shipper:
         return 1
 
     def _ship_side(self, there: Files, replica: Replica) -> None:
-        from dledger.audit.layout import segment_tasks
         from dledger.audit.scan import scan_side
         from dledger.audit.shipped_scans import (
             SIDE,
@@ -162,6 +161,7 @@ class Shipper:
             side_bound,
             write_scan,
         )
+        from dledger.audit.store_directory import segment_tasks
 
         path = self._settings.path
         group = self._settings.group  # the store's own word may be damaged

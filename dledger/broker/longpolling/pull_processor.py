@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
-from dledger.broker.client.clients import ConsumerGroup
+from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import route_id
 from dledger.broker.context import BrokerContext

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger.broker.client.clients import Clients
+from dledger.broker.clients.client_table import Clients
 from dledger.broker.filter.message_filter import TAG
 from dledger.broker.requests import Call, LeaderCall
 from dledger.remoting.bodies import Subscription

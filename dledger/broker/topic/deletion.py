@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from dledger.broker.client.clients import Clients
+from dledger.broker.clients.client_table import Clients
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX

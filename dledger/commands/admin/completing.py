@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from dledger.runtime.environment import NAMESRV_ADDR
+from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 LIMIT_S = 1.0
 """A shell waits no longer for names."""

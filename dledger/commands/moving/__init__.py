@@ -12,7 +12,7 @@
 * `mirrored_groups`  where the groups of a mirror go on
 * `mirror_check`     what a mirror still has to do
 * `progress`       what is said meanwhile
-* `shell`          arguments and output
+* `cli`            arguments and output
 
 A store of Apache's is never opened in place (decision 0035).
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dledger.runtime.environment import add_namesrv, namesrv_addr
+from dledger.runtime.environment_variables import add_namesrv, namesrv_addr
 from dledger.runtime.remote_files import absolute
 
 if TYPE_CHECKING:

@@ -223,7 +223,7 @@ _DISK_ADVICE = "set SPARK_LOCAL_DIRS to a directory with space"
 
 def store(path: str) -> Check:
     """Whether a store can be opened from here, and what it is."""
-    from dledger.audit.layout import StoreError, open_store
+    from dledger.audit.store_directory import StoreError, open_store
 
     try:
         replicas = open_store(files_for(path), path)

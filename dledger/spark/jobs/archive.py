@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from dledger.audit.layout import Replica
+from dledger.audit.store_directory import Replica
 from dledger.runtime.files import Files
 from dledger.spark import option_values as values
 from dledger.spark.jobs.archive_files import LOG, ArchiveFiles, Batch, Gap, Positions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from dledger.audit.layout import Replica
+from dledger.audit.store_directory import Replica
 from dledger.formats.state import ReplicatedState
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.lag_report import Lag, LagPoint, QueueLag

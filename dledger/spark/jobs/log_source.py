@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dledger.audit.layout import Replica, StoreError, open_store
 from dledger.audit.shipped_scans import unescape
+from dledger.audit.store_directory import Replica, StoreError, open_store
 from dledger.runtime.remote_files import files_for
 from dledger.spark.columns import MESSAGES, ddl
 from dledger.spark.jobs.errors import JobError

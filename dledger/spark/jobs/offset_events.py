@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from dledger.audit.entries import BODY_DAMAGED, UNREADABLE
-from dledger.audit.layout import Replica, segment_path
 from dledger.audit.state_check import load_boundary
+from dledger.audit.store_directory import Replica, segment_path
 from dledger.formats.entry import HEADER_SIZE, Kind
 from dledger.formats.record import CorruptRecord, decode_record
 from dledger.formats.state import ReplicatedState, unpack_parts

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dledger.broker.client.clients import Member
+from dledger.broker.clients.client_table import Member
 from dledger.broker.context import BrokerContext
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.requests import LeaderCall, Needs, handles

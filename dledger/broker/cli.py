@@ -24,8 +24,7 @@ from dledger.errors import EXIT_BUG, NodeFailed
 from dledger.formats.addresses import split_address
 from dledger.node.node import Node
 from dledger.remoting.address_server import load_http
-from dledger.remoting.listening import is_anywhere
-from dledger.remoting.shell import (
+from dledger.remoting.cli import (
     EXIT_BAD_CONFIG,
     EXIT_FAILED,
     announce,
@@ -36,6 +35,7 @@ from dledger.remoting.shell import (
     run_program,
     set_up_logging,
 )
+from dledger.remoting.listening import is_anywhere
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
@@ -113,7 +113,7 @@ def ipv4_address(host: str) -> str:
         return ""
 
 
-def shell(argv: list[str] | None = None) -> int:
+def program(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
     env = production_env("broker")

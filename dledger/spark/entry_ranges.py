@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger.audit.entries import BODY_DAMAGED, Columns, body_crcs, structs
-from dledger.audit.layout import SegmentTask
 from dledger.audit.scan import Window, read_entries
+from dledger.audit.store_directory import SegmentTask
 from dledger.audit.unit_files import UnitFiles
 from dledger.formats.entry import APACHE_MAGICS, HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC, MAX_ENTRY_SIZE
 from dledger.formats.store_files import INDEX_DIR

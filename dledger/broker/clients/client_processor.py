@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from dledger.broker.client.clients import ConsumerGroup, Member
+from dledger.broker.clients.client_table import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.filter.message_filter import CLASS_FILTER, filter_of

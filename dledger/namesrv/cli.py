@@ -8,9 +8,9 @@ import os
 
 from dledger.namesrv.config import SETTINGS, NamesrvConfig
 from dledger.namesrv.service import NameServer, main
-from dledger.remoting import shell
+from dledger.remoting import cli
+from dledger.remoting.cli import EXIT_BAD_CONFIG, EXIT_FAILED, Arguments, announce, complain
 from dledger.remoting.exposure import open_address
-from dledger.remoting.shell import EXIT_BAD_CONFIG, EXIT_FAILED, Arguments, announce, complain
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.port_waits import PortInUse, WantedPort, wait_for_ports
@@ -21,7 +21,7 @@ from dledger.runtime.settings import ConfigError
 def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str], SettingsSource]:
     """The effective settings, and warnings. kvConfig.json lies next to the configuration file, or where
     RocketMQ has it."""
-    config, warnings, source = shell.configure(env, SETTINGS, arguments)
+    config, warnings, source = cli.configure(env, SETTINGS, arguments)
     if config.kv_path is None:
         home = os.path.join(os.path.expanduser("~"), "namesrv")
         file = arguments.config_file
@@ -32,13 +32,13 @@ def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str],
 
 def run(argv: list[str] | None = None) -> int:
     """Parse, configure, run; the exit code."""
-    arguments = shell.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
+    arguments = cli.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
     env = production_env("namesrv")
     try:
         config, warnings, source = configure(env, arguments)
-        if shell.print_settings(SETTINGS, config, arguments, warnings):
+        if cli.print_settings(SETTINGS, config, arguments, warnings):
             return 0
-        shell.set_up_logging(config.log_dir, "namesrv.log")
+        cli.set_up_logging(config.log_dir, "namesrv.log")
         for warning in warnings:
             env.log.warning(warning)
         if address := open_address(config.bind_address, config.listen_port, config.tls):
@@ -68,6 +68,6 @@ def run(argv: list[str] | None = None) -> int:
         await main(env, config, stop, ready, source)
 
     try:
-        return shell.run_program(env, start)
+        return cli.run_program(env, start)
     finally:
         env.workers.close()

@@ -1,7 +1,7 @@
 """Replies: 324 and 325 SEND_REPLY_MESSAGE, 326 PUSH_REPLY_MESSAGE_TO_CLIENT (ReplyMessageProcessor).
 
 A consumer answers a request message with one whose property REPLY_TO_CLIENT names the client that asked. It
-is pushed over that client's connection, wherever that is (`reaching`), and stored nowhere: who waits has
+is pushed over that client's connection, wherever that is (`client_calls`), and stored nowhere: who waits has
 forgotten the question when the answer could be read from a log.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.broker.client.reaching import CALL_TIMEOUT_S, Reaching
+from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.message_ids import host_text

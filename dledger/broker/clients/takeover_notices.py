@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.broker.client.clients import ConsumerGroup, Member
-from dledger.broker.client.notices import SLICE
+from dledger.broker.clients.client_table import ConsumerGroup, Member
+from dledger.broker.clients.notices import SLICE
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.leader_gate import LEADER_ADDR

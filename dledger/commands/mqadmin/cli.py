@@ -17,7 +17,7 @@ from dledger.commands.mqadmin.call import Call, Command, error_text
 from dledger.commands.mqadmin.options import HELP, JSON, NAMESRV, Given, WrongOptions, help_text, parse
 from dledger.commands.mqadmin.output import Output
 from dledger.commands.mqadmin.table import SECTIONS, find, meant
-from dledger.runtime.environment import NAMESRV_ADDR
+from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 DONE, FAILED = 0, 1
 INTERRUPTED = 130

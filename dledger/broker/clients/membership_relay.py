@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from dledger.broker.client.clients import ConsumerGroup
+from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.context import BrokerContext
 from dledger.broker.member_requests import with_proof

@@ -2,7 +2,7 @@
 
 In memory, on every node: clients send heartbeats to all brokers of a group, and all must list the same
 consumers, else the clients divide the queues differently. Those that do not know the leader yet (it was
-restarted after they asked for routes) are told to it by the brokers that hear them (`telling`).
+restarted after they asked for routes) are told to it by the brokers that hear them (`membership_relay`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from dledger.broker.client.agreement import Agreement, interests_of
-from dledger.broker.client.notices import Notices
+from dledger.broker.clients.agreement import Agreement, interests_of
+from dledger.broker.clients.notices import Notices
 from dledger.remoting.bodies import ClientConnection, ConsumerData, ConsumersHere, Subscription
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -61,7 +61,7 @@ class ConsumerGroup:
     members: dict[str, Member] = field(default_factory=dict)
     told: dict[int, dict[str, Elsewhere]] = field(default_factory=dict)
     """Members that only other brokers hear, by the serial of the connection of each such broker and by client
-    id; known while this broker leads (`telling`)."""
+    id; known while this broker leads (`membership_relay`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
     """How often the subscriptions changed."""

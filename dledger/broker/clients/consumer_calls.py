@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from dledger.broker.client.reaching import CALL_TIMEOUT_S, Reaching
+from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
 from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.message_ids import decode_message_id
