@@ -5,6 +5,7 @@ Everything else about the package is in pyproject.toml. `DLEDGER_BUILD_FAST=0` l
 
 import os
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -15,6 +16,7 @@ PARTS = (
     "runtime", "snapshots", "spark",
 )  # fmt: skip
 """The packages below `dledger/`. setuptools would leave out a missing one without a word."""
+TWINS = "dledger/_fast/compiled.pyx"
 
 
 def check_parts():
@@ -26,6 +28,11 @@ def check_parts():
         )
 
 
+def source_hash(path):
+    """As in `dledger._fast`, which uses no module that was built from another source."""
+    return sha256(Path(path).read_bytes()).hexdigest()
+
+
 def extensions():
     if os.environ.get("DLEDGER_BUILD_FAST") == "0":
         return []
@@ -33,8 +40,9 @@ def extensions():
         from Cython.Build import cythonize
     except ImportError:
         return []
+    source = [("TWINS_SOURCE", f'"{source_hash(TWINS)}"')]
     modules = cythonize(
-        [Extension("dledger._fast.compiled", ["dledger/_fast/compiled.pyx"])], build_dir="build"
+        [Extension("dledger._fast.compiled", [TWINS], define_macros=source)], build_dir="build"
     )
     for module in modules:
         module.optional = True  # cythonize forgets it

@@ -117,5 +117,5 @@ def spark() -> Iterator[object]:
 @pytest.fixture
 def ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is started with the usual ports, and never listens, does not look who has them."""
-    for shell in ("broker", "namesrv"):
-        monkeypatch.setattr(f"dledger.{shell}.shell.wait_for_ports", lambda *ports: None)
+    for program in ("broker", "namesrv"):
+        monkeypatch.setattr(f"dledger.{program}.cli.wait_for_ports", lambda *ports: None)

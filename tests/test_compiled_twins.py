@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dledger import _fast
 from dledger._fast import FAST
+from dledger.broker.intake.send_processor import _BATCH_HEAD
 from dledger.broker.store import dispatch, key_files
 from dledger.broker.store.consume_queue import QueueTable
 from dledger.broker.store.dispatch import Dispatcher
@@ -25,6 +26,7 @@ from dledger.broker.store.key_files import keys_in
 from dledger.client import encoding
 from dledger.client.encoding import received_all
 from dledger.errors import InvariantBroken, NodeFailed
+from dledger.formats import entry, plain_messages, record
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import (
     BLANK,
@@ -36,12 +38,14 @@ from dledger.formats.entry import (
     unpack_header,
 )
 from dledger.formats.index_file import key_hash
+from dledger.formats.properties import MAX_PROPERTIES_SIZE
 from dledger.formats.record import CorruptRecord, encode_record, system_record
 from dledger.formats.state import ReplicatedState, TopicConfig, pack_op
 from dledger.formats.timers import TIMER_TOPIC
 from dledger.host import Chunk
 from dledger.log import incoming
 from dledger.log.incoming import check_run
+from dledger.remoting import limits
 
 pytestmark = pytest.mark.skipif(FAST is None, reason="the compiled twins are not built")
 POS = 4096
@@ -72,8 +76,40 @@ def test_sums_of_small_pieces(data: bytes, begin: int) -> None:
 
 def test_one_that_was_built_from_another_tree_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _fast._load() is FAST
-    monkeypatch.setattr(_fast, "VERSION", -1)
+    monkeypatch.setattr(_fast, "get_data", lambda package, name: b"another")
     assert _fast._load() is None
+
+
+def test_an_installed_wheel_has_no_source_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str, name: str) -> bytes:
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(_fast, "get_data", absent)
+    assert _fast._load() is FAST
+
+
+def test_the_twins_know_the_same_numbers() -> None:
+    """What is special about a message they take from `plain_messages`; sizes and bits are written twice."""
+    assert FAST is not None
+    assert {name: number & 0xFFFFFFFF for name, number in FAST.NUMBERS.items()} == {
+        "ENTRY": HEADER_SIZE,
+        "FIXED": record.FIXED_SIZE,
+        "MIN_RECORD": record.FIXED_SIZE + 3,
+        "MAGIC_V1": record.MAGIC_V1 & 0xFFFFFFFF,
+        "ENTRY_MAGIC": entry.MAGIC,
+        "MIN_BLANK": entry.MIN_BLANK_SIZE,
+        "COVERED_SHIFT": entry.COVERED.bit_length() - 1,
+        "TRANSACTION_ROLLBACK": record.TRANSACTION_ROLLBACK,
+        "IPV6_FLAGS": plain_messages.WIDE_HOSTS,
+        "UNPLAIN_FLAGS": plain_messages.SPECIAL_FLAGS | record.COMPRESSED | record.COMPRESSION_TYPE_MASK,
+        "KIND_MESSAGE": entry.Kind.MESSAGE,
+        "KIND_CONFIG": entry.Kind.CONFIG,
+        "MAX_ENTRY": entry.MAX_ENTRY_SIZE,
+        "MAX_HEADER": limits.MAX_REQUEST_HEADER,
+        "MAX_PROPERTIES": MAX_PROPERTIES_SIZE,
+        "OVERHEAD": limits.REQUEST_OVERHEAD,
+        "BATCH_HEAD": _BATCH_HEAD.size,
+    }
 
 
 def test_a_variable_switches_them_off() -> None:

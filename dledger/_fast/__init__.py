@@ -22,12 +22,14 @@ Whoever calls has both:
 
 Tests drive both with the same input, good and broken, and compare bytes and state:
 tests/test_compiled_twins.py, and tests/broker/test_plain_sends.py and test_restored_messages.py. What is
-built from `compiled.pyx` at install is used where it is there; `DLEDGER_FAST=0` leaves it alone. See
-decision 0036.
+built from `compiled.pyx` at install is used where it is there; `DLEDGER_FAST=0` leaves it alone. It keeps
+a hash of that source, and is not used beside another one. See decision 0036.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pkgutil import get_data
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -35,12 +37,18 @@ from dledger.runtime.environment_variables import variable
 
 SWITCH = "DLEDGER_FAST"
 """Environment variable: 0 leaves the compiled twins alone."""
-VERSION = 15
-"""Of what the twins are called with. Whoever changes a twin's behaviour counts it on, here and in
-`compiled.pyx`: a module that was built from an older tree is not used."""
 
 if TYPE_CHECKING:
     from dledger._fast import compiled as _compiled
+
+
+def source_hash() -> str:
+    """Hash of `compiled.pyx` beside this module; empty where there is none, as in an installed wheel."""
+    try:
+        source = get_data(__name__, "compiled.pyx")
+    except OSError:
+        return ""
+    return sha256(source or b"").hexdigest()
 
 
 def _load() -> ModuleType | None:
@@ -50,11 +58,12 @@ def _load() -> ModuleType | None:
         from dledger._fast import compiled
     except ImportError:  # not built: no compiler, or no Cython, at install
         return None
-    return compiled if compiled.VERSION == VERSION else None
+    # One that was built from another source may not fit the Python around it.
+    return compiled if source_hash() in ("", getattr(compiled, "SOURCE", None)) else None
 
 
 if TYPE_CHECKING:
-    FAST = _compiled if VERSION else None
+    FAST = _compiled if SWITCH else None
 else:
     FAST = _load()
     """The compiled twins, or None: then the Python twins do all."""

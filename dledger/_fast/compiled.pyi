@@ -1,7 +1,10 @@
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-VERSION: int
+SOURCE: str
+"""Hash of the `compiled.pyx` that it was built from (`dledger._fast.source_hash`)."""
+NUMBERS: dict[str, int]
+"""Sizes, bits and limits that it knows by itself. A test compares them with their definitions."""
 
 def seal_sends(
     buffer: bytearray,

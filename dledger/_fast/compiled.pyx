@@ -14,9 +14,8 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
+from dledger.formats import plain_messages
 from dledger.formats.checksum import crc32 as sum_crc32
-
-VERSION = 15
 
 cdef extern from *:
     """
@@ -61,6 +60,11 @@ cdef extern from *:
     uint32_t BIG32(uint32_t) nogil
     uint64_t BIG64(uint64_t) nogil
 
+cdef extern from *:
+    const char *TWINS_SOURCE
+
+SOURCE = TWINS_SOURCE.decode()
+
 crc_init()
 
 # Sizes and bits of the formats (dledger/formats/entry.py and record.py), and limits (dledger/remoting/limits.py).
@@ -72,7 +76,6 @@ cdef enum:
     ENTRY_MAGIC = 1
     MIN_BLANK = 8
     COVERED_SHIFT = 31
-    SPECIAL_FLAGS = 0x3C  # transactions and IPv6 hosts
     TRANSACTION_ROLLBACK = 0xC
     IPV6_FLAGS = 0x30
     KEY_ROW = 32  # four columns of 8 bytes
@@ -88,6 +91,21 @@ cdef enum:
     BATCH_HEAD = 20
     MAX_NAMES = 32
     KEY_ROOM = 128
+    MAX_MARKS = 16
+
+
+# What is special about a message: taken from its one definition.
+cdef int64_t SPECIAL_FLAGS = plain_messages.SPECIAL_FLAGS
+cdef tuple mark_texts = plain_messages.MARKS  # keeps what `marks` points at
+cdef int mark_count = 0
+cdef const char *marks[MAX_MARKS]
+cdef Py_ssize_t mark_sizes[MAX_MARKS]
+for mark_text in mark_texts:
+    if mark_count == MAX_MARKS:
+        raise ImportError("more marks than MAX_MARKS: raise it in compiled.pyx")
+    marks[mark_count] = PyBytes_AS_STRING(mark_text)
+    mark_sizes[mark_count] = PyBytes_GET_SIZE(mark_text)
+    mark_count += 1
 
 
 cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
@@ -147,11 +165,6 @@ cdef uint32_t put_entry(
 
 def crc32(bytes data, uint32_t begin):
     return crc_small(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), begin)
-
-
-cdef bint holds(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept nogil:
-    """Whether `word` is in there."""
-    return find(p, size, word, length) >= 0
 
 
 cdef Py_ssize_t find(const uint8_t *p, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept nogil:
@@ -447,20 +460,15 @@ cdef bint scan_header(const uint8_t *p, const uint8_t *end, Send *send) noexcept
         p += 1
 
 
-cdef Py_ssize_t plain_key(Send *send) noexcept nogil:
-    """Where the unique key begins in properties that make their message no special one; else -1."""
-    cdef Py_ssize_t at = find(send.properties, send.properties_size, b"UNIQ_KEY\x01", 9)
-    if at < 0 or (at and send.properties[at - 1] != 2):
+cdef Py_ssize_t plain_key(const uint8_t *properties, Py_ssize_t size) noexcept nogil:
+    """Where the unique key begins in the properties of a plain message; -1 if it has none, or is special."""
+    cdef Py_ssize_t at = find(properties, size, b"UNIQ_KEY\x01", 9)
+    cdef int number
+    if at < 0 or (at and properties[at - 1] != 2):
         return -1
-    if (
-        holds(send.properties, send.properties_size, b"DELAY", 5)
-        or holds(send.properties, send.properties_size, b"DELIVER", 7)
-        or holds(send.properties, send.properties_size, b"TRAN_MSG", 8)
-        or holds(send.properties, send.properties_size, b"__RESEND", 8)
-        or holds(send.properties, send.properties_size, b"CLUSTER\x01", 8)
-        or holds(send.properties, send.properties_size, b"POP_CK\x01", 7)
-    ):
-        return -1
+    for number in range(mark_count):
+        if find(properties, size, marks[number], mark_sizes[number]) >= 0:
+            return -1
     return at + 9
 
 
@@ -536,7 +544,7 @@ def seal_sends(
             field_size = PyBytes_GET_SIZE(field)
         if not 0 <= queue < queues:
             break
-        key_at = plain_key(&send)
+        key_at = plain_key(send.properties, send.properties_size)
         if key_at < 0:
             break
         body = PyBytes_FromStringAndSize(<char *>(base + body_at), body_size)
@@ -669,21 +677,13 @@ def measure_batch(bytes body, Py_ssize_t most, Py_ssize_t added):
             or not ascii(properties, properties_size)
         ):
             return None
-        found = find(properties, properties_size, b"UNIQ_KEY\x01", 9)
-        if (
-            found < 0
-            or (found and properties[found - 1] != 2)
-            or holds(properties, properties_size, b"DELAY", 5)
-            or holds(properties, properties_size, b"DELIVER", 7)
-            or holds(properties, properties_size, b"TRAN_MSG", 8)
-            or holds(properties, properties_size, b"__RESEND", 8)
-            or holds(properties, properties_size, b"CLUSTER\x01", 8)
-        ):
+        found = plain_key(properties, properties_size)
+        if found < 0:
             return None
         if first is None:
-            key_end = <const uint8_t *>memchr(properties + found + 9, 2, properties_size - found - 9)
-            first_size = (properties_size if key_end == NULL else key_end - properties) - found - 9
-            first = PyBytes_FromStringAndSize(<const char *>(properties + found + 9), first_size)
+            key_end = <const uint8_t *>memchr(properties + found, 2, properties_size - found)
+            first_size = (properties_size if key_end == NULL else key_end - properties) - found
+            first = PyBytes_FromStringAndSize(<const char *>(properties + found), first_size)
         kept = properties_size + (properties[properties_size - 1] != 2) + added
         if kept > MAX_PROPERTIES:
             return None
@@ -1480,3 +1480,24 @@ def index_keys(bytes data, int64_t pos):
         return PyBytes_FromStringAndSize(<const char *>rows.at, rows.count * KEY_ROW), end
     finally:
         free(rows.at)
+
+
+NUMBERS = {
+    "ENTRY": ENTRY,
+    "FIXED": FIXED,
+    "MIN_RECORD": MIN_RECORD,
+    "MAGIC_V1": MAGIC_V1,
+    "ENTRY_MAGIC": ENTRY_MAGIC,
+    "MIN_BLANK": MIN_BLANK,
+    "COVERED_SHIFT": COVERED_SHIFT,
+    "TRANSACTION_ROLLBACK": TRANSACTION_ROLLBACK,
+    "IPV6_FLAGS": IPV6_FLAGS,
+    "UNPLAIN_FLAGS": UNPLAIN_FLAGS,
+    "KIND_MESSAGE": KIND_MESSAGE,
+    "KIND_CONFIG": KIND_CONFIG,
+    "MAX_ENTRY": MAX_ENTRY,
+    "MAX_HEADER": MAX_HEADER,
+    "MAX_PROPERTIES": MAX_PROPERTIES,
+    "OVERHEAD": OVERHEAD,
+    "BATCH_HEAD": BATCH_HEAD,
+}

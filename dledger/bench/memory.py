@@ -1,4 +1,4 @@
-"""`python -m bench.memory COMMAND...`: run a program and tell what memory its processes took. Linux.
+"""`python -m dledger.bench.memory COMMAND...`: run a program and tell what memory its processes took. Linux.
 
 Processes are told apart by what they run: `java`, `pyspark.daemon`, `pyspark.daemon worker` (its forks), ...
 Three figures, in MiB: the most that one process held (its own high-water mark), and of all processes of a
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
     as_json = argv[:1] == ["--json"]
     command = argv[1:] if as_json else argv
     if not command:
-        print("usage: python -m bench.memory [--json] COMMAND...", file=sys.stderr)
+        print("usage: python -m dledger.bench.memory [--json] COMMAND...", file=sys.stderr)
         return 2
     code, seconds, peaks = measure(command)
     rows = {

@@ -36,6 +36,7 @@ from dledger.broker.forwarding import Forwarder, Origins
 from dledger.broker.intake.plain_sends import PlainSends
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
+from dledger.broker.intake.send_checks import SendChecks
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.latency.fast_failure import FastFailure
 from dledger.broker.latency.slow_consumers import SlowConsumers
@@ -217,6 +218,7 @@ class Broker:
         self.fast_failure: FastFailure = FastFailure(self.committed, settings)
         self.slow_consumers: SlowConsumers = SlowConsumers(env, settings, self.store)
         self.rates: RateLimits = RateLimits(settings)
+        self.send_checks: SendChecks = SendChecks((self.fast_failure, self.rates.send_check))
         self.resends: Resends = Resends(self.store, self.index, reader, self.gate, settings)
         origins = Origins(self.node, self.older_ips)
         self.access: Access | None = None
@@ -262,9 +264,9 @@ class Broker:
             applied=self.applied,
             stats=self.stats,
             background=self.background,
-            fast_failure=self.fast_failure,
             slow_consumers=self.slow_consumers,
             rates=self.rates,
+            send_checks=self.send_checks,
             resends=self.resends,
             topic_table=self.topic_table,
             registrar=self.registrar,

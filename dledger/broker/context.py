@@ -12,7 +12,7 @@ from dledger.broker.clients.client_table import Clients
 from dledger.broker.config import BrokerConfig
 from dledger.broker.forwarding import Origins
 from dledger.broker.intake.resends import Resends
-from dledger.broker.latency.fast_failure import FastFailure
+from dledger.broker.intake.send_checks import SendChecks
 from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.offset.pending_offsets import PendingOffsets
@@ -80,9 +80,10 @@ class BrokerContext:
     stats: BrokerStats
     background: Background
     """Answers that need the device."""
-    fast_failure: FastFailure
     slow_consumers: SlowConsumers
     rates: RateLimits
+    send_checks: SendChecks
+    """Reasons to refuse what producers send."""
     resends: Resends
     """Messages that are sent again."""
     topic_table: TopicTable

@@ -491,7 +491,7 @@ def _size(directory: Path) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """The command by itself."""
-    parser = argparse.ArgumentParser(prog="python -m chaos.failover", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dledger.chaos.failover", description=__doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))
 

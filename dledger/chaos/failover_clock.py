@@ -1,6 +1,6 @@
 """The clock of failovers: a closed loop of small sends over raw sockets, in a process of its own.
 
-    python -m chaos.probe TOPIC ADDRESS ADDRESS ADDRESS
+    python -m dledger.chaos.failover_clock TOPIC ADDRESS ADDRESS ADDRESS
 
 It has one message under way. A try that is not acknowledged within 5 ms, or that is refused, is given up and
 the next message goes to the next address; a late acknowledgement still counts for its message. After an

@@ -1,6 +1,6 @@
 """Load from a process of its own, turned on and off: as many messages under way as the window allows.
 
-    python -m chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
+    python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
 Commands on standard input, one line each, each answered with one JSON line: `on`, `off` (answered when
 nothing is under way), `count`, `check` (after `off`: how many acknowledged messages are `lost`, how many

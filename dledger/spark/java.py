@@ -5,7 +5,7 @@ that module and dies at boot; a whole one warns of it in each run. So a private 
 links and a `bin/java` that drops this one argument. What is lost is SIMD linear algebra in MLlib, which
 nothing here uses.
 
-`export JAVA_HOME=$(python -m spark.java)` gives it to Spark's own scripts.
+`export JAVA_HOME=$(python -m dledger.spark.java)` gives it to Spark's own scripts.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_an_empty_store_is_not_clean(tmp_path: Path) -> None:
 
 
 def test_a_crash_does_not_look_like_warnings() -> None:
-    program = "from audit.crash import exit_4_on_crash; exit_4_on_crash(); raise ValueError('boom')"
+    program = "from dledger.audit.crash import exit_4_on_crash; exit_4_on_crash(); raise ValueError('boom')"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
@@ -117,7 +117,7 @@ def test_a_crash_does_not_look_like_warnings() -> None:
 
 def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`dledger audit` where a library is not installed."""
-    return run_module_without([hidden], "audit", *arguments)
+    return run_module_without([hidden], "dledger.audit", *arguments)
 
 
 def test_a_base_install_audits_without_pyarrow(log: Log, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ import pytest
 from dledger.broker.intake.disposition import (
     DELAY_LEVEL,
     TIMERS,
-    TRANSACTION,
     Disposition,
     check_disposition,
     disposition_of,
-    may_tell,
 )
-from dledger.formats.properties import encode_properties
+from dledger.formats.plain_messages import may_wait
+from dledger.formats.properties import TRAN_MSG, encode_properties
 from dledger.remoting.errors import RemotingError
 
 KINDS = [
@@ -68,5 +67,5 @@ def test_flags_that_no_client_may_set() -> None:
 
 
 def test_no_name_that_decides_is_overlooked() -> None:
-    assert all(may_tell(f"KEYS\x01k\x02{name}\x011\x02") for name in (DELAY_LEVEL, TRANSACTION, *TIMERS))
-    assert not may_tell(encode_properties({"KEYS": "order-17", "TAGS": "paid", "UNIQ_KEY": "7F00"}))
+    assert all(may_wait(f"KEYS\x01k\x02{name}\x011\x02") for name in (DELAY_LEVEL, TRAN_MSG, *TIMERS))
+    assert not may_wait(encode_properties({"KEYS": "order-17", "TAGS": "paid", "UNIQ_KEY": "7F00"}))

@@ -104,7 +104,8 @@ class Side:
                 "order": "false",
             }
             assert (await self.world.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
-        assert (await self.world.send("T")).code == 0  # from here on the topic has its slot
+        # From here on the topic has its slot. What has no key of its own is not looked for.
+        assert (await self.world.send("T", properties="TAGS\x01a")).code == 0
         self.connect()
 
     def connect(self) -> None:

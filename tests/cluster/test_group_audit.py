@@ -250,7 +250,7 @@ def test_without_its_packages_the_setting_is_refused(
     conf.write_text(
         f"dLegerPeers=n0-127.0.0.1:40911\ndigestShipPath={place}\nstorePathRootDir={tmp_path}/s\n"
     )
-    done = run_module_without([module], "broker", "-c", str(conf))
+    done = run_module_without([module], "dledger.broker", "-c", str(conf))
     assert done.returncode == 2
     assert "digestShipPath" in done.stderr
     assert f"pip install 'dledger[{extra}]'" in done.stderr

@@ -10,26 +10,23 @@ import re
 from enum import Enum
 
 from dledger.broker.topic.topic_names import RETRY_PREFIX
+from dledger.formats.plain_messages import SPECIAL_FLAGS, WIDE_HOSTS, may_wait
 from dledger.formats.properties import (
     START_DELIVER_TIME,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TRAN_MSG,
 )
-from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED
+from dledger.formats.record import TRANSACTION_MASK, TRANSACTION_PREPARED
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 DELAY_LEVEL = "DELAY"
 TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
 """Properties that say when; the last one is that of older clients."""
-TRANSACTION = "TRAN_MSG"
-_WIDE_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
-REFUSED_FLAGS = TRANSACTION_MASK | _WIDE_HOSTS
-_TELLING = re.compile(
-    f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRANSACTION, TIMER_OUT_MS, *TIMERS))})\x01([^\x02]*)"
-)
+_TELLING = re.compile(f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRAN_MSG, TIMER_OUT_MS, *TIMERS))})\x01([^\x02]*)")
 
 
 class Disposition(Enum):
@@ -51,7 +48,7 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
     if sys_flag & TRANSACTION_MASK:
         return Disposition.HALF
     told = dict(_TELLING.findall(properties))
-    if told.get(TRANSACTION) == "true":
+    if told.get(TRAN_MSG) == "true":
         return Disposition.HALF
     retry = topic.startswith(RETRY_PREFIX)
     if told.get(DELAY_LEVEL, "0") != "0":
@@ -70,20 +67,14 @@ def delay_level_of(properties: str) -> int:
     return int(text)
 
 
-def may_tell(properties: str) -> bool:
-    """Whether one of the names that decide may be among them: nearly never. Each has one of these words in
-    it; a search for whole names costs ten times as much."""
-    return "DELAY" in properties or "DELIVER" in properties or TRANSACTION in properties
-
-
 def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition:
     """The same; RemotingError 13 for what cannot be as it is meant, 29 for flags that no client may set."""
-    if not sys_flag & REFUSED_FLAGS and not may_tell(properties):
+    if not sys_flag & SPECIAL_FLAGS and not may_wait(properties):
         return Disposition.RETRY if topic.startswith(RETRY_PREFIX) else Disposition.ORDINARY
     kind = disposition_of(topic, sys_flag, properties)
     if kind is Disposition.HALF:
         _check_half(topic, sys_flag, properties)
-    if sys_flag & _WIDE_HOSTS:
+    if sys_flag & WIDE_HOSTS:
         raise RemotingError(ResponseCode.INVALID_PARAMETER, "sysFlag must not say that hosts are IPv6")
     return kind
 
@@ -93,8 +84,8 @@ def _check_half(topic: str, sys_flag: int, properties: str) -> None:
     half message, and loses the way of one that is to wait for its time as well."""
     told = dict(_TELLING.findall(properties))
     problem = ""
-    if told.get(TRANSACTION) != "true":
-        problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} without {TRANSACTION}=true"
+    if told.get(TRAN_MSG) != "true":
+        problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} without {TRAN_MSG}=true"
     elif sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_PREPARED):
         problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} is not for producers to set"
     elif topic.startswith(RETRY_PREFIX):

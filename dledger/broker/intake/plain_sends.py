@@ -39,11 +39,11 @@ from dledger.broker.auth.access_control import Access
 from dledger.broker.commit_log import TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
-from dledger.broker.intake.disposition import REFUSED_FLAGS
 from dledger.broker.intake.send_answers import SendAnswers, added_properties, quoted
 from dledger.broker.pending_responses import AnswerRun
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, Kind
+from dledger.formats.plain_messages import SPECIAL_FLAGS, is_plain, unique_key_at
 from dledger.formats.properties import MAX_PROPERTIES_SIZE
 from dledger.formats.record import CRC_MASK, FIXED, FIXED_SIZE, MAGIC_V1
 from dledger.log.appender import Run
@@ -154,7 +154,7 @@ def seal_sends(
                 or send.flag & ~FLAG_REDIRECT
                 or text is None
                 or header.batch
-                or header.sysFlag & REFUSED_FLAGS
+                or header.sysFlag & SPECIAL_FLAGS
                 or body_size > max_body
             ):
                 break
@@ -162,21 +162,12 @@ def seal_sends(
             if slot is None or not slot.writable or slot.is_retry or not 0 <= queue_id < slot.queues:
                 break
             properties = text.encode()
-            key_at = properties.find(b"UNIQ_KEY\x01")
-            if (
-                key_at < 0
-                or (key_at and properties[key_at - 1] != 2)
-                or b"DELAY" in properties
-                or b"DELIVER" in properties
-                or b"TRAN_MSG" in properties
-                or b"__RESEND" in properties
-                or b"CLUSTER\x01" in properties
-                or b"POP_CK\x01" in properties
-            ):
+            key_at = unique_key_at(properties)
+            if key_at < 0 or not is_plain(properties):
                 break
             if properties[-1] != 2:
                 properties += b"\x02"
-            key = properties[key_at + 9 : properties.find(b"\x02", key_at)]
+            key = properties[key_at : properties.find(b"\x02", key_at)]
             properties += added
             if len(properties) > MAX_PROPERTIES_SIZE or key in stored_again or key in looked_for:
                 break
@@ -245,16 +236,15 @@ class PlainSends:
         """`access`: who may send, where that is asked for."""
         self._access = access
         self._gate = context.gate
-        self._fast_failure = context.fast_failure
-        self._rates = context.rates.sending
+        self._checks = context.send_checks
         self._committed = context.committed
         self._resends = context.resends
         self._answers = answers
         self.fast: ModuleType | None = FAST
-        self._told(context.settings.now)
-        context.settings.listen(self._told)
+        self._settings_changed(context.settings.now)
+        context.settings.listen(self._settings_changed)
 
-    def _told(self, config: BrokerConfig) -> None:
+    def _settings_changed(self, config: BrokerConfig) -> None:
         answers = self._answers
         self._usual = not config.duplicate_check_topics
         self._terms = Terms(
@@ -274,7 +264,7 @@ class PlainSends:
         if end < HEAD_SIZE or not buffer.startswith(_BEGINNINGS, HEAD_SIZE):
             return _NOTHING
         writer = self._gate.writer
-        if writer is None or not self._usual or self._rates.limited or self._fast_failure.busy:
+        if writer is None or not self._usual or self._checks.active:
             return _NOTHING
         if self._access is not None and self.fast is None:
             return _NOTHING

@@ -33,10 +33,10 @@ class SendAnswers:
         self._settings = settings
         self.host_hex: str = settings.now.store_host.hex().upper()
         """This broker's address as it begins a message id (`formats.message_ids`)."""
-        self._told(settings.now)
-        settings.listen(self._told)
+        self._settings_changed(settings.now)
+        settings.listen(self._settings_changed)
 
-    def _told(self, config: BrokerConfig) -> None:
+    def _settings_changed(self, config: BrokerConfig) -> None:
         region, trace = msgspec.json.encode(config.region_id), "true" if config.trace_on else "false"
         self.head: bytes = b'{"code":0,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"' % (
             region,

@@ -30,15 +30,14 @@ from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.context import BrokerContext
 from dledger.broker.intake.disposition import (
-    REFUSED_FLAGS,
     Disposition,
     check_disposition,
     delay_level_of,
-    may_tell,
 )
 from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
 from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
+from dledger.broker.intake.send_checks import Offered
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
@@ -48,6 +47,14 @@ from dledger.broker.transaction import half_messages
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import HEADER_SIZE, MAX_ENTRY_SIZE
 from dledger.formats.message_ids import encode_unique_id
+from dledger.formats.plain_messages import (
+    OF_A_BROKER,
+    SPECIAL_FLAGS,
+    is_plain,
+    may_wait,
+    unique_key_at,
+    was_sent_on,
+)
 from dledger.formats.properties import (
     DELAY,
     MAX_PROPERTIES_SIZE,
@@ -96,18 +103,17 @@ class SendProcessor:
         self._resends = context.resends
         self._stored_again = context.resends.stored
         self._looked_for = context.resends.looking
-        self._fast_failure = context.fast_failure
-        self._rates = context.rates.sending
+        self._checks = context.send_checks
         config = context.settings.now
         self.answers: SendAnswers = SendAnswers(context.settings)
-        self._told_to_clients(config)
-        context.settings.listen(self._told_to_clients)
+        self._settings_changed(config)
+        context.settings.listen(self._settings_changed)
         self._salt = context.env.random.getrandbits(32)
         self._counter = 0
         self._log = context.env.log.child("intake")
         self._ip = config.store_host[:4]
 
-    def _told_to_clients(self, config: BrokerConfig) -> None:
+    def _settings_changed(self, config: BrokerConfig) -> None:
         """Take over what does not change from message to message."""
         self._max_message_size = config.max_message_size
         self._checks_topics = bool(config.duplicate_check_topics)
@@ -140,23 +146,23 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        if self._fast_failure.busy:
-            self._fast_failure.check()
-        limited = self._rates.limited
-        if limited and not looked_for:
-            self._rates.check(header.topic, header.producerGroup, request.version)
+        offered = self._offered(call) if self._checks.active else None
+        if offered is not None:
+            self._checks.check(offered, again=looked_for)
         body = request.body
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
         level, half, timed, due, sys_flag = 0, False, False, 0, header.sysFlag
-        if header.sysFlag or may_tell(text):
+        if header.sysFlag or may_wait(text):
             kind = check_disposition(header.topic, header.sysFlag, text)
             if kind is Disposition.DELAYED:
                 level = delay_level_of(text)
             half, timed = kind is Disposition.HALF, kind is Disposition.TIMED
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
+        if offered is not None:
+            self._checks.check_message(offered, len(body), properties)
         if (
             RESEND in text
             or unique_key in self._stored_again
@@ -186,8 +192,8 @@ class SendProcessor:
             slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
             queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
             properties, unique_key = self._properties(encode_properties(values))
-        if limited:
-            self._rates.count(header.topic, header.producerGroup, 1)
+        if offered is not None:
+            self._checks.stored(offered, 1)
         if looked_for:
             ops = (*ops, *self._resends.remember(writer, header.topic, unique_key))
         index, queue_offset, position = writer.add_message(
@@ -299,29 +305,30 @@ class SendProcessor:
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
         """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
-        if "CLUSTER\x01" in text or "POP_CK\x01" in text:  # a message that went through a broker before
-            values = decode_properties(text)
-            for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
-                values.pop(name, None)
-            text = encode_properties(values)
         raw = text.encode()
+        if was_sent_on(raw):
+            values = decode_properties(text)
+            for name in OF_A_BROKER:
+                values.pop(name, None)
+            raw = encode_properties(values).encode()
         if raw and raw[-1] != 2:
             raw += b"\x02"
-        at = raw.find(b"UNIQ_KEY\x01")
-        if at < 0 or (at and raw[at - 1] != 2):
+        at = unique_key_at(raw)
+        if at < 0:
             at, raw = self._with_unique_key(raw)
-        key = raw[at + 9 : raw.find(b"\x02", at)]
+        key = raw[at : raw.find(b"\x02", at)]
         raw += self._added
         if len(raw) > MAX_PROPERTIES_SIZE:
             raise _too_large("properties", len(raw), MAX_PROPERTIES_SIZE)
         return raw, key
 
     def _with_unique_key(self, raw: bytes) -> tuple[int, bytes]:
-        """For clients that give none: position of the property, and the properties with it."""
+        """For clients that give none: where the key begins, and the properties with it."""
         self._counter = (self._counter + 1) & 0xFFFF
         millis = self._env.wall.now_ms() & 0xFFFFFFFF
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
-        return len(raw), raw + b"UNIQ_KEY\x01" + key.encode() + b"\x02"
+        name = f"{UNIQ_KEY}\x01".encode()
+        return len(raw) + len(name), raw + name + key.encode() + b"\x02"
 
     # -- a batch --------------------------------------------------------------------------------------
 
@@ -329,23 +336,29 @@ class SendProcessor:
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         if not writer.room:
             raise writer.refused
-        if self._fast_failure.busy:
-            self._fast_failure.check()
-        limited = self._rates.limited
-        if limited and not looked_for:
-            self._rates.check(header.topic, header.producerGroup, request.version)
+        offered = self._offered(call) if self._checks.active else None
+        if offered is not None:
+            self._checks.check(offered, again=looked_for)
         if len(request.body) > self._max_message_size:
             raise _too_large("batch body", len(request.body), self._max_message_size)
         if header.topic.startswith(RETRY_PREFIX):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + header.topic
             )
-        if FAST is not None and not (looked_for or self._checks_topics or header.sysFlag & REFUSED_FLAGS):
+        if FAST is not None and not (
+            looked_for
+            or self._checks_topics
+            or header.sysFlag & SPECIAL_FLAGS
+            or self._checks.looks_at_messages
+        ):
             plain = FAST.measure_batch(request.body, MAX_BATCH_MESSAGES, len(self._added))
             if plain and plain[2] not in self._stored_again and plain[2] not in self._looked_for:
-                self._plain_batch(call, plain[0], plain[1])
+                self._plain_batch(call, offered, plain[0], plain[1])
                 return
         messages, size = self._split(header.topic, header.sysFlag, request.body)
+        if offered is not None:
+            for _, body, properties in messages:
+                self._checks.check_message(offered, len(body), properties)
         first_properties = messages[0][2]
         unique_key = find_property(first_properties, _UNIQ_KEY) or b""
         if (
@@ -361,8 +374,8 @@ class SendProcessor:
                 return
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, len(messages), size)
-        if limited:
-            self._rates.count(header.topic, header.producerGroup, len(messages))
+        if offered is not None:
+            self._checks.stored(offered, len(messages))
         index, first, positions = writer.add_batch(
             slot,
             queue_id,
@@ -376,13 +389,13 @@ class SendProcessor:
         answer = self.answers.encode(request, positions, queue_id, first)
         self._answer(call, slot, index, answer, self._committed)
 
-    def _plain_batch(self, call: SendCall, messages: int, size: int) -> None:
+    def _plain_batch(self, call: SendCall, offered: Offered | None, messages: int, size: int) -> None:
         """The same where nothing about its messages is unusual, by the compiled twin."""
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, messages, size)
-        if self._rates.limited:
-            self._rates.count(header.topic, header.producerGroup, messages)
+        if offered is not None:
+            self._checks.stored(offered, messages)
         host, added, host_hex = self._origins.host(connection, request), self._added, self.answers.host_hex
 
         def seal(run: Run, store_host: bytes) -> bytes:
@@ -434,13 +447,13 @@ class SendProcessor:
                     raise _bad_batch(at)
                 properties = body[properties_at:stop]
                 text = properties.decode()
-                if may_tell(text):
+                if may_wait(text):
                     kind = check_disposition(topic, sys_flag, text)
                     if kind in (Disposition.DELAYED, Disposition.HALF, Disposition.TIMED):
                         raise RemotingError(
                             ResponseCode.MESSAGE_ILLEGAL, f"{kind.value} messages are not sent in batches"
                         )
-                if b"UNIQ_KEY\x01" in properties and b"CLUSTER\x01" not in properties:
+                if is_plain(properties) and unique_key_at(properties) >= 0:
                     if properties[-1] != 2:
                         properties += b"\x02"
                     properties += self._added
@@ -458,6 +471,10 @@ class SendProcessor:
         return messages, total
 
     # -- checks ---------------------------------------------------------------------------------------
+
+    def _offered(self, call: SendCall) -> Offered:
+        request, header = call.request, call.header
+        return Offered(header.topic, header.producerGroup, request.version, len(request.body))
 
     def _target(
         self, writer: CommitLogWriter, header: SendMessageHeader | SendMessageV2Header

@@ -13,6 +13,7 @@ import asyncio
 
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import BrokerConfig
+from dledger.broker.intake.send_checks import Offered, SendCheck
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.services import LeaderService
 from dledger.remoting.codes import ResponseCode
@@ -25,8 +26,8 @@ WHILE_OFF_S = 1.0
 """Between two looks at the settings."""
 
 
-class FastFailure(LeaderService):
-    """`check` is to be called before a send while `busy`."""
+class FastFailure(LeaderService, SendCheck):
+    """Refuses sends while `busy`."""
 
     def __init__(self, committed: PendingResponses, settings: LiveSettings[BrokerConfig]) -> None:
         self._committed = committed
@@ -56,7 +57,12 @@ class FastFailure(LeaderService):
         oldest = self._committed.oldest
         return asyncio.get_running_loop().time() - oldest if oldest else 0.0
 
-    def check(self) -> None:
+    @property
+    def active(self) -> bool:
+        """See `SendCheck`."""
+        return self.busy
+
+    def check(self, send: Offered) -> None:
         """RemotingError 2 while the log does not move: nothing is stored."""
         waited = self.waited_s()
         if waited <= self._settings.now.page_cache_busy_s:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from dledger.broker.config import BrokerConfig
+from dledger.broker.intake.send_checks import Offered, SendCheck
 from dledger.broker.ratelimit.token_bucket import Buckets, TokenBucket
 from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from dledger.remoting.codes import VERSION_STRICT_JSON, ResponseCode
@@ -66,15 +67,38 @@ class _Way:
         return [bucket for bucket in both if bucket is not None]
 
 
+class _Sending(SendCheck):
+    """The limits of what is sent, as one of the checks of sends."""
+
+    once = lets_retries = True
+
+    def __init__(self, way: _Way) -> None:
+        self._way = way
+
+    @property
+    def active(self) -> bool:
+        """See `SendCheck`."""
+        return self._way.limited
+
+    def check(self, send: Offered) -> None:
+        """RemotingError 215 or 2, see `_Way.check`."""
+        self._way.check(send.topic, send.group, send.version)
+
+    def stored(self, send: Offered, messages: int) -> None:
+        """Count them."""
+        self._way.count(send.topic, send.group, messages)
+
+
 class RateLimits:
     """Of one broker."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self.sending: _Way = _Way("send")
+        self.send_check: SendCheck = _Sending(self.sending)
         self.reading: _Way = _Way("pull")
-        self._told(settings.now)
-        settings.listen(self._told)
+        self._settings_changed(settings.now)
+        settings.listen(self._settings_changed)
 
-    def _told(self, config: BrokerConfig) -> None:
+    def _settings_changed(self, config: BrokerConfig) -> None:
         self.sending.set_rates(config.topic_send_rates, config.group_send_rates)
         self.reading.set_rates(config.topic_pull_rates, config.group_pull_rates)

@@ -1,0 +1,52 @@
+"""What makes a message plain: nothing about it is special, so sends of it may take the fast path.
+
+This is the one definition for all who ask: the loop over the sends of a read
+(`dledger.broker.intake.plain_sends`), a batch (`dledger.broker.intake.send_processor`), and the compiled
+twins of both (`dledger._fast`), which take these values when they are imported. A name that gets a meaning
+in `dledger.broker.intake.disposition` is added to `MARKS`, and no other place has to know.
+"""
+
+from __future__ import annotations
+
+from dledger.formats.properties import CLUSTER, MSG_REGION, POP_CK, RESEND, TRACE_ON, TRAN_MSG, UNIQ_KEY
+from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
+
+WIDE_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
+SPECIAL_FLAGS = TRANSACTION_MASK | WIDE_HOSTS
+"""Bits of sysFlag that no plain message has. A compressed body is stored as it is, and is not special."""
+
+WAITS = (b"DELAY", b"DELIVER", TRAN_MSG.encode())
+"""One of these texts occurs in each name of a property that makes a message wait: for a time, or for the end
+of a transaction. They may occur elsewhere as well; then the slow path finds that nothing is special."""
+SENT_ON = (f"{CLUSTER}\x01".encode(), f"{POP_CK}\x01".encode())
+"""One of these texts occurs in each message that a broker stored or handed out before."""
+MARKS = (*WAITS, *SENT_ON, RESEND.encode())
+"""A message with none of these texts in its properties is plain."""
+
+OF_A_BROKER = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
+"""Properties that a broker gave to a message: a program that sends it on does not send them on."""
+_KEY = f"{UNIQ_KEY}\x01".encode()
+
+
+def may_wait(properties: str) -> bool:
+    """Whether one of `WAITS` occurs. A search for whole names would cost ten times as much."""
+    return "DELAY" in properties or "DELIVER" in properties or TRAN_MSG in properties
+
+
+def is_plain(properties: bytes) -> bool:
+    """Whether none of `MARKS` occurs in these encoded properties."""
+    for mark in MARKS:  # noqa: SIM110  # `any` with a generator takes twice as long
+        if mark in properties:
+            return False
+    return True
+
+
+def was_sent_on(properties: bytes) -> bool:
+    """Whether a broker stored or handed out this message before."""
+    return SENT_ON[0] in properties or SENT_ON[1] in properties
+
+
+def unique_key_at(properties: bytes) -> int:
+    """Where the value of `UNIQ_KEY` begins in encoded properties; -1 if the message has no such property."""
+    at = properties.find(_KEY)
+    return at + len(_KEY) if at == 0 or (at > 0 and properties[at - 1] == 2) else -1
