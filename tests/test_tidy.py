@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_MODULE_LINES = 600
 MAX_CLASS_LINES = 900
 """Of a module that is one class, with its imports, constants and small functions: none is cut by length."""
+MAX_CONSTRUCTOR_LINES = 60
 ONE_CLASS = 0.75
 """Share of a module's lines from which on it is one class."""
 
@@ -167,6 +168,7 @@ LOOSE_TASKS: dict[str, str] = {
 }
 IDENTITY: dict[str, str] = {"dledger/chaos/machine/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}
+LONG_CONSTRUCTORS: dict[str, str] = {"dledger/client/core.py": "declares each field of a client's state"}
 
 BANNED_NAMES = ("utils", "helpers", "common", "util", "helper", "misc")
 MUTABLE_CALLS = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "bytearray")
@@ -218,6 +220,16 @@ def check_shape(path: str, source: str, tree: ast.Module) -> Iterator[Finding]:
     limit = MAX_CLASS_LINES if longest >= ONE_CLASS * lines else MAX_MODULE_LINES
     if lines > limit and not allowed(path, LONG_MODULES):
         yield Finding(path, lines, "size", f"{lines} lines: at most {limit}, better 400")
+    for node in nodes_of(tree):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == "__init__"
+            and not allowed(path, LONG_CONSTRUCTORS)
+        ):
+            size = (node.end_lineno or 0) - node.lineno + 1
+            if size > MAX_CONSTRUCTOR_LINES:
+                limit = f"{size} lines: at most {MAX_CONSTRUCTOR_LINES}, make parts in methods"
+                yield Finding(path, node.lineno, "constructor", limit)
     for part in path.removesuffix(".py").split("/"):
         if part in BANNED_NAMES:
             yield Finding(path, 1, "name", f"{part!r} says nothing; name it after what it does")
@@ -485,7 +497,16 @@ def test_every_module_keeps_the_rules() -> None:
 
 def test_every_exception_from_a_rule_is_still_needed() -> None:
     """An allow-list entry that names a file must name one that exists."""
-    for table in (OUTSIDE, FACES, BLANKET_EXCEPT, YIELDS, LOOSE_TASKS, IDENTITY, LONG_MODULES):
+    for table in (
+        OUTSIDE,
+        FACES,
+        BLANKET_EXCEPT,
+        YIELDS,
+        LOOSE_TASKS,
+        IDENTITY,
+        LONG_MODULES,
+        LONG_CONSTRUCTORS,
+    ):
         for pattern, reason in table.items():
             assert reason
             if "*" not in pattern:
@@ -670,6 +691,7 @@ BAD = [
     ("size", "dledger/broker/a.py", "class A:\n" + "    x = 1\n" * MAX_CLASS_LINES),
     ("size", "dledger/broker/a.py", ("class A:\n" + "    x = 1\n" * 400) * 2),
     ("size", "dledger/broker/a.py", "x = 1\n" * 300 + "class A:\n" + "    x = 1\n" * 400),
+    ("constructor", "dledger/broker/a.py", "class A:\n  def __init__(self):\n" + "    x = 1\n" * 60),
     ("name", "dledger/broker/utils.py", ""),
     ("name", "dledger/broker/common/a.py", ""),
     ("except", "dledger/broker/a.py", "try:\n    f()\nexcept:\n    pass"),

@@ -2,8 +2,11 @@
 
 * `app`, `cli`          composition and life; the outer shell
 * `broker`              one broker; what the replicated log calls: apply, commit, change of role
-* `context`             what a processor or a service may use
-* `requests`            which method answers which code; `services` what a leader does besides
+* `feature`, `features`   what a folder brings, and all of them together
+* `core`                what every feature stands on; all else is named in constructors
+* `figures`             numbers for /metrics and for runtime info
+* `leadership`          one leadership after the other; `services` what lives as long as one
+* `requests`            which method answers which code
 * `leader_gate`         who may serve now: refuse, hold or pass a request (safety.md S24)
 * `commit_log`          turns requests into log entries, for the time of one leadership (S12)
 * `pending_responses`   answers that wait for the commit of their entry

@@ -57,22 +57,8 @@ async def main(
             await broker.server.start(config.bind_address, config.listen_port)
             http = await _start_http(broker)
             await _serve_vip_channel(broker)
-            tasks.start("background", broker.background.run())
-            tasks.start("audit", broker.audit_jobs.run())
-            tasks.start("ship", broker.shipper.run())
-            tasks.start("remoting", broker.server.run())
-            tasks.start("client", broker.client.run())
-            tasks.start("name-servers", broker.name_servers.run())
-            tasks.start("registration", broker.registrar.keep_informed())
-            tasks.start("store", broker.store.run())
-            tasks.start("index", broker.index.run())
-            tasks.start("exports", broker.exports.run())
-            tasks.start("services", broker.services.run())
-            tasks.start("telling", broker.telling.run_following())
-            tasks.start("client-sweep", broker.run_client_sweep())
-            tasks.start("settings", broker.settings_requests.run())
-            if broker.accounts is not None:
-                tasks.start("accounts", broker.accounts.run())
+            for name, work in broker.tasks():
+                tasks.start(name, work())
             if on_ready is not None:
                 on_ready(broker)
             await stop.wait()
@@ -151,7 +137,7 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     moved = await broker.hand_over()
     log.info("stopping", handed_over=moved)
     tasks.cancel("registration")
-    await broker.registrar.unregister()
+    await broker.features.registration.registrar.unregister()
     if moved:
         await asyncio.sleep(FAREWELL_S)
     broker.forwarder.farewell()

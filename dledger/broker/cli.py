@@ -121,7 +121,7 @@ def program(argv: list[str] | None = None) -> int:
         config, warnings, source = configure(env, SETTINGS, arguments)
         if print_settings(SETTINGS, config, arguments, warnings):
             return 0
-        set_up_logging(config.log_dir or None, "broker.log", apart={"broker.stats": "stats.log"})
+        set_up_logging(config.log_dir or None, "broker.log", apart={"broker.core.stats": "stats.log"})
     except ConfigError as error:
         return complain(str(error), EXIT_BAD_CONFIG)
     for warning in warnings:

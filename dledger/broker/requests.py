@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
 from dledger.broker.leader_gate import LeaderGate
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request, decode_fields
@@ -136,10 +135,8 @@ def handles(
     return declare
 
 
-class Processor(Protocol):
-    """Answers requests."""
-
-    def __init__(self, context: BrokerContext) -> None: ...
+Processor = object
+"""Answers requests: any object with methods that say so (`handles`)."""
 
 
 def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any], str]]:

@@ -1,8 +1,8 @@
 """What a leader does besides answering: services that live as long as one leadership.
 
 Each is a file of its own with three steps: `begin` when the term is open, `run` as a task, `end` when
-leadership is over, or given away. The broker has them in a list; they begin in its order and end in the
-opposite one. A new one is its class and a line in that list."""
+leadership is over, or given away. They begin in the order of `dledger.broker.features` and end in the
+opposite one. A new one is a class, and a place in `services` of the `feature.py` of its folder."""
 
 from __future__ import annotations
 

@@ -99,19 +99,7 @@ class Node:
         self.elections: Elections = Elections(env, config, self.log, self.peers, self.held, self)
         self.elector: Elector = self.elections.elector
         self.replicator: Replicator = Replicator(env, config, self.log, self.peers, self.held, self)
-        context = NodeContext(
-            env=env,
-            config=config,
-            log=self.log,
-            host=host,
-            members=self.members,
-            versions=Versions(config),
-            peers=self.peers,
-            held=self.held,
-            elector=self.elector,
-            elections=self.elections,
-            replicator=self.replicator,
-        )
+        context = self._make_context(env, config, host)
         # The parts, each with those that it asks.
         self.applier: Applier = Applier(context, self)
         self.membership: MemberEffects = MemberEffects(context, self)
@@ -130,7 +118,28 @@ class Node:
         self.snapshots.retainer.now_ms = self.health.cautious_now_ms
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
         # Those who speak with all of them.
-        parts = NodeParts(
+        parts = self._make_parts()
+        self._status = NodeStatus(context, parts)
+        self._requests = ClientRequests(context, parts, self._status)
+        self.inbox: Inbox = Inbox(context, parts, self._requests, self)
+
+    def _make_context(self, env: Env, config: NodeConfig, host: Host) -> NodeContext:
+        return NodeContext(
+            env=env,
+            config=config,
+            log=self.log,
+            host=host,
+            members=self.members,
+            versions=Versions(config),
+            peers=self.peers,
+            held=self.held,
+            elector=self.elector,
+            elections=self.elections,
+            replicator=self.replicator,
+        )
+
+    def _make_parts(self) -> NodeParts:
+        return NodeParts(
             applier=self.applier,
             snapshots=self.snapshots,
             membership=self.membership,
@@ -144,9 +153,6 @@ class Node:
             health=self.health,
             metrics=self.metrics,
         )
-        self._status = NodeStatus(context, parts)
-        self._requests = ClientRequests(context, parts, self._status)
-        self.inbox: Inbox = Inbox(context, parts, self._requests, self)
 
     # What its host and its operators ask
 

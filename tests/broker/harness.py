@@ -139,6 +139,11 @@ def decode(frame: bytes) -> list[Request]:
     return commands
 
 
+def processor_kinds() -> list[type]:
+    """Classes of all processors that a broker has."""
+    return [type(one) for one in World("never opened").broker.processors]
+
+
 class World:
     """One broker, its node, and clients."""
 
@@ -157,6 +162,7 @@ class World:
             return nodes[0]
 
         self.broker = Broker(self.env, self.config, make_node, source)
+        self.features = self.broker.features
         self.node = nodes[0]
 
     async def open(self, lead: bool = True) -> World:
@@ -189,7 +195,7 @@ class World:
     def taken_at_once(self, connection: FakeConnection, frame: bytes) -> bool:
         """Offer it to the fast path of plain sends, as the server does with each read. Whether it took it."""
         buffer = bytearray(frame)
-        _, taken, _ = self.broker.plain_sends.take(cast(Connection, connection), buffer, len(buffer))
+        _, taken, _ = self.features.intake.plain_sends.take(cast(Connection, connection), buffer, len(buffer))
         return taken == 1
 
     def dispatch(self, connection: FakeConnection, request: Request) -> None:

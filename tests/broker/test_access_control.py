@@ -62,8 +62,8 @@ COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 def access(tmp_path: Path) -> AccessControl:
     (tmp_path / "plain_acl.yml").write_text(FILE)
     world = World(str(tmp_path / "store"), acl_enable=True, acl_file=str(tmp_path / "plain_acl.yml"))
-    assert world.broker.access is not None
-    return world.broker.access
+    assert world.features.auth.access is not None
+    return world.features.auth.access
 
 
 def decide(
@@ -206,7 +206,7 @@ def test_white_lists_come_first(access: AccessControl) -> None:
 def test_a_forwarded_request_has_its_clients_signature_and_address(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(FILE)
     world = World(str(tmp_path / "store"), acl_enable=True, acl_file=str(tmp_path / "plain_acl.yml"))
-    access, member = world.broker.access, Member(world)
+    access, member = world.features.auth.access, Member(world)
     assert access is not None
     signed = Credentials("producer", "producer-secret").sign(fields_of(send_to("orders")), b"x")
 

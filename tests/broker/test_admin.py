@@ -143,7 +143,7 @@ def test_what_the_broker_shows(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
         await create(world)
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         topics = await world.call(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader())
         table = json.loads(topics.body)["topicConfigTable"]
@@ -184,7 +184,7 @@ def test_the_exporter_finds_all_that_it_reads(tmp_path: Path) -> None:
             assert (await world.send(body=body)).code == ResponseCode.SUCCESS
         assert (await world.send(properties="DELAY\x013\x02")).code == ResponseCode.SUCCESS
         world.broker.store.state[DELAYS].put(DelayProgress(3, 0))
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         runtime = await world.call(RequestCode.GET_BROKER_RUNTIME_INFO)
         task.cancel()
@@ -231,9 +231,9 @@ class Servers:
 async def registered_world(root: Path, *addrs: str) -> tuple[World, Servers, Any]:
     world = World(str(root), namesrv_addr=addrs)
     servers = Servers()
-    world.broker.registrar._client = servers  # type: ignore[assignment]
+    world.features.registration.registrar._client = servers  # type: ignore[assignment]
     await world.open(lead=False)
-    return world, servers, asyncio.ensure_future(world.broker.registrar.keep_informed())
+    return world, servers, asyncio.ensure_future(world.features.registration.registrar.keep_informed())
 
 
 def test_roles_and_topics_are_told_at_once(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_roles_and_topics_are_told_at_once(tmp_path: Path) -> None:
             assert "T" not in told[1][1].topics and told[2][1].topics["T"].readQueueNums == 4
             assert told[2][1].data_version.counter == 1
             assert told[3][1].data_version.stateVersion == 2
-        await world.broker.registrar.unregister()
+        await world.features.registration.registrar.unregister()
         assert [code for _, code, _, _ in servers.told[-2:]] == [104, 104]
         task.cancel()
 
@@ -272,8 +272,12 @@ def test_a_lagging_name_server_delays_nobody(tmp_path: Path) -> None:
         world.node.lead()
         await eventually(lambda: len(servers.told) == 2)
         assert [header.brokerId for addr, _, header, _ in servers.told] == [1, 0]
-        await eventually(lambda: world.broker.registrar.registered["ok:1"])
-        assert world.broker.registrar.registered == {"down:1": False, "slow:1": False, "ok:1": True}
+        await eventually(lambda: world.features.registration.registrar.registered["ok:1"])
+        assert world.features.registration.registrar.registered == {
+            "down:1": False,
+            "slow:1": False,
+            "ok:1": True,
+        }
         assert (await create(world)).code == 0  # after a second, not ten
         task.cancel()
 
@@ -286,8 +290,10 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
         servers.down.append("down:1")
         servers.refusing.append("refuses:1")
         world.node.lead()
-        failures = world.broker.registrar.failures
-        await eventually(lambda: len(failures) == 2 and world.broker.registrar.registered["ok:1"])
+        failures = world.features.registration.registrar.failures
+        await eventually(
+            lambda: len(failures) == 2 and world.features.registration.registrar.registered["ok:1"]
+        )
         body = http.health(world.broker)
         assert body["namesrv"] == {"down:1": False, "ok:1": True, "refuses:1": False}
         assert body["namesrv_failures"] == {"down:1": "refused", "refuses:1": "an older term"}
@@ -298,13 +304,13 @@ def test_health_and_metrics_say_which_name_server_did_not_take_a_registration(tm
             'dledger_namesrv_registered{namesrv="ok:1"} 1.0',
             'dledger_registrations_failed_total{cause="RemotingError",namesrv="refuses:1"} ',
             'dledger_registrations_failed_total{cause="ConnectFailed",namesrv="down:1"} ',
-            f"dledger_topic_table_bytes {world.broker.topic_table.size}.0",
+            f"dledger_topic_table_bytes {world.features.topic.table.size}.0",
         ):
             assert line in text, line
         assert 'dledger_registrations_failed_total{cause="ConnectFailed",namesrv="ok:1"}' not in text
         servers.down.clear()
         servers.refusing.clear()
-        world.broker.registrar.changed()
+        world.features.registration.registrar.changed()
         await eventually(lambda: http.health(world.broker)["namesrv_failures"] == {})
         assert 'dledger_namesrv_registered{namesrv="down:1"} 1.0' in metrics(world)
         task.cancel()
@@ -398,7 +404,7 @@ def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch
             header = UpdateConsumerOffsetHeader(group, "T", queue, offset)
             world.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header, flag=2)
         assert len((await world.pull("T", offset=1)).records) == 2
-        world.broker.offsets.flush()
+        world.features.offset.offsets.flush()
         await asyncio.sleep(0.01)
         registry = CollectorRegistry()
         registry.register(BrokerCollector(world.broker))

@@ -50,7 +50,7 @@ async def registered(root: Path) -> AsyncIterator[tuple[World, Hearing]]:
     """A leader that its NameServer knows, and which may create topics."""
     async with leading(root, namesrv_addr=(NAMESRV,)) as world:
         hearing = Hearing()
-        registrar = world.broker.registrar
+        registrar = world.features.registration.registrar
         registrar._client = hearing  # type: ignore[assignment]
         task = asyncio.create_task(registrar.keep_informed(), name="registrar")
         await eventually(lambda: registrar.registered[NAMESRV] and "TBW102" in hearing.knows)
@@ -156,7 +156,7 @@ def test_the_first_dead_letter_of_a_group_is_acknowledged_when_its_topic_is_know
                 answer = world.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
             else:
                 answer = world.send("%RETRY%CG", **late)
-            table = world.broker.topic_table
+            table = world.features.topic.table
             await eventually(lambda: table.config("%DLQ%CG") is not None)
             assert not answer.done, answer.reply
             hearing.open.set()

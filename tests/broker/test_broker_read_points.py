@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.broker import PROCESSORS
-from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, LeaderCall, Needs, declarations, document, handles
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import QueueHeader
+from tests.broker.harness import processor_kinds
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "request-codes.md"
 BEGIN = "<!-- Request codes: generated, see tests/broker/test_broker_read_points.py --rewrite -->\n"
@@ -22,7 +21,7 @@ def test_the_table_of_codes_is_the_one_that_is_served(request: pytest.FixtureReq
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     found, _, behind = rest.partition(END)
-    table = "".join(f"{line}\n" for line in document(PROCESSORS))
+    table = "".join(f"{line}\n" for line in document(processor_kinds()))
     if request.config.getoption("--rewrite"):
         PAGE.write_text(f"{before}{BEGIN}{table}{END}{behind}")
     else:
@@ -31,7 +30,7 @@ def test_the_table_of_codes_is_the_one_that_is_served(request: pytest.FixtureReq
 
 def test_who_reads_says_from_which_point() -> None:
     """A code without a read point is a write: one of these."""
-    writes = {declared.code for declared in declarations(PROCESSORS) if not declared.reads}
+    writes = {declared.code for declared in declarations(processor_kinds()) if not declared.reads}
     assert writes == {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -63,16 +62,12 @@ def test_who_reads_says_from_which_point() -> None:
 
 
 class One:
-    def __init__(self, context: BrokerContext) -> None: ...
-
     @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER)
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=Needs.LEADER)
     def two_codes(self, call: LeaderCall[QueueHeader]) -> None: ...
 
 
 class Other:
-    def __init__(self, context: BrokerContext) -> None: ...
-
     @handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY)
     def again(self, call: Call[None]) -> None: ...
 

@@ -58,7 +58,7 @@ EXPECTED = {"this node": (1, 0), "another leader": (0, 1)}
 def test_tasks_of_requests_from_before_are_cancelled(begun: bool, tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
-        running = asyncio.ensure_future(world.broker.background.run())
+        running = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         done: list[str] = []
 
@@ -68,18 +68,18 @@ def test_tasks_of_requests_from_before_are_cancelled(begun: bool, tmp_path: Path
 
         request = cast(Request, None)
         async with noticing(world):
-            world.broker.background.start(cast(Connection, world.connection), request, work())
+            world.broker.core.background.start(cast(Connection, world.connection), request, work())
             if begun:
                 await asyncio.sleep(0)
-            assert world.broker.background.count == 1
+            assert world.broker.core.background.count == 1
             if begun:
                 await skip_s(PAUSE_S)
                 world.broker.standstill.check()
             else:
-                world.broker.background.cancel()
+                world.broker.core.background.cancel()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert world.broker.background.count == 0 and not running.done()
+            assert world.broker.core.background.count == 0 and not running.done()
         running.cancel()
 
     run(test)

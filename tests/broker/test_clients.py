@@ -84,7 +84,7 @@ def test_heartbeats_without_subscriptions_count_while_nothing_changed(tmp_path: 
             return ext.get("IS_SUPPORT_HEART_BEAT_V2"), ext.get("IS_SUB_CHANGE")
 
         def wanted() -> list[str]:
-            return [one.subString for one in world.broker.clients.consumers["CG"].subscriptions.values()]
+            return [one.subString for one in world.broker.core.clients.consumers["CG"].subscriptions.values()]
 
         assert await beat(heartbeat("c1")) == (None, None)
         fresh = FakeConnection(3)
@@ -114,7 +114,7 @@ def test_a_heartbeat_joins_and_creates_the_group(tmp_path: Path) -> None:
         assert "CG" in world.broker.store.state.groups
         retry = world.broker.store.state.topics["%RETRY%CG"]
         assert (retry.read_queues, retry.perm) == (1, 6)
-        assert list(world.broker.clients.producers["PG"]) == ["c1"]
+        assert list(world.broker.core.clients.producers["PG"]) == ["c1"]
 
     run(test)
 
@@ -133,7 +133,7 @@ def test_members_hear_of_changes_only(tmp_path: Path, long_gap: None) -> None:
             RequestCode.HEART_BEAT, None, heartbeat("c2", tags="A", version=2), connection=second
         )
         assert await notices(first) == 1
-        world.broker.clients.connection_closed(second)  # type: ignore[arg-type]
+        world.broker.core.clients.connection_closed(second)  # type: ignore[arg-type]
         assert await notices(first) == 1
         assert await consumers(world) == ["c1"]
 
@@ -201,7 +201,7 @@ def test_a_client_that_came_back_over_another_connection_stays(tmp_path: Path) -
         old, new = FakeConnection(serial=1), FakeConnection(serial=2)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=old)
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"), connection=new)
-        world.broker.clients.connection_closed(old)  # type: ignore[arg-type]
+        world.broker.core.clients.connection_closed(old)  # type: ignore[arg-type]
         assert await consumers(world) == ["c1"]
 
     run(test)
@@ -215,8 +215,8 @@ def test_unregister_and_silence_end_a_membership(tmp_path: Path) -> None:
         header = UnregisterClientHeader("c1", "", "CG")
         assert (await world.call(RequestCode.UNREGISTER_CLIENT, header)).code == 0
         assert await consumers(world) == ["c2"]
-        assert world.broker.clients.expire(before=1e12) == 3
-        assert await consumers(world) == [] and not world.broker.clients.producers
+        assert world.broker.core.clients.expire(before=1e12) == 3
+        assert await consumers(world) == [] and not world.broker.core.clients.producers
 
     run(test)
 
@@ -251,7 +251,7 @@ def test_bad_heartbeats_are_answered_and_change_nothing(tmp_path: Path) -> None:
         ):
             reply = await world.call(RequestCode.HEART_BEAT, None, body)
             assert reply.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
-        assert not world.broker.clients.consumers and not world.broker.clients.producers
+        assert not world.broker.core.clients.consumers and not world.broker.core.clients.producers
 
     run(test)
 
@@ -280,7 +280,7 @@ def test_members_that_subscribe_differently_are_told_and_logged(
         assert sum(said in line for line in caplog.messages) == 1
         figures = generate_latest(metrics(world)).decode()
         assert 'dledger_consumer_group_subscriptions{group="CG"} 2.0' in figures
-        world.broker.clients.connection_closed(cast(Connection, second))
+        world.broker.core.clients.connection_closed(cast(Connection, second))
         assert await beat(first, "c1", "A || B") is None
         assert (
             'dledger_consumer_group_subscriptions{group="CG"}' not in generate_latest(metrics(world)).decode()
@@ -358,7 +358,7 @@ def test_a_heartbeat_that_says_the_same_again_is_quick_and_keeps_its_client(tmp_
             body = heartbeat(client, topic=topic, version=version)
             assert (await world.call(RequestCode.HEART_BEAT, None, body, connection=connection)).code == 0
 
-        clients = world.broker.clients
+        clients = world.broker.core.clients
         await beat(one, "c1")
         member = clients.consumers["CG"].members["c1"]
         member.last_seen -= 100

@@ -47,8 +47,8 @@ async def leading(root: Path, log: FakeLog | None = None, **changes: Any) -> Asy
 
     tasks = [
         asyncio.ensure_future(tick()),
-        asyncio.ensure_future(world.broker.services.run()),
-        asyncio.ensure_future(world.broker.background.run()),
+        asyncio.ensure_future(world.broker.leadership.services.run()),
+        asyncio.ensure_future(world.broker.core.background.run()),
     ]
     await asyncio.sleep(0)
     world.node.lead()
@@ -76,7 +76,7 @@ async def came(world: World, topic: str = "T", queue: int = 0, count: int = 1) -
 async def delivered(world: World, count: int) -> None:
     """Until the leader has appended so many deliveries."""
     async with asyncio.timeout(20):
-        while world.broker.delays.delivered < count:  # noqa: ASYNC110  # nobody tells
+        while world.features.schedule.delays.delivered < count:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.002)
 
 
@@ -185,7 +185,7 @@ def test_many_come_in_their_order_and_each_once(tmp_path: Path) -> None:
                 await world.send("T", b"%d" % number, 0, f"DELAY\x01{number % 3 + 1}\x02")
             await delivered(world, 100)
             await asyncio.sleep(0.05)
-            assert world.broker.delays.delivered == 100
+            assert world.features.schedule.delays.delivered == 100
             bodies = []
             for offset in range(0, 100, 32):
                 bodies += [int(record.body) for record in (await world.pull("T", 0, offset)).records]

@@ -257,7 +257,7 @@ def test_what_waits_for_its_time_does_not_come(tmp_path: Path, again: bool) -> N
             await skip_s(60)
             if again:
                 assert [one.body for one in await come(world, "T", 1)] == [b"new"]
-            await eventually(lambda: world.broker.delays.dropped == 1)
+            await eventually(lambda: world.features.schedule.delays.dropped == 1)
             if again:
                 assert await bodies(world) == [b"new"]
 
@@ -269,7 +269,6 @@ def test_a_message_that_was_given_back_does_not_come(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with leading(tmp_path) as world:
-            world.broker.members = dict  # type: ignore[method-assign]
             await world.send(body=b"old")
             await pull(world, 0)
             record = (await world.pull()).records[0]
@@ -367,7 +366,7 @@ def test_the_registered_table_loses_it(tmp_path: Path) -> None:
         async with leading(tmp_path) as world:
             for name in ("A", "B", "C"):
                 await create(world, name)
-            table = world.broker.topic_table
+            table = world.features.topic.table
             await table.prepare()
             before, encoded = len(table), table.encoded
             await delete(world, "B")
@@ -385,14 +384,14 @@ def test_what_was_popped_is_not_copied_and_who_waits_hears(tmp_path: Path) -> No
             await world.send(body=b"old")
             assert len((await pop(world, invisibleTime=10_000)).records) == 1
             waiting = pop(world, pollTime=20_000)
-            assert world.broker.pop_ledger.messages == 1 and not waiting.done
+            assert world.features.pop.ledger.messages == 1 and not waiting.done
             await delete(world)
             assert (await waiting).code == GONE
-            assert world.broker.pop_ledger.messages == 0
+            assert world.features.pop.ledger.messages == 0
             await create(world)
             await skip_s(11)
             await asyncio.sleep(0.05)
-            assert world.broker.revives.revived == 0
+            assert world.features.pop.revives.revived == 0
             assert await bodies(world) == []
             topics = world.broker.store.state.topics
             assert not [name for name in topics if name.startswith("%RETRY%CG") and "T" in name[9:]]
@@ -410,14 +409,14 @@ def test_what_is_remembered_goes_in_the_end(tmp_path: Path, monkeypatch: pytest.
             for name in ("A", "B", "T"):
                 await create(world, name)
                 await delete(world, name)
-            state, sweep = world.broker.store.state, world.broker.forgetting.sweep
+            state, sweep = world.broker.store.state, world.features.topic.deletion_service.sweep
             assert list(state[DELETIONS].rows) == ["A", "B", "T"] and len(state[RESETS].rows) == 1
             sweep()
             await asyncio.sleep(0.01)
             assert len(state[DELETIONS].rows) == 3 and len(state[RESETS].rows) == 1, "they are needed"
             monkeypatch.setattr(deletion_service, "KEPT", 1)
             world.node.log.begin_pos = state[DELETIONS].rows["B"].at
-            world.broker.clients.connection_closed(client)  # type: ignore[arg-type]
+            world.broker.core.clients.connection_closed(client)  # type: ignore[arg-type]
             sweep()
             await asyncio.sleep(0.01)
             assert list(state[DELETIONS].rows) == ["T"] and not state[RESETS].rows
@@ -434,7 +433,7 @@ def test_half_messages_of_a_deleted_topic_end_as_nothing(tmp_path: Path) -> None
             await delete(world)
             await create(world)
             await eventually(lambda: not world.broker.store.state[TRANSACTIONS].rows)
-            assert world.broker.transactions.lost == 1
+            assert world.features.transaction.checks.lost == 1
             assert await bodies(world) == []
 
     run(test)

@@ -38,7 +38,7 @@ async def figures(world: World) -> Mapping[str, str]:
 def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), page_cache_busy_s=0.05).open()
-        services = asyncio.ensure_future(world.broker.services.run())
+        services = asyncio.ensure_future(world.broker.leadership.services.run())
         await world.send()  # the first one of a topic waits for the NameServers as well
         world.node.auto = False
         first = world.send()
@@ -63,7 +63,7 @@ def test_while_the_log_does_not_move_sends_are_refused_at_once(tmp_path: Path) -
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), page_cache_busy_s=0.02, fast_failure=False).open()
-        services = asyncio.ensure_future(world.broker.services.run())
+        services = asyncio.ensure_future(world.broker.leadership.services.run())
         world.node.auto = False
         asked = [world.send()]
         await asyncio.sleep(0.04)
@@ -172,7 +172,7 @@ def test_tokens_come_back(tmp_path: Path, clock: SimpleNamespace) -> None:
 def test_retries_and_dead_letters_are_not_counted(tmp_path: Path, clock: SimpleNamespace) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), topic_send_rates={"*": 1}, group_send_rates={"*": 1}).open()
-        way = world.broker.rates.sending
+        way = world.features.ratelimit.rates.sending
         for topic in ("%RETRY%CG", "%DLQ%CG"):
             way.count(topic, "PG", 100)
             way.check(topic, "PG", 479)
@@ -269,18 +269,18 @@ def test_a_group_that_reads_too_far_behind_is_disabled_until_somebody_enables_it
 
     async def test() -> None:
         world = await World(str(tmp_path), **limits).open()
-        services = asyncio.ensure_future(world.broker.services.run())
+        services = asyncio.ensure_future(world.broker.leadership.services.run())
         for number in range(10):
             await world.send(body=b"x" * 1000, queue=number % 2)
         assert (await world.pull(offset=0, maxMsgNums=1, consumerGroup="far")).code == 0
         assert (await world.pull(offset=4, maxMsgNums=1, consumerGroup="near")).code == 0
-        await eventually(lambda: world.broker.slow_consumers.stopped == 1)
+        await eventually(lambda: world.features.latency.slow_consumers.stopped == 1)
         refused = await world.pull(offset=0, maxMsgNums=1, consumerGroup="far")
         assert refused.code == ResponseCode.NO_PERMISSION
         assert refused.remark == "subscription group no permission, far"
         assert (await world.pull(offset=4, maxMsgNums=1, consumerGroup="near")).code == 0
         await asyncio.sleep(0.06)
-        assert world.broker.slow_consumers.stopped == 1, "once, and nobody who does not pull"
+        assert world.features.latency.slow_consumers.stopped == 1, "once, and nobody who does not pull"
         services.cancel()
 
     run(test)
@@ -292,8 +292,8 @@ def test_nobody_is_disabled_unless_a_setting_says_so(tmp_path: Path) -> None:
         await world.send()
         await world.send()
         assert (await world.pull(offset=0, maxMsgNums=1)).code == 0
-        assert not world.broker.slow_consumers._behind
-        world.broker.slow_consumers._look()
-        assert world.broker.slow_consumers.stopped == 0
+        assert not world.features.latency.slow_consumers._behind
+        world.features.latency.slow_consumers._look()
+        assert world.features.latency.slow_consumers.stopped == 0
 
     run(test)

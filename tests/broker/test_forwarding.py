@@ -214,7 +214,7 @@ def test_oneway_requests_are_not_waited_for(tmp_path: Path) -> None:
 )
 def test_only_members_tell_where_a_request_came_from(tmp_path: Path, told: str, host: bytes) -> None:
     world = World(str(tmp_path))
-    member, origins = Member(world), Origins(world.node, world.broker.older_ips)
+    member, origins = Member(world), Origins(world.node, world.broker.members.older_ips)
     connection = cast(Connection, FakeConnection(peer=member.connection.peer, peer_host=b"own addr"))
 
     def asked(flag: int, fields: dict[str, str]) -> Request:
@@ -232,7 +232,7 @@ def test_only_members_tell_where_a_request_came_from(tmp_path: Path, told: str, 
 def test_an_older_member_is_believed_by_its_address(tmp_path: Path) -> None:
     """While what answers at its peer address is a program that makes no proofs."""
     world = World(str(tmp_path))
-    member, origins = Member(world), Origins(world.node, world.broker.older_ips)
+    member, origins = Member(world), Origins(world.node, world.broker.members.older_ips)
     fields = msgspec.Raw(msgspec.json.encode({FORWARDED_FOR: "192.168.7.7:1234"}))
 
     def host(peer: str) -> bytes:
@@ -261,7 +261,9 @@ def test_three_nodes_serve_clients_of_any_of_them(tmp_path: Path) -> None:
             await applied(leader, 1)
             header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
             held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header))
-            await until(lambda: leader.broker is not None and leader.broker.pulls.held.count == 1)
+            await until(
+                lambda: leader.broker is not None and leader.broker.features.longpolling.pulls.held.count == 1
+            )
             await ask(address, RequestCode.SEND_MESSAGE_V2, send_header("T", 0, ""), b"2")
             [record] = decode_records((await held).checked().body)
             assert record.body == b"2"
@@ -290,7 +292,7 @@ def test_a_program_on_a_members_machine_is_no_member(
                 assert told.code == ResponseCode.NO_PERMISSION
             await ask(follower.config.client_addr, RequestCode.HEART_BEAT, None, heartbeat("c1"))
             assert leader.broker is not None and follower.broker is not None
-            clients = leader.broker.clients
+            clients = leader.broker.core.clients
             await until(lambda: "CG" in clients.consumers)
             heard = await ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader("CG"))
             assert json.loads(heard.checked().body)["consumerIdList"] == ["c1"]
@@ -351,7 +353,7 @@ def test_a_follower_of_an_older_version_goes_on_forwarding(
             address = follower.config.client_addr
             (await ask(address, RequestCode.HEART_BEAT, None, heartbeat("c1"))).checked()
             assert leader.broker is not None
-            await until(lambda: leader.broker is not None and "CG" in leader.broker.clients.consumers)
+            await until(lambda: leader.broker is not None and "CG" in leader.broker.core.clients.consumers)
             (await ask(address, send, send_header("T", 0, ""), b"1")).checked()
             await applied(leader, 1)
             pulled = await ask(leader.config.client_addr, RequestCode.PULL_MESSAGE, pull_header("T", 0, 0))
@@ -373,7 +375,9 @@ def test_a_broker_that_stops_answers_the_pulls_that_wait_through_it(tmp_path: Pa
             await applied(leader, 1)
             header = pull_header("T", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
             held = asyncio.ensure_future(ask(address, RequestCode.PULL_MESSAGE, header))
-            await until(lambda: leader.broker is not None and leader.broker.pulls.held.count == 1)
+            await until(
+                lambda: leader.broker is not None and leader.broker.features.longpolling.pulls.held.count == 1
+            )
             follower.stop.set()
             answer = await held
             assert answer.code == ResponseCode.PULL_NOT_FOUND

@@ -72,7 +72,7 @@ def test_a_pull(tmp_path: Path, change: Any, code: int, wanted: tuple[str, str])
             kind, expression = wanted
             how = {"sysFlag": PULL_SUBSCRIPTION | PULL_SUSPEND, "suspendTimeoutMillis": 15_000}
             waiting = world.pull("T", 3, expressionType=kind, subscription=expression, **how)
-            assert not waiting.done and world.broker.pulls.held.count == 1
+            assert not waiting.done and world.features.longpolling.pulls.held.count == 1
             await change(world)
             assert (await world.send("T", b"x", 3)).code == 0
             assert (await waiting).code == code
@@ -92,7 +92,7 @@ def test_a_pop(tmp_path: Path, change: Any, code: int, ask: Any) -> None:
                 ask(world, queue=3, pollTime=15_000) if ask is pop else ask(world, poll_ms=15_000, queueId=3)
             )
             await asyncio.sleep(0)
-            assert not waiting.done and world.broker.pops.held.count == 1
+            assert not waiting.done and world.features.pop.pops.held.count == 1
             await change(world)
             assert (await world.send("T", b"x", 3)).code == 0
             assert (await waiting).code == code

@@ -54,7 +54,7 @@ async def indexing(root: Path, log: FakeLog | None = None, **changes: Any) -> As
     """A broker with its index at work; a clean stop at the end."""
     world = await World(str(root), log, **({"store": LIMITS} | changes)).open()
     tasks = [asyncio.ensure_future(world.broker.index.run())]
-    tasks.append(asyncio.ensure_future(world.broker.background.run()))
+    tasks.append(asyncio.ensure_future(world.broker.core.background.run()))
     await asyncio.sleep(0)
     try:
         yield world
@@ -171,7 +171,7 @@ def test_an_index_that_is_behind_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def test() -> None:
         world = await World(str(tmp_path), store=LIMITS).open()
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         await world.send(properties=keyed("a"))
         reply = await query(world, "a")

@@ -32,7 +32,7 @@ async def world_with_file(root: Path, text: str = FILE) -> AsyncIterator[tuple[W
     path = root / "broker.conf"
     path.write_text(text)
     world = World(str(root / "store"), source=SettingsSource(str(path), ("traceOn",)), max_message_size=1000)
-    task = asyncio.ensure_future(world.broker.settings_requests.run())
+    task = asyncio.ensure_future(world.features.admin.settings_requests.run())
     try:
         yield await world.open(), path
     finally:
@@ -131,7 +131,7 @@ def test_nothing_changes_that_the_next_start_would_undo(tmp_path: Path) -> None:
             assert path.read_text() == FILE
             assert (await shown(world))["maxMessageSize"] == "1000"
         world = await World(str(tmp_path / "other")).open()
-        task = asyncio.ensure_future(world.broker.settings_requests.run())
+        task = asyncio.ensure_future(world.features.admin.settings_requests.run())
         fileless = await update(world, "maxMessageSize=9")
         assert fileless.code == 1 and "start it with -c FILE" in (fileless.remark or "")
         assert (await update(world, "maxMessageSize=4194304")).code == 0, "as it was"
@@ -188,8 +188,8 @@ def test_the_topic_by_whose_route_new_ones_come_appears(tmp_path: Path) -> None:
         path.write_text("autoCreateTopicEnable=false\n")
         world = World(str(tmp_path), source=SettingsSource(str(path)), auto_create_topic=False)
         await world.open()
-        task = asyncio.ensure_future(world.broker.settings_requests.run())
-        table = world.broker.topic_table
+        task = asyncio.ensure_future(world.features.admin.settings_requests.run())
+        table = world.features.topic.table
 
         def told() -> dict[str, dict[str, object]]:
             topics = json.loads(b"{%s}" % b",".join(table.entries()))
@@ -215,11 +215,11 @@ def test_name_servers_come_and_go(tmp_path: Path) -> None:
         world = World(str(tmp_path), source=SettingsSource(str(path)), namesrv_addr=("a:1", "b:1"))
         servers = Servers()
         servers.down.append("b:1")
-        registrar = world.broker.registrar
+        registrar = world.features.registration.registrar
         registrar._client = servers  # type: ignore[assignment]
         await world.open()
         registering = asyncio.ensure_future(registrar.keep_informed())
-        changing = asyncio.ensure_future(world.broker.settings_requests.run())
+        changing = asyncio.ensure_future(world.features.admin.settings_requests.run())
         await eventually(lambda: len(servers.told) == 1)
         created = world.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", "TBW102", 4, 4, 6)
@@ -254,7 +254,7 @@ def test_the_node_and_the_scans_are_told(tmp_path: Path) -> None:
             tuned = world.node.tuned
             assert (tuned.retention.reserved_hours, tuned.retention.delete_hours) == (24, (2, 14))
             assert tuned.scrub_bytes_per_s == 0 and tuned.retention.clean_forcibly
-            assert world.broker.audit_jobs.pace._rate == 7
+            assert world.features.audit.jobs.pace._rate == 7
 
     run(test)
 

@@ -121,7 +121,7 @@ def test_without_a_good_proof_they_are_refused(tmp_path: Path, code: RequestCode
         assert await asked(world, member, code, forge(world, member, code, fields, body)) == (
             ResponseCode.NO_PERMISSION
         )
-        assert world.broker.clients.consumers == {} and producer.notices == []
+        assert world.broker.core.clients.consumers == {} and producer.notices == []
 
     run(test)
 
@@ -153,7 +153,7 @@ def test_a_member_forwards_none_of_them_for_others(tmp_path: Path, code: Request
         proven = member.proven(code, {**fields, FORWARDED_FOR: "10.9.9.9:1"}, body, FLAG_FORWARDED)
         flag = FLAG_REDIRECT | FLAG_FORWARDED
         assert await asked(world, member, code, proven, flag) == ResponseCode.NO_PERMISSION
-        assert world.broker.clients.consumers == {} and producer.notices == []
+        assert world.broker.core.clients.consumers == {} and producer.notices == []
 
     run(test)
 

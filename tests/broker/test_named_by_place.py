@@ -53,8 +53,8 @@ def place(sent: Reply) -> str:
 
 
 def denied(world: World) -> int:
-    assert world.broker.access is not None
-    return world.broker.access.denied
+    assert world.features.auth.access is not None
+    return world.features.auth.access.denied
 
 
 @KINDS

@@ -45,7 +45,7 @@ async def query(world: World, queue: int = 0, zero: bool | None = None) -> Reply
 
 def flush(world: World) -> None:
     assert world.broker.gate.writer is not None
-    world.broker.offsets.flush()
+    world.features.offset.offsets.flush()
 
 
 async def filled(root: Path, count: int = 5, log: FakeLog | None = None) -> World:
@@ -432,7 +432,7 @@ def test_a_new_group_starts_at_zero_only_where_the_beginning_is_hot(tmp_path: Pa
 def test_the_broker_flushes_offsets_by_itself(tmp_path: Path) -> None:
     async def test() -> None:
         world = await filled(tmp_path)
-        task = asyncio.ensure_future(world.broker.offsets.run())
+        task = asyncio.ensure_future(world.features.offset.offsets.run())
         assert (await update(world, 2)).code == ResponseCode.SUCCESS
         header = unpack_header(world.node.log.data, world.node.log.entries[-1][0])
         assert header.kind == Kind.SYSTEM
@@ -444,7 +444,7 @@ def test_the_broker_flushes_offsets_by_itself(tmp_path: Path) -> None:
 def test_bounds_and_times_of_a_queue(tmp_path: Path) -> None:
     async def test() -> None:
         world = await filled(tmp_path)
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         now = world.clock.value
         for code, header, field, value in [

@@ -121,7 +121,7 @@ def test_a_delayed_message_for_such_a_topic_ends_when_it_is_due(
             put(world, SCHEDULE_TOPIC, DELAY="1", REAL_TOPIC=to, REAL_QID="0")
             assert (await world.send("T", b"last", 0, "DELAY\x011\x02")).code == 0
             await came(world, count=2)
-            assert world.broker.delays.dropped == 1
+            assert world.features.schedule.delays.dropped == 1
             await asyncio.sleep(0.1)
             assert len(await now(world, SCHEDULE_TOPIC)) == 3 and await now(world, HALF_TOPIC) == []
 
@@ -142,6 +142,6 @@ def test_and_so_does_a_timer(
             put(world, TIMER_TOPIC, TIMER_OUT_MS=due, REAL_TOPIC=SCHEDULE_TOPIC, REAL_QID="0")
             assert (await world.send("T", b"last", 0, "TIMER_DELAY_MS\x0180\x02")).code == 0
             await came(world, count=2)
-            assert world.broker.timers.dropped == 1 and await now(world, SCHEDULE_TOPIC) == []
+            assert world.features.timer.service.dropped == 1 and await now(world, SCHEDULE_TOPIC) == []
 
     run(test)

@@ -7,8 +7,8 @@ import pytest
 from dledger.broker.auth.address_rules import AddressRule, segments_of
 from dledger.broker.auth.plain_acl import PUB, SUB, AclError, parse_accounts
 from dledger.broker.auth.required import RULES
-from dledger.broker.broker import PROCESSORS
 from dledger.broker.requests import declarations
+from tests.broker.harness import processor_kinds
 
 MATCHES = [
     ("*", "10.1.2.3", True),
@@ -130,4 +130,4 @@ def test_what_is_wrong_with_a_file(text: bytes, said: str) -> None:
 
 
 def test_every_request_that_is_answered_has_its_rule() -> None:
-    assert sorted(RULES) == sorted(int(declared.code) for declared in declarations(PROCESSORS))
+    assert sorted(RULES) == sorted(int(declared.code) for declared in declarations(processor_kinds()))

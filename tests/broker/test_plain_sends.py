@@ -74,7 +74,7 @@ class Side:
 
     def __init__(self, root: str, bulk: bool, fast: ModuleType | None = None, **changes: Any) -> None:
         self.world = World(root, **changes)
-        self.world.broker.plain_sends.fast = fast
+        self.world.features.intake.plain_sends.fast = fast
         self.server = self.world.broker.server
         assert self.server.bulk is not None
         self.taken = 0
@@ -138,7 +138,7 @@ class Side:
             "in flight": self.connection._inflight,
             "messages": (writer.messages, writer.last_index),
             "queues": {name: (slot.next, slot.puts) for name, slot in writer.slots.items()},
-            "waiting": len(broker.committed),
+            "waiting": len(broker.core.committed),
         }
 
 
@@ -370,13 +370,13 @@ def test_all_of_a_read_is_taken_and_answered_in_one_write(tmp_path: Any, fast: M
         side = Side(str(tmp_path), True, fast)
         await side.open()
         side.receive(plain(50))
-        assert side.taken == 50 and len(side.world.broker.committed) == 50
+        assert side.taken == 50 and len(side.world.broker.core.committed) == 50
         await side.settle()
         reader = FrameReader()
         reader.buffer()[: len(side.wire.written)] = side.wire.written
         answers = reader.received(len(side.wire.written))
         assert [(answer.opaque, answer.code) for answer in answers] == [(n, 0) for n in range(1, 51)]
-        assert side.connection._inflight == 0 and len(side.world.broker.committed) == 0
+        assert side.connection._inflight == 0 and len(side.world.broker.core.committed) == 0
 
     run(test)
 
@@ -408,7 +408,7 @@ def test_one_that_is_to_be_looked_for_ends_a_run(tmp_path: Any, where: str, fast
         if where == "said":
             odd = frame({"properties": key + "__RESEND\x011\x02"})
         else:
-            getattr(side.world.broker.resends, where)[key[9:-1].encode()] = 1
+            getattr(side.world.features.intake.resends, where)[key[9:-1].encode()] = 1
             odd = frame({"properties": key})
         side.receive(frame() + odd + frame())
         assert side.taken == 1

@@ -80,7 +80,7 @@ def test_what_is_acknowledged_does_not_come_again_and_the_rest_does(tmp_path: Pa
                 assert told[POP_CK] == one.handle.encode()
                 assert (await ack(world, one)).code == 0
             assert (await ack(world, some[0])).code == 0  # its handle is old
-            assert not world.broker.store.state[POPS].rows and world.broker.pop_ledger.messages == 0
+            assert not world.broker.store.state[POPS].rows and world.features.pop.ledger.messages == 0
             stored = (await world.pull(RETRY, 0)).records
             assert [record.body for record in stored] == [b"0", b"2"]
             assert POP_CK not in decode_properties(stored[0].properties)
@@ -309,7 +309,7 @@ def test_a_clock_that_was_ahead_delays_by_the_invisible_time_at_most(tmp_path: P
             del world.broker.store.state[POPS].rows[key]
             world.broker.store.state[POPS].rows[ahead.key] = ahead
             world.node.lead()
-            await eventually(lambda: world.broker.pop_ledger.ready)
+            await eventually(lambda: world.features.pop.ledger.ready)
             await skip_s(60)
             (one,) = popped(await pop(world, pollTime=20_000))
             assert one.record.reconsume_times == 1
@@ -380,7 +380,9 @@ def test_in_order_a_handle_from_before_a_reset_is_none_behind_it(tmp_path: Path)
             await fill(world, 2)
             fields = {"topic": "T", "group": "CG", "timestamp": "0", "isForce": "true"}
             before = pop(world, order=True, maxMsgNums=1, attemptId="a1")
-            world.broker.offsets.reset("CG", "T", {0: 0}, (world.connection, _request(fields), lambda: None))
+            world.features.offset.offsets.reset(
+                "CG", "T", {0: 0}, (world.connection, _request(fields), lambda: None)
+            )
             after = pop(world, order=True, maxMsgNums=1, attemptId="a2")
             (old,), (new,) = popped(await before), popped(await after)
             assert (old.body, new.body) == (b"0", b"0")
@@ -438,7 +440,7 @@ def test_queues_in_order_are_bounded_and_forgotten_when_their_time_is_over(
                 await fill(world, 1, queue)
             assert len(await take(world, order=True, maxMsgNums=2)) == 2
             assert not await take(world, order=True)  # one more queue of a group is too many
-            assert world.broker.pop_ledger.messages == 2
+            assert world.features.pop.ledger.messages == 2
             await skip_s(60)
             reply = await pop(world, order=True, pollTime=20_000, maxMsgNums=1)
             assert reply.code == 0  # a queue was forgotten, so that there is room

@@ -66,7 +66,7 @@ def test_pulls_wait_while_too_many_answers_are_unsent(tmp_path: Path) -> None:
             world.pull(connection=crowded, sysFlag=HOLD, suspendTimeoutMillis=20_000),
             world.pull(connection=crowded, sysFlag=PULL_SUBSCRIPTION, suspendTimeoutMillis=0),
         ]
-        assert world.broker.pulls.held.count == 2
+        assert world.features.longpolling.pulls.held.count == 2
         await skip_s(0.5)
         await world.send(body=b"1")  # what comes meanwhile wakes nobody
         assert not any(pull.done for pull in pulls)
@@ -136,7 +136,7 @@ def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(
             await world.send(properties=f"TAGS\x01{tag}\x02")
         first = world.pull(sysFlag=0, subscription="", subVersion=7)
         await asyncio.sleep(0.01)
-        assert not first.done and world.broker.pulls.ahead.count == 1
+        assert not first.done and world.features.longpolling.pulls.ahead.count == 1
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "U", "A", version=6))
         assert not first.done, "that was another topic"
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1", "CG", "T", "B", version=7))
@@ -146,7 +146,7 @@ def test_a_pull_that_is_ahead_of_its_heartbeat_waits_for_it(
         assert not newer.done
         world.node.follow("n1")
         assert (await newer).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert world.broker.pulls.ahead.count == 0
+        assert world.features.longpolling.pulls.ahead.count == 0
 
     run(test)
 
@@ -241,12 +241,12 @@ def test_a_held_pull_is_woken_by_a_message(tmp_path: Path) -> None:
         waiting = world.pull(sysFlag=HOLD, suspendTimeoutMillis=60_000)
         await asyncio.sleep(0)
         world.node.commit()
-        assert not waiting.done and world.broker.pulls.held.count == 1
+        assert not waiting.done and world.features.longpolling.pulls.held.count == 1
         await world.send(queue=1)
         assert not waiting.done
         await world.send(body=b"now")
         assert waiting.reply.records[0].body == b"now"
-        assert world.broker.pulls.held.count == 0
+        assert world.features.longpolling.pulls.held.count == 0
 
     run(test)
 
@@ -288,7 +288,7 @@ def test_held_pulls_have_a_limit_and_vanish_with_their_connection(tmp_path: Path
         more = await world.pull(offset=1, sysFlag=HOLD, suspendTimeoutMillis=60_000)
         assert more.code == ResponseCode.PULL_NOT_FOUND
         gone.closed = True
-        await eventually(lambda: world.broker.pulls.held.count == 0)
+        await eventually(lambda: world.features.longpolling.pulls.held.count == 0)
 
     run(test)
 
@@ -312,7 +312,7 @@ def test_cold_reads_are_done_in_the_background(tmp_path: Path) -> None:
             await world.send(body=b"%d" % number)
         await world.pull()
         world.node.log.cold_below = world.node.log.end_pos
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         asked = world.pull(offset=1)
         assert not asked.done
@@ -327,7 +327,7 @@ def test_a_pull_can_commit_an_offset(tmp_path: Path) -> None:
         world = await World(str(tmp_path)).open()
         await world.send()
         await world.pull(commitOffset=1, sysFlag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
-        assert world.broker.offsets.current("CG", "T", 0) == 1
+        assert world.features.offset.offsets.current("CG", "T", 0) == 1
 
     run(test)
 
@@ -335,7 +335,7 @@ def test_a_pull_can_commit_an_offset(tmp_path: Path) -> None:
 def test_one_message_by_its_id(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path)).open()
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         sent = await world.send(body=b"this")
         offset = int(sent.ext["msgId"][16:], 16)
@@ -370,7 +370,7 @@ async def pulled(world: World, **header: Any) -> Reply:
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(world.broker.background.run())
+    task = asyncio.ensure_future(world.broker.core.background.run())
     await asyncio.sleep(0)
     yield
     task.cancel()

@@ -283,7 +283,7 @@ def test_a_lock_outlives_its_connection_as_in_rocketmq(tmp_path: Path) -> None:
             other = FakeConnection(serial=2)
             reply = await world.call(RequestCode.LOCK_BATCH_MQ, None, body("c1", [Q0]), connection=other)
             assert reply.code == 0
-            world.broker.clients.connection_closed(other)  # type: ignore[arg-type]
+            world.broker.core.clients.connection_closed(other)  # type: ignore[arg-type]
             assert await lock(world, "c2", Q0) == []
 
     run(test)

@@ -56,8 +56,8 @@ async def registering(root: Path) -> AsyncIterator[tuple[World, Told]]:
     """A broker that does not lead yet, and what its registrar tells."""
     world = await World(str(root), namesrv_addr=(NAMESRV,)).open(lead=False)
     told = Told()
-    world.broker.registrar._client = told  # type: ignore[assignment]
-    task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
+    world.features.registration.registrar._client = told  # type: ignore[assignment]
+    task = asyncio.create_task(world.features.registration.registrar.keep_informed(), name="registrar")
     yield world, told
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -44,8 +44,8 @@ async def serving(root: Path, log: FakeLog | None = None, **changes: Any) -> Asy
     """A broker that leads, with what it does in the background."""
     world = World(str(root), log, **({"store": LIMITS, "queue_wait_s": PATIENCE_S} | changes))
     broker = world.broker
-    tasks = [asyncio.ensure_future(work) for work in (broker.index.run(), broker.background.run())]
-    tasks.append(asyncio.ensure_future(broker.services.run()))
+    tasks = [asyncio.ensure_future(work) for work in (broker.index.run(), broker.core.background.run())]
+    tasks.append(asyncio.ensure_future(broker.leadership.services.run()))
     await world.open()
     await asyncio.sleep(0)
     try:
@@ -85,7 +85,7 @@ def test_a_timer_message_waits_once_and_can_be_recalled_by_either_answer(tmp_pat
             assert one.ext["recallHandle"]
             if come:
                 world.clock.value += 11_000
-                world.broker.timers._wake.set()
+                world.features.timer.service._wake.set()
                 await eventually(lambda: world.broker.store.state.next_offset("T", 2) == 1)
             two = await world.send("T", b"hello", 2, again(**due))
             assert place(two) == place(one)
@@ -120,7 +120,7 @@ def test_the_second_send_is_answered_with_the_first_ones_result(tmp_path: Path) 
                 two = await world.send("T", b"hello", queue, again())
                 assert place(two) == place(one) and two.ext == one.ext
             assert await count(world, queue=2) == 3 and await count(world, queue=1) == 0
-            assert world.broker.resends.recognized == 2
+            assert world.features.intake.resends.recognized == 2
 
     run(test)
 
@@ -209,7 +209,7 @@ def test_what_was_not_answered_when_leadership_ended_was_not_executed(tmp_path: 
             world.node.auto = True
             world.node.lead()
             assert place(await world.send("T", b"hello", 0, again()))[3] == "1"
-            assert not world.broker.resends.looking
+            assert not world.features.intake.resends.looking
 
     run(test)
 
@@ -227,7 +227,7 @@ def test_a_hand_over_that_fails_goes_on_with_it(tmp_path: Path) -> None:
             world.node.commit()
             await eventually(lambda: world.broker.gate._held)
             assert not waits.done
-            writer = world.broker._writer
+            writer = world.broker.leadership._writer
             assert writer is not None
             world.broker.gate.open(writer)
             assert place(await waits)[3] == "2"
@@ -266,7 +266,7 @@ def test_delayed_and_half_messages_are_recognised_where_they_wait(tmp_path: Path
             one = await world.send("T", b"half", 1, first("ID2", **half), sysFlag=4)
             two = await world.send("T", b"half", 1, again("ID2", **half), sysFlag=4)
             assert place(two) == place(one) and place(two)[2] == "1"
-            assert world.broker.transactions.open == 1
+            assert world.features.transaction.checks.open == 1
 
     run(test)
 
@@ -362,7 +362,7 @@ def test_an_index_that_is_behind_leaves_it_open(
             await skip_s(PATIENCE_S)
             reply = await waits
             assert reply.code == ResponseCode.SYSTEM_BUSY and "behind" in (reply.remark or "")
-            assert await count(world) == 1 and not world.broker.resends.looking
+            assert await count(world) == 1 and not world.features.intake.resends.looking
             monkeypatch.setattr(index_service.IndexService, "find", find)
             assert place(await world.send("T", b"hello", 0, again()))[3] == "0"
 
@@ -404,7 +404,7 @@ def test_as_many_ids_are_remembered_as_the_limit_says_the_oldest_go(
             world.clock.value += resends.RESEND_LIVE_MS + 1
             await world.send("T", b"hello", 0, again("ID5"))
             assert sorted(rows) == ["ID4", "ID5"]  # two go with each that comes
-            assert set(world.broker.resends.stored) == {b"ID4", b"ID5"}
+            assert set(world.features.intake.resends.stored) == {b"ID4", b"ID5"}
 
     run(test)
 

@@ -76,7 +76,7 @@ def test_a_reset_sets_every_queue_and_consumers_hear_of_it(tmp_path: Path) -> No
             java, cpp = FakeConnection(serial=7), FakeConnection(serial=8)
             world.ask(RequestCode.HEART_BEAT, None, heartbeat("j"), connection=java)
             world.ask(RequestCode.HEART_BEAT, None, heartbeat("c"), connection=cpp)
-            world.broker.clients.consumers["CG"].members["c"].language = "CPP"
+            world.broker.core.clients.consumers["CG"].members["c"].language = "CPP"
             held = pull(world, 6, sysFlag=2, suspendTimeoutMillis=30_000)
             assert not held.done
 
@@ -302,6 +302,6 @@ def test_who_waits_for_a_reset_hears_of_the_end_of_the_leader(code: RequestCode,
             world.node.follow("n1")
             reply = await asked
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert world.broker.background.count == 0
+            assert world.broker.core.background.count == 0
 
     run(test)

@@ -352,6 +352,6 @@ def test_a_vanished_client_costs_nothing(tmp_path: Path) -> None:
         gone.closed = True
         kept = world.send()
         world.node.commit()
-        assert kept.reply.code == 0 and not gone.replies and len(world.broker.committed) == 0
+        assert kept.reply.code == 0 and not gone.replies and len(world.broker.core.committed) == 0
 
     run(test)

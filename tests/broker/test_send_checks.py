@@ -38,7 +38,7 @@ def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
     monkeypatch.setattr(send_processor, "FAST", None)
 
     def change(world: World) -> None:
-        world.broker.plain_sends.fast = None
+        world.features.intake.plain_sends.fast = None
         if request.param == "none":
             monkeypatch.setattr(world, "taken_at_once", lambda connection, frame: False)
 
@@ -112,7 +112,7 @@ async def world_with(root: Path, check: SendCheck, fast: Callable[[World], None]
     world = await World(str(root), **changes).open()
     fast(world)
     assert (await world.send("T", properties="TAGS\x01a")).code == 0
-    checks: Any = world.broker.send_checks
+    checks: Any = world.features.intake.checks
     checks.__init__((check,))
     return world
 
@@ -159,10 +159,10 @@ def test_a_check_says_what_it_lets_through(tmp_path: Path, fast: Callable[[World
         for once in (False, True):
             check.once, check.asked = once, []
             if once:
-                world.broker.send_checks.check(offered, again=True)
+                world.features.intake.checks.check(offered, again=True)
             else:
                 with pytest.raises(RemotingError):
-                    world.broker.send_checks.check(offered, again=True)
+                    world.features.intake.checks.check(offered, again=True)
             assert bool(check.asked) is not once
 
     run(test)

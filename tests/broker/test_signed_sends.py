@@ -131,7 +131,7 @@ class Signed(Side):
         super().__init__(root, bulk, fast, acl_enable=True, acl_file=str(path), max_message_size=5000)
 
     def state(self) -> dict[str, Any]:
-        access = self.world.broker.access
+        access = self.world.features.auth.access
         assert access is not None
         return super().state() | {"denied": access.denied}
 
@@ -233,15 +233,15 @@ def test_users_are_judged_once_and_again_when_they_change(tmp_path: Path) -> Non
         await side.open()
         world = side.world
         tasks = [
-            asyncio.create_task(world.broker.services.run()),
-            asyncio.create_task(world.broker.background.run()),
+            asyncio.create_task(world.broker.leadership.services.run()),
+            asyncio.create_task(world.broker.core.background.run()),
         ]
         await asyncio.sleep(0)
         await create(world, "other")  # now the first user is there as well
 
         async def sent(who: str, **how: Any) -> tuple[int, int]:
             """How many of three were taken at once, and how many refused."""
-            access = world.broker.access
+            access = world.features.auth.access
             assert access is not None
             before = side.taken, access.denied
             side.receive(frame(who, **how) * 3)

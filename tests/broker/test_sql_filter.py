@@ -464,7 +464,7 @@ def test_a_held_pull_wakes_for_what_matches_only(tmp_path: Path) -> None:
         waiting = world.pull(offset=1, subscription="a > 3", sysFlag=held, suspendTimeoutMillis=60_000, **SQL)
         await world.send(properties="a\x011\x02")
         await world.send(body=b"unnamed")
-        assert not waiting.done and world.broker.pulls.held.count == 1
+        assert not waiting.done and world.features.longpolling.pulls.held.count == 1
         await world.send(body=b"now", properties="a\x014\x02")
         assert bodies(await waiting) == [b"now"]
 
@@ -482,8 +482,8 @@ def test_many_held_pulls_by_sql_are_looked_at_one_a_turn(tmp_path: Path) -> None
             for number in range(5)
         ]
         served: list[int] = []
-        serve = world.broker.pulls._serve
-        world.broker.pulls._serve = lambda pull: (served.append(turns), serve(pull))  # type: ignore[method-assign,assignment,return-value]
+        serve = world.features.longpolling.pulls._serve
+        world.features.longpolling.pulls._serve = lambda pull: (served.append(turns), serve(pull))  # type: ignore[method-assign,assignment,return-value]
         turns = 0
         world.send(properties="a\x014\x02")
         while not all(one.done for one in waiting):

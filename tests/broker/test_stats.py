@@ -243,7 +243,7 @@ def test_statistics_have_what_a_group_committed_just_before(tmp_path: Path) -> N
             other = world.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("other", "T"))
             assert (await other).code == 0, "nothing is pending of that group"
             assert not asked.done
-            world.broker.offsets.flush()
+            world.features.offset.offsets.flush()
             rows = consume_stats(await asked)
             assert rows[0] == rows[1] == (5, 5, 5)
             world.ask(
@@ -333,7 +333,7 @@ def test_a_large_broker_is_not_held_up_by_them(tmp_path: Path, monkeypatch: pyte
 
     async def test() -> None:
         world = await World(str(tmp_path), max_topics=20_000).open()
-        task = asyncio.ensure_future(world.broker.background.run())
+        task = asyncio.ensure_future(world.broker.core.background.run())
         await asyncio.sleep(0)
         state = world.broker.store.state
         topics = {f"t{number}": TopicConfig(f"t{number}", 4, 4, 6) for number in range(50)}

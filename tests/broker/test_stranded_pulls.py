@@ -34,7 +34,7 @@ async def leader(tmp_path: Path) -> tuple[World, list[Told], dict[str, str]]:
 
     world.broker.client.invoke_nowait = invoke  # type: ignore[method-assign]
     members = {**ADDRESSES, "n0": world.config.client_addr}
-    world.broker.stranded._members = lambda: members
+    world.features.longpolling.stranded._members = lambda: members
     return await world.open(), told, members
 
 
@@ -51,7 +51,7 @@ def test_the_others_are_told_of_pulls_of_clients_that_do_not_notice(tmp_path: Pa
         await world.send()
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(world.broker.stranded.run())
+            running = tasks.create_task(world.features.longpolling.stranded.run())
             for language, flag in (
                 (LanguageCode.PYTHON, 0),  # notices
                 (LanguageCode.GO, FLAG_REDIRECT),  # goes to who leads
@@ -90,17 +90,17 @@ def test_members_that_come_later_are_told_and_those_that_blink_stay(tmp_path: Pa
         await world.send()
         await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(world.broker.stranded.run())
+            running = tasks.create_task(world.features.longpolling.stranded.run())
             del members["n2"]
             members["n1"] = ""
             await skip_s(stranded_pulls.RETRY_S + 0.1)
             hold(world)
-            await eventually(lambda: sorted(world.broker.stranded._others) == ["n1"])
+            await eventually(lambda: sorted(world.features.longpolling.stranded._others) == ["n1"])
             assert [addr for addr, _, _ in told] == [ADDRESSES["n1"]], "not connected just now, yet a member"
             members["n3"] = "10.0.0.4:10911"
             await skip_s(stranded_pulls.RETRY_S + 0.1)
             hold(world)
-            await eventually(lambda: "n3" in world.broker.stranded._others)
+            await eventually(lambda: "n3" in world.features.longpolling.stranded._others)
             hold(world)
             await eventually(lambda: told[-1][0] == "10.0.0.4:10911")
             running.cancel()
@@ -150,7 +150,7 @@ def test_who_leads_next_answers_and_suggests_itself(tmp_path: Path) -> None:
         assert (await world.pull(offset=0)).ext["suggestWhichBrokerId"] == own
         await skip_s(suggestions.SUGGEST_S + 1)
         assert (await world.pull(offset=0)).ext["suggestWhichBrokerId"] == "0"
-        assert world.broker.stranded.answered == 2
+        assert world.features.longpolling.stranded.answered == 2
 
     run(test)
 
@@ -216,11 +216,11 @@ def test_many_known_pulls_make_no_new_one_dear(tmp_path: Path) -> None:
         world = await kept(tmp_path)
         pulls = [waiting(at, queue=at) for at in range(stranded_pulls.MAX_KEPT)]
         now = asyncio.get_running_loop().time()
-        world.broker.stranded._keep(pulls, now)
+        world.features.longpolling.stranded._keep(pulls, now)
         told = pulls[: stranded_pulls.SLICE]
-        steps = Steps().of(lambda: world.broker.stranded._keep(told, now))
+        steps = Steps().of(lambda: world.features.longpolling.stranded._keep(told, now))
         assert steps < MAX_STEPS, "one tell in a turn of the loop"
-        assert len(world.broker.stranded._kept) == stranded_pulls.MAX_KEPT
+        assert len(world.features.longpolling.stranded._kept) == stranded_pulls.MAX_KEPT
 
     run(test)
 

@@ -48,7 +48,7 @@ def test_who_was_not_heard_since_is_told_once(tmp_path: Path, monkeypatch: pytes
             await beat(world, gone, "e")
             world.node.lead()
             await beat(world, knowing, "c")
-            world.broker.clients.connection_closed(gone)  # type: ignore[arg-type]
+            world.broker.core.clients.connection_closed(gone)  # type: ignore[arg-type]
             await skip_s(WAIT_S)
             await eventually(lambda: any("leaderAddr" in fields for _, fields in waiting.notices))
             assert said(world, waiting) in (["CG_a"], ["CG_b"]), "once a connection"

@@ -81,7 +81,7 @@ def test_a_consumer_that_two_brokers_hear_stays_when_one_of_them_goes(tmp_path: 
         assert await consumers(world) == ["a", "b", "c"]
         await tell(world, first, ConsumersHere("CG", "", "", ""))
         assert await consumers(world) == ["b", "c"]
-        assert world.broker.clients.consumers["CG"].subscriptions, "who hears nobody wants nothing"
+        assert world.broker.core.clients.consumers["CG"].subscriptions, "who hears nobody wants nothing"
         await tell(world, first, here("b"))
         gone(world, second)
         assert await consumers(world) == ["b"]
@@ -89,7 +89,7 @@ def test_a_consumer_that_two_brokers_hear_stays_when_one_of_them_goes(tmp_path: 
         gone(world, first)
         assert await consumers(world) == ["b"], "it speaks for itself now"
         ended(world, first)
-        assert world.broker.clients._elsewhere == 0
+        assert world.broker.core.clients._elsewhere == 0
 
     run(test)
 
@@ -110,7 +110,7 @@ def test_a_group_that_only_others_hear_can_pull(tmp_path: Path, monkeypatch: pyt
 
 
 def gone(world: World, link: FakeConnection) -> None:
-    world.broker.clients.connection_closed(cast(Connection, link))
+    world.broker.core.clients.connection_closed(cast(Connection, link))
 
 
 def ended(world: World, link: FakeConnection) -> None:
@@ -119,7 +119,7 @@ def ended(world: World, link: FakeConnection) -> None:
 
 
 def expired(world: World, link: FakeConnection) -> None:
-    world.broker.clients.expire(asyncio.get_running_loop().time() + 1)
+    world.broker.core.clients.expire(asyncio.get_running_loop().time() + 1)
 
 
 @pytest.mark.parametrize("event", [gone, ended, expired])
@@ -132,7 +132,7 @@ def test_it_is_forgotten_with_who_told_it(
         await tell(world, link, here("b"), here("d", group="OTHER"))
         event(world, link)
         assert await consumers(world) == await consumers(world, "OTHER") == []
-        assert world.broker.clients.consumers == {}
+        assert world.broker.core.clients.consumers == {}
         await tell(world, link, here("b"))
         assert await consumers(world) == ["b"]
 
@@ -151,7 +151,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         await tell(world, link, here("b", "c", "d"))
         assert await consumers(world) == ["b", "c"], "no more than the limit"
         await tell(world, link, here("x", group="OTHER"))
-        assert "OTHER" not in world.broker.clients.consumers, "no room for it: nothing of it stays"
+        assert "OTHER" not in world.broker.core.clients.consumers, "no room for it: nothing of it stays"
         await tell(world, link, here("d"))
         assert await consumers(world) == ["d"], "what went makes room"
 
@@ -202,7 +202,7 @@ def test_a_follower_tells_all_at_first_and_then_what_changes(
         other = FakeConnection()
         leader = Leader(world)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(world.broker.telling.run_following())
+            task = group.create_task(world.features.clients.relay.run_following())
             await world.call(RequestCode.HEART_BEAT, None, heartbeat("a"))
             await asyncio.sleep(0.02)
             assert leader.told == [], "it leads itself"
@@ -220,14 +220,14 @@ def test_a_follower_tells_all_at_first_and_then_what_changes(
             gone(world, other)
             told = await leader.hears({"CG": ["a"], "X": [], "Y": []})
             assert len(told) > 1, "no request is longer than so"
-            world.broker.telling.lost(LEADER)
+            world.features.clients.relay.lost(LEADER)
             told = await leader.hears({"CG": ["a"]})
             assert told == [{"CG": ["a"]}], "the connection was a new one"
             await notices(world.connection)  # those of what changed so far
             for name, count in (("X", 0), ("CG", 1)):
                 fields = msgspec.Raw(msgspec.json.encode({"consumerGroup": name}))
                 request = Request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext_fields=fields)
-                world.broker.telling.pass_on(request)
+                world.features.clients.relay.pass_on(request)
                 assert await notices(world.connection) == count
             task.cancel()
 

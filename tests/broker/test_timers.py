@@ -36,8 +36,8 @@ async def standing(root: Path, log: FakeLog | None = None, **changes: Any) -> As
     """A broker that leads, and its services run; its clock stands until it is set."""
     world = await World(str(root), log, **changes).open()
     tasks = [
-        asyncio.ensure_future(world.broker.services.run()),
-        asyncio.ensure_future(world.broker.background.run()),
+        asyncio.ensure_future(world.broker.leadership.services.run()),
+        asyncio.ensure_future(world.broker.core.background.run()),
     ]
     try:
         yield world
@@ -52,7 +52,7 @@ async def standing(root: Path, log: FakeLog | None = None, **changes: Any) -> As
 def set_clock(world: World, time_ms: int) -> None:
     """And have it noticed at once."""
     world.clock.value = time_ms
-    world.broker.timers._wake.set()
+    world.features.timer.service._wake.set()
 
 
 async def recall(world: World, handle: str, topic: str = "T") -> Reply:
@@ -188,7 +188,7 @@ def test_too_many_are_refused(tmp_path: Path) -> None:
         async with standing(tmp_path, max_timer_messages=3) as world:
             for _ in range(3):
                 assert (await world.send("T", b"x", 0, timed(TIMER_DELAY_SEC=60))).code == 0
-            await until(lambda: world.broker.timer_claims.waiting == 3)
+            await until(lambda: world.features.timer.claims.waiting == 3)
             reply = await world.send("T", b"x", 0, timed(TIMER_DELAY_SEC=60))
             assert reply.code == 1 and "max num limit is 3" in str(reply.remark)
 
@@ -219,7 +219,7 @@ def test_they_come_in_order_of_their_times_and_each_once(tmp_path: Path) -> None
             set_clock(world, start + 100)
             found = [tuple(map(int, record.body.split())) for record in await all_of(world, 120)]
             assert found == sorted(found)
-            assert world.broker.timers.delivered == 120
+            assert world.features.timer.service.delivered == 120
 
     run(test)
 
@@ -241,10 +241,10 @@ def test_a_new_leader_goes_on_where_the_other_ended(tmp_path: Path, monkeypatch:
                 assert (await recall(world, handles[number])).code == 0
             set_clock(world, at)
             async with asyncio.timeout(20):
-                while not world.broker.timers.delivered:  # noqa: ASYNC110  # nobody tells
+                while not world.features.timer.service.delivered:  # noqa: ASYNC110  # nobody tells
                     await asyncio.sleep(0)
             world.node.follow(None)
-            first = world.broker.timers.delivered
+            first = world.features.timer.service.delivered
         async with standing(tmp_path / "b", log, **SHORT) as world:
             set_clock(world, at)
             found = [int(record.body) for record in await all_of(world, 66)]
@@ -266,9 +266,9 @@ def test_what_is_not_applied_is_waited_for(tmp_path: Path) -> None:
             recalled = asyncio.ensure_future(recall(world, first.ext["recallHandle"]))
             await asyncio.sleep(0.01)
             set_clock(world, at)
-            await until(lambda: world.broker.timers._due is not None)
+            await until(lambda: world.features.timer.service._due is not None)
             await asyncio.sleep(0.02)
-            assert world.broker.timers.delivered == 0 and not recalled.done()
+            assert world.features.timer.service.delivered == 0 and not recalled.done()
             # Its time is claimed: a recall comes too late, a message is due later.
             assert (await recall(world, first.ext["recallHandle"])).code == 604
             third = world.send("T", b"third", 0, timed(TIMER_DELIVER_MS=at + 1))
@@ -293,7 +293,7 @@ def test_what_was_recalled_never_comes(tmp_path: Path) -> None:
             assert (await recall(world, told.ext["recallHandle"])).code == 0
             set_clock(world, at)
             assert [record.body for record in await all_of(world, 1)] == [b"yes"]
-            assert world.broker.timers.recalled == 1
+            assert world.features.timer.service.recalled == 1
             late = await recall(world, told.ext["recallHandle"])
             assert late.code == 604 and "timestamp invalid" in str(late.remark)
 
@@ -359,7 +359,7 @@ def test_what_waits_for_long_is_put_into_the_log_again(
 
     async def test() -> None:
         world = await World(str(tmp_path), timer_roll_window_slots=50, **SHORT).open()
-        service = asyncio.ensure_future(world.broker.services.run())
+        service = asyncio.ensure_future(world.broker.leadership.services.run())
         at = world.clock.value + 3600_000
         told = [
             await world.send("T", b"%d" % number, 0, timed(TIMER_DELIVER_MS=at + number % 3))
@@ -368,7 +368,7 @@ def test_what_waits_for_long_is_put_into_the_log_again(
         assert (await recall(world, told[7].ext["recallHandle"])).code == 0
         first = await world.broker.kept_from()
         world.clock.value += 51
-        await until(lambda: world.broker.timers.rolled == 21)
+        await until(lambda: world.features.timer.service.rolled == 21)
         assert (await recall(world, told[9].ext["recallHandle"])).code == 0
         (row,) = world.broker.store.state[TIMERS].rows.values()
         assert row.begin == 21
@@ -379,7 +379,7 @@ def test_what_waits_for_long_is_put_into_the_log_again(
         # What is due soon is not put there again.
         world.clock.value = at - 10
         await asyncio.sleep(0.15)
-        assert world.broker.timers.rolled == 21
+        assert world.features.timer.service.rolled == 21
         world.clock.value = at + 100
         found = [int(record.body) for record in await all_of(world, 18)]
         wanted = sorted((number % 3, number) for number in range(20) if number not in (7, 9))
@@ -400,7 +400,7 @@ def test_what_waits_for_a_deleted_topic_does_not_come_to_one_of_its_name(
 
     async def test() -> None:
         async with standing(tmp_path, timer_roll_window_slots=50, **SHORT) as world:
-            timers, at = world.broker.timers, world.clock.value + 3600_000
+            timers, at = world.features.timer.service, world.clock.value + 3600_000
             await create(world)
             for number in range(3):
                 await world.send("T", b"old", 0, timed(TIMER_DELIVER_MS=at + number))
@@ -421,7 +421,7 @@ def test_what_waits_for_a_deleted_topic_does_not_come_to_one_of_its_name(
 def test_a_clock_that_went_back_loses_and_delays_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path), **SHORT).open()
-        service = asyncio.ensure_future(world.broker.services.run())
+        service = asyncio.ensure_future(world.broker.leadership.services.run())
         start = world.clock.value
         world.clock.value = start + 3600_000
         await world.send("T", b"ahead", 0, timed(TIMER_DELAY_MS=5))

@@ -42,7 +42,7 @@ def test_a_topic_that_would_not_fit_into_a_registration_is_refused_with_what_to_
         assert (await world.send("C")).code == ResponseCode.SYSTEM_ERROR, "nor on first use"
         world.node.auto = True
         world.node.commit()
-        assert world.broker.topic_table.size == world.config.max_topic_table_bytes
+        assert world.features.topic.table.size == world.config.max_topic_table_bytes
         assert create(world, "A", queues=10).reply.code == ResponseCode.SYSTEM_ERROR, "a change that grows"
         assert (await create(world, "A", queues=3)).code == ResponseCode.SUCCESS
         assert create(world, "A", attributes="+k=v").reply.code == ResponseCode.SYSTEM_ERROR
@@ -109,7 +109,7 @@ def test_a_group_whose_retry_topic_has_no_room_is_not_made_and_its_pulls_say_why
         reply = await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
         assert reply.code == ResponseCode.SUCCESS, "it speaks for other groups, too"
         assert await consumers(world) == ["c1"], "as on the followers"
-        assert list(world.broker.clients.producers["PG"]) == ["c1"]
+        assert list(world.broker.core.clients.producers["PG"]) == ["c1"]
         pulled = await world.pull("T")
         assert pulled.code == ResponseCode.SYSTEM_ERROR
         assert "bytes of topics" in str(pulled.remark) and "%RETRY%CG" in str(pulled.remark)

@@ -200,16 +200,16 @@ def test_two_name_servers_are_told_one_body_of_one_version(tmp_path: Path) -> No
     async def test() -> None:
         world = await World(str(tmp_path), namesrv_addr=("a:1", "b:1")).open(lead=False)
         servers = NameServers()
-        world.broker.registrar._client = servers  # type: ignore[assignment]
-        task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
+        world.features.registration.registrar._client = servers  # type: ignore[assignment]
+        task = asyncio.create_task(world.features.registration.registrar.keep_informed(), name="registrar")
         await servers.heard(2)
         world.node.lead()
         await servers.heard(4)
-        before = world.broker.topic_table.encoded
+        before = world.features.topic.table.encoded
         await world.send("New")
         world.clock.value += 5
         told = await servers.heard(6)
-        assert world.broker.topic_table.encoded == before + 1
+        assert world.features.topic.table.encoded == before + 1
         assert [addr for addr, _, _ in told] == ["a:1", "b:1"] and told[0][2] is told[1][2]
         for _, header, body in told:
             decoded = wire.decode_registration(body, crc=header.bodyCrc32)
@@ -219,7 +219,7 @@ def test_two_name_servers_are_told_one_body_of_one_version(tmp_path: Path) -> No
         world.clock.value += 5
         world.node.follow("n1")
         told = await servers.heard(8)
-        assert world.broker.topic_table.encoded == before + 1
+        assert world.features.topic.table.encoded == before + 1
         for _, header, body in told:
             version = wire.decode_registration(body, crc=header.bodyCrc32).data_version
             assert header.brokerId == world.config.follower_id
@@ -236,11 +236,11 @@ def test_leadership_that_ends_while_topics_are_encoded_is_not_claimed(tmp_path: 
     async def test() -> None:
         world = await World(str(tmp_path), namesrv_addr=("a:1",)).open()
         servers = NameServers()
-        world.broker.registrar._client = servers  # type: ignore[assignment]
+        world.features.registration.registrar._client = servers  # type: ignore[assignment]
         state = filled(4 * SLICE)
         world.broker.store.state = state
-        task = asyncio.create_task(world.broker.registrar.keep_informed(), name="registrar")
-        while world.broker.topic_table.encoded < 2 * SLICE:  # noqa: ASYNC110 - in the middle
+        task = asyncio.create_task(world.features.registration.registrar.keep_informed(), name="registrar")
+        while world.features.topic.table.encoded < 2 * SLICE:  # noqa: ASYNC110 - in the middle
             await asyncio.sleep(0)
         put(state, TopicConfig("last", 4, 4, 6))
         world.node.follow("n1")

@@ -205,12 +205,12 @@ def test_a_producer_at_another_member_is_asked_by_that(tmp_path: Path) -> None:
                 answer = Response(0) if address == "b:1" else refusal
                 asyncio.get_running_loop().call_soon(done, answer)
 
-            elsewhere = world.broker.transactions._elsewhere
+            elsewhere = world.features.transaction.checks._elsewhere
             elsewhere._members = lambda: {"n0": "", "n1": "a:1", "n2": "b:1", "n3": "c:1"}
             elsewhere._client = SimpleNamespace(invoke_nowait=invoke)  # type: ignore[assignment]
             await half(world)
             await skip_s(CHECK_S)
-            await until(lambda: world.broker.transactions.asked)
+            await until(lambda: world.features.transaction.checks.asked)
             assert [address for address, _, _ in passed_on][:2] == ["a:1", "b:1"]
             _, fields, body = passed_on[0]
             assert fields["producerGroup"] == "PG" and decode_record(body).body == b"half"
@@ -443,7 +443,7 @@ def test_what_retention_took_is_open_no_more(tmp_path: Path) -> None:
             assert gone.code == ResponseCode.SYSTEM_ERROR and "Find prepared" in str(gone.remark)
             await skip_s(CHECK_S)
             await until(lambda: not is_open(world))
-            assert world.broker.transactions.lost == 1
+            assert world.features.transaction.checks.lost == 1
 
     run(test)
 

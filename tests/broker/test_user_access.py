@@ -63,7 +63,9 @@ def acl(user: str, entries: list[tuple[str, str, str]], **more: Any) -> bytes:
 async def opened(tmp_path: Path, **changes: Any) -> World:
     """A broker with these users; each has a password of its name."""
     world = await World(str(tmp_path / "store"), **(ON | changes)).open()
-    TASKS.update(map(asyncio.create_task, (world.broker.services.run(), world.broker.background.run())))
+    TASKS.update(
+        map(asyncio.create_task, (world.broker.leadership.services.run(), world.broker.core.background.run()))
+    )
     await asyncio.sleep(0)
     for name, entries in POLICIES.items():
         await create(world, name)
@@ -88,7 +90,7 @@ async def ask(
 
 def refusal(world: World, who: Any, code: int, header: Any, body: bytes = b"", **how: Any) -> str:
     """The text; empty where the request may be made."""
-    access = world.broker.access
+    access = world.features.auth.access
     assert access is not None
     return decide(access, who, code, header, body, prefix="", **how)
 
@@ -458,7 +460,7 @@ def test_a_late_change_undoes_no_later_one(tmp_path: Path) -> None:
 def test_without_authentication_everybody_manages_users(tmp_path: Path) -> None:
     async def test() -> None:
         world = await World(str(tmp_path / "store")).open()
-        assert world.broker.access is None
+        assert world.features.auth.access is None
         body = b'{"password":"x","userType":"Super"}'
         assert (await world.call(3001, {"username": "x"}, body)).code == 0
         assert json.loads((await world.call(3004, {"username": "x"})).body)["password"] == "x"
@@ -523,7 +525,7 @@ def test_decisions_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest
         for number in range(20):
             assert refusal(world, "producer", SEND, send_to(f"log{number}"), b"x") == ""
             assert refusal(world, "producer", SEND, send_to(f"no{number}"), b"x") != ""
-            view = world.broker.access._view  # type: ignore[union-attr]
+            view = world.features.auth.access._view  # type: ignore[union-attr]
             assert len(view.decided) + sum(len(who.sends) for who in view._known.values()) <= 5
 
     run(test)
@@ -582,7 +584,7 @@ def test_a_leader_creates_its_first_user_once_and_waits_for_the_voters(
         world.node.lead()
         assert world.node.appender is not None
         world.node.appender.state_version = 6
-        task = asyncio.create_task(world.broker.services.run())
+        task = asyncio.create_task(world.broker.leadership.services.run())
         users = world.broker.store.state[USERS].rows
         async with asyncio.timeout(20):
             while "cannot be created now" not in caplog.text:  # noqa: ASYNC110

@@ -471,7 +471,7 @@ async def make_broker(code: int, directory: Path) -> RemotingServer:
         await begin_transactions(world)
     if RequestCode(code).name.startswith("AUTH_"):
         apply_users(world)
-        BACKGROUND.append(asyncio.create_task(world.broker.background.run()))
+        BACKGROUND.append(asyncio.create_task(world.broker.core.background.run()))
         await asyncio.sleep(0)
     return world.broker.server
 

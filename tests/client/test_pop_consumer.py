@@ -86,7 +86,7 @@ def test_what_is_popped_is_acknowledged_kept_or_comes_again(tmp_path: Path) -> N
             assert again.body == found[1].body and again.reconsume_times == 1 and again.topic == "T"
             await one.ack(again)
             assert await one.pop(0.05) == []
-            assert world.broker.pop_ledger.messages == 0
+            assert world.features.pop.ledger.messages == 0
             with pytest.raises(ClientError, match="was not popped"):
                 await one.ack(replace(again, properties={}))
 
@@ -113,7 +113,7 @@ def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again
             async with asyncio.timeout(60):
                 await one.listen(listen)
             assert sorted(seen) == sorted([(b"%d" % n, 0) for n in range(6)] + [(b"2", 1), (b"4", 1)])
-            assert world.broker.pop_ledger.messages == 0
+            assert world.features.pop.ledger.messages == 0
 
     run(test)
 
@@ -169,7 +169,7 @@ def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_pa
                         found.append(message.body)
                         await other.ack(message)
             assert sorted(found + handled) == [b"0", b"1", b"2"]
-            assert world.broker.pop_ledger.messages == 0
+            assert world.features.pop.ledger.messages == 0
 
     run(test)
 
@@ -224,7 +224,7 @@ def test_a_listener_may_close_its_consumer(tmp_path: Path) -> None:
                     one.listen(listen)
 
             await asyncio.to_thread(use)
-            assert handled == [b"last"] and world.broker.pop_ledger.messages == 0
+            assert handled == [b"last"] and world.features.pop.ledger.messages == 0
 
     run(test)
 
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_listening_between_two_messages(tmp_path: Path) -> None:
             await world.send("T", b"x")
             addresses.put(namesrv)
             await asyncio.to_thread(done.wait, 120)
-            left.append(world.broker.pop_ledger.messages)
+            left.append(world.features.pop.ledger.messages)
 
     def listen(message: ReceivedMessage) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -308,7 +308,7 @@ def test_the_face_for_threads_and_what_cannot_be_meant(tmp_path: Path) -> None:
                     assert one.pop(0.01) == []
 
             await asyncio.to_thread(use)
-            assert world.broker.pop_ledger.messages == 0
+            assert world.features.pop.ledger.messages == 0
             assert world.broker.store.state.topics[retry_topic_v1("T", "CG")].read_queues == 1
 
     run(test)

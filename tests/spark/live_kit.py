@@ -12,7 +12,7 @@ from typing import cast
 from dledger.broker.audit.audit_jobs import AuditJobs
 from dledger.broker.audit.audit_processor import AuditProcessor
 from dledger.broker.config import SETTINGS, BrokerConfig
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.requests import handler_table
 from dledger.remoting.bodies import BrokerData, ClusterInfo
@@ -36,10 +36,8 @@ class AuditBroker:
         config = BrokerConfig(store_root=str(store), self_id=node, peers={node: "127.0.0.1:1"})
         self.jobs = AuditJobs(env, settings.get("bytes_per_s", 0))
         self.asked: dict[int, int] = {}
-        used = SimpleNamespace(
-            settings=LiveSettings(env, SETTINGS, config), audit_jobs=self.jobs, members=lambda: members
-        )
-        processor = AuditProcessor(cast(BrokerContext, used))
+        used = SimpleNamespace(settings=LiveSettings(env, SETTINGS, config))
+        processor = AuditProcessor(cast(Core, used), self.jobs, lambda: members)
         handlers = handler_table([processor], cast(LeaderGate, None))  # any node answers: no gate
         self.server = RemotingServer(
             env,

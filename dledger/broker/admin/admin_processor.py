@@ -5,11 +5,12 @@ Settings are those of one node, as RocketMQ's: any node answers, and a change re
 
 from __future__ import annotations
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Figures
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.stats.runtime_info import bytes_text
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import VERSION, RequestCode
+from dledger.remoting.settings_requests import SettingsRequests
 from dledger.runtime.files import DiskUsage
 from dledger.runtime.workers import Lane
 
@@ -22,14 +23,14 @@ OWN = (
 class AdminProcessor:
     """Handlers of the administration codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._requests = context.settings_requests
-        self._figures = context.figures
-        self._env = context.env
-        self._node = context.node
-        self._settings = context.settings
-        self._reader = context.reader
-        self._background = context.background
+    def __init__(self, core: Core, settings_requests: SettingsRequests, figures: Figures) -> None:
+        self._requests = settings_requests
+        self._figures = figures
+        self._env = core.env
+        self._node = core.node
+        self._settings = core.settings
+        self._reader = core.reader
+        self._background = core.background
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY)
     def change_settings(self, call: Call[None]) -> None:

@@ -3,9 +3,9 @@ AdminBrokerProcessor). Any broker answers, by what is applied on it."""
 
 from __future__ import annotations
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.requests import Call, Needs, handles
-from dledger.broker.store.index_service import IndexBehind
+from dledger.broker.store.index_service import IndexBehind, IndexService
 from dledger.formats.consume_queue import UNIT
 from dledger.formats.index_file import message_keys
 from dledger.formats.record import Record
@@ -30,12 +30,12 @@ MAX_UNITS = 800
 class QueryProcessor:
     """Handlers of the queries."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._store = context.store
-        self._reader = context.reader
-        self._index = context.index
-        self._clients = context.clients
-        self._background = context.background
+    def __init__(self, core: Core, index: IndexService) -> None:
+        self._store = core.store
+        self._reader = core.reader
+        self._index = index
+        self._clients = core.clients
+        self._background = core.background
 
     @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, needs=Needs.ANY, reads=APPLIED_HERE)
     def query_message(self, call: Call[QueryMessageHeader]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dledger.broker.admin.refusals import REFUSED
-from dledger.broker.context import BrokerContext
 from dledger.broker.requests import Call, Needs, handles
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -12,7 +11,7 @@ from dledger.remoting.errors import RemotingError
 class RefusalProcessor:
     """Handler of all of them."""
 
-    def __init__(self, context: BrokerContext) -> None: ...
+    def __init__(self) -> None: ...
 
     def refuse(self, call: Call[None]) -> None:
         """With the reason."""

@@ -6,7 +6,7 @@ They ask a master and its slaves: here the leader and its followers. Any broker 
 
 from __future__ import annotations
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Members
 from dledger.broker.requests import Call, Needs, handles
 from dledger.host import LogReader
 from dledger.remoting.codes import RequestCode
@@ -20,13 +20,13 @@ MAX_EPOCHS = 200
 class ReplicationProcessor:
     """Handlers of these codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._node = context.node
-        self._settings = context.settings
-        self._members = context.members
-        self._gate = context.gate
-        self._background = context.background
-        self._log = context.env.log.child("admin")
+    def __init__(self, core: Core, members: Members) -> None:
+        self._node = core.node
+        self._settings = core.settings
+        self._members = members
+        self._gate = core.gate
+        self._background = core.background
+        self._log = core.env.log.child("admin")
 
     @handles(RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN)
     def ha_status(self, call: Call[None]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.formats.state import DELAYS, REQUEST_MODES
 from dledger.remoting.codes import LanguageCode, RequestCode
@@ -27,12 +28,12 @@ JAVA_MAX_LONG = (1 << 63) - 1
 class TablesProcessor:
     """Handlers of these codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._store = context.store
-        self._clients = context.clients
-        self._registrar = context.registrar
-        self._background = context.background
-        self._env = context.env
+    def __init__(self, core: Core, registrar: Registrar) -> None:
+        self._store = core.store
+        self._clients = core.clients
+        self._registrar = registrar
+        self._background = core.background
+        self._env = core.env
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET, needs=Needs.ANY, reads=APPLIED_HERE)
     def delay_offsets(self, call: Call[None]) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dledger.broker.audit.audit_jobs import Job
-from dledger.broker.context import BrokerContext
+from dledger.broker.audit.audit_jobs import AuditJobs, Job
+from dledger.broker.core import Core, Members
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
 from dledger.formats.store_files import INDEX_DIR
@@ -68,10 +68,10 @@ class Described:
 class AuditProcessor:
     """Handlers of the audit codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._jobs = context.audit_jobs
-        self._members = context.members
+    def __init__(self, core: Core, audit_jobs: AuditJobs, members: Members) -> None:
+        self._settings = core.settings
+        self._jobs = audit_jobs
+        self._members = members
         self._described: dict[str, Described] = {}  # least recently used first
 
     @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from dledger.broker.auth.policies import action_of, resource_of, source_of
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import BySuperUser, Core
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.formats.state import (
     ACLS,
@@ -78,13 +78,13 @@ P = TypeVar("P")
 class AuthProcessor:
     """Handlers of the ten codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._store = context.store
-        self._gate = context.gate
-        self._applied = context.applied
-        self._background = context.background
-        self._by_super_user = context.by_super_user
-        self._log = context.env.log.child("auth")
+    def __init__(self, core: Core, by_super_user: BySuperUser) -> None:
+        self._store = core.store
+        self._gate = core.gate
+        self._applied = core.applied
+        self._background = core.background
+        self._by_super_user = by_super_user
+        self._log = core.env.log.child("auth")
 
     # -- users ----------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Members
 from dledger.broker.forwarding import FORWARD_TIMEOUT_S, forwarded_fields
 from dledger.broker.requests import Call
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, Response
 from dledger.remoting.errors import RemotingError
@@ -27,11 +28,11 @@ CALL_TIMEOUT_S = 10.0
 class Reaching:
     """Finds the broker that has a client."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._client = context.client
-        self._members = context.members
-        self._node = context.node
+    def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
+        self._settings = core.settings
+        self._client = client
+        self._members = members
+        self._node = core.node
 
     def reach(
         self,

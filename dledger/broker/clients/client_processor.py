@@ -14,10 +14,11 @@ from hashlib import blake2b
 
 from dledger.broker.clients.client_table import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.filter.message_filter import CLASS_FILTER, filter_of
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import RETRY_PREFIX, group_problem
 from dledger.remoting.bodies import ConsumerIdList, decode_client_config, decode_heartbeat
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -69,13 +70,13 @@ class _Heard:
 class ClientProcessor(LeaderService):
     """Handlers of the client codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._gate = context.gate
-        self._creation = context.creation
-        self._store = context.store
-        self._clients = context.clients
-        self._log = context.env.log.child("clients")
+    def __init__(self, core: Core, creation: TopicCreation) -> None:
+        self._settings = core.settings
+        self._gate = core.gate
+        self._creation = creation
+        self._store = core.store
+        self._clients = core.clients
+        self._log = core.env.log.child("clients")
 
     @handles(RequestCode.HEART_BEAT, needs=Needs.ANY, max_body=MAX_HEARTBEAT)
     def heartbeat(self, call: Call[None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dledger.broker.clients.client_table import Member
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.remoting.bodies import (
@@ -41,11 +41,11 @@ TOPICS_SLICE = 10_000
 class ConnectionProcessor:
     """Handlers of the codes that ask for clients and what they subscribe to."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._store = context.store
-        self._settings = context.settings
-        self._background = context.background
+    def __init__(self, core: Core) -> None:
+        self._clients = core.clients
+        self._store = core.store
+        self._settings = core.settings
+        self._background = core.background
 
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, needs=Needs.LEADER, reads=OWN)
     def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.message_ids import decode_message_id
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -33,13 +33,13 @@ _TABLE = b'"messageQueueTable":'
 class ConsumerCalls:
     """Handlers of what only a consumer can answer."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._settings = context.settings
-        self._store = context.store
-        self._reader = context.reader
-        self._background = context.background
-        self._reaching = Reaching(context)
+    def __init__(self, core: Core, reaching: Reaching) -> None:
+        self._clients = core.clients
+        self._settings = core.settings
+        self._store = core.store
+        self._reader = core.reader
+        self._background = core.background
+        self._reaching = reaching
 
     @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, needs=Needs.ANY, reads=OWN)
     def running_info(self, call: Call[RunningInfoHeader]) -> None:

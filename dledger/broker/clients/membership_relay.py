@@ -16,11 +16,13 @@ from collections.abc import Iterator
 
 from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.forwarding import Origins
 from dledger.broker.member_requests import with_proof
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.remoting.bodies import ClientConnection, ConsumersHere, decode_told, told_body
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
@@ -44,21 +46,21 @@ MAX_CHANGED = 10_000
 class ClientTelling(LeaderService):
     """Tells while this broker follows, and is told while it leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._client = context.client
-        self._gate = context.gate
-        self._node = context.node
-        self._origins = context.origins
-        self._settings = context.settings
-        self._log = context.env.log.child("telling")
+    def __init__(self, core: Core, client: RemotingClient, origins: Origins) -> None:
+        self._clients = core.clients
+        self._client = client
+        self._gate = core.gate
+        self._node = core.node
+        self._origins = origins
+        self._settings = core.settings
+        self._log = core.env.log.child("telling")
         self._changed: dict[str, None] | None = {}
         """Groups to tell of; None: all."""
         self._told: dict[str, None] = {}
         """Groups that the leader knows of from here."""
         self._leader: str | None = None
         self._wake = asyncio.Event()
-        context.clients.on_members = self._members_changed
+        core.clients.on_members = self._members_changed
 
     # -- the leader -----------------------------------------------------------------------------------
 

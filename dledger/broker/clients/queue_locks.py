@@ -25,9 +25,11 @@ import asyncio
 from collections.abc import Mapping
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
+from dledger.broker.topic.deletion import Deletions
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.formats.state import (
     LOCK_BATCH,
     LOCK_EPOCHS,
@@ -60,19 +62,19 @@ SWEEP_S = 1.0
 class QueueLocks(LeaderService):
     """Handlers of 41 and 42, and what ends locks while this node leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._creation = context.creation
-        self._store = context.store
-        self._gate = context.gate
-        self._committed = context.committed
-        self._log = context.env.log.child("locks")
+    def __init__(self, core: Core, creation: TopicCreation, deletions: Deletions) -> None:
+        self._settings = core.settings
+        self._creation = creation
+        self._store = core.store
+        self._gate = core.gate
+        self._committed = core.committed
+        self._log = core.env.log.child("locks")
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
         """Loop time (s) at which the owner was last heard of; the oldest is the first."""
         self._direct: dict[LockKey, float] = {}
         """Those whose owner asked this leader itself, and the loop time at which it last did."""
-        context.deletions.listeners.append(self._forget)
+        deletions.listeners.append(self._forget)
         self.expired: int = 0
         """Locks taken away since start."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.forwarding import Origins
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.message_ids import host_text
 from dledger.formats.properties import (
@@ -30,12 +31,12 @@ from dledger.remoting.server import Connection
 class ReplyProcessor:
     """Handlers of the reply codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._clients = context.clients
-        self._origins = context.origins
-        self._reaching = Reaching(context)
+    def __init__(self, core: Core, origins: Origins, reaching: Reaching) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._clients = core.clients
+        self._origins = origins
+        self._reaching = reaching
 
     @handles(
         RequestCode.SEND_REPLY_MESSAGE,

@@ -14,7 +14,7 @@ import asyncio
 from dledger.broker.clients.client_table import ConsumerGroup, Member
 from dledger.broker.clients.notices import SLICE
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.leader_gate import LEADER_ADDR
 from dledger.broker.services import LeaderService
 from dledger.remoting.codes import LanguageCode, RequestCode
@@ -28,10 +28,10 @@ PACE_S = 0.01
 class TakeoverNotices(LeaderService):
     """Once in each leadership."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._settings = context.settings
-        self._log = context.env.log.child("takeover")
+    def __init__(self, core: Core) -> None:
+        self._clients = core.clients
+        self._settings = core.settings
+        self._log = core.env.log.child("takeover")
         self._began = 0.0
 
     def begin(self, writer: CommitLogWriter) -> None:

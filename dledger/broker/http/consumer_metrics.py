@@ -34,7 +34,7 @@ def _disagreements(broker: Broker) -> Iterable[Metric]:
         "Client ids that several consumers of a group use, where there are such",
         labels=["group"],
     )
-    for name, group in broker.clients.consumers.items():
+    for name, group in broker.core.clients.consumers.items():
         agreement = group.agreement
         if agreement.variants > 1 and len(differ.samples) < MAX_DISAGREEING and group.warning:
             differ.add_metric([name], agreement.variants)
@@ -58,7 +58,7 @@ def _lags(broker: Broker) -> Iterable[Metric]:
     )
     state, queues = broker.store.state, broker.store.queues
     looked_at = left_out = 0
-    groups = dict.fromkeys([*broker.clients.consumers, *state.offsets])
+    groups = dict.fromkeys([*broker.core.clients.consumers, *state.offsets])
     if broker.gate.writer is None:
         groups = {}  # else every node of the group would show the same
     for group in groups:
@@ -72,7 +72,7 @@ def _lags(broker: Broker) -> Iterable[Metric]:
         for (topic, queue_id), offset in rows.items():
             low, high = queues.range_of(topic, queue_id)
             behind[topic] = behind.get(topic, 0) + max(0, high - max(offset, low))
-            ahead = broker.pull_offsets.shown(group, topic, queue_id, offset) - offset
+            ahead = broker.features.offset.pull_offsets.shown(group, topic, queue_id, offset) - offset
             pulled[topic] = pulled.get(topic, 0) + ahead
         for topic, messages in behind.items():
             lag.add_metric([group, topic], messages)

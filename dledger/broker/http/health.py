@@ -43,8 +43,10 @@ def health(broker: Broker) -> dict[str, object]:
         "committed_index": status.get("committed_index"),
         "applied_index": broker.store.applied_index,
         "apply_lag": lag,
-        "namesrv": dict(broker.registrar.registered),
-        "namesrv_failures": {addr: error.remark for addr, error in broker.registrar.failures.items()},
+        "namesrv": dict(broker.features.registration.registrar.registered),
+        "namesrv_failures": {
+            addr: error.remark for addr, error in broker.features.registration.registrar.failures.items()
+        },
         "reasons": reasons,
         "warnings": warnings,
         "node": status,

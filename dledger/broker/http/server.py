@@ -11,12 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dledger._fast import FAST
 from dledger.broker.broker import Broker
 from dledger.broker.http.consumer_metrics import consumer_metrics
 from dledger.broker.http.health import health, why_not_ready
 from dledger.broker.http.listener import Listener
-from dledger.broker.http.waiting_metrics import waiting_metrics
 from dledger.broker.registration.registrar import Registrar
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
@@ -113,45 +111,14 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All metrics."""
         broker = self._broker
-        stats = broker.server.stats
-        store = broker.store
-        yield _gauge("up", "1 while the log is open", int(broker.opened.is_set()))
-        yield _gauge("compiled", "1 with the compiled twins of the hottest loops", int(FAST is not None))
-        yield _gauge("serving", "1 while this node leads and serves", int(broker.gate.writer is not None))
-        yield _gauge("applied_index", "Last index applied to queues and state", store.applied_index)
-        yield _gauge("snapshot_index", "Last index in the snapshot", store.snapshot_index)
-        yield _gauge("topics", "Topics in the replicated state", len(store.state.topics))
-        yield _gauge("topic_table_bytes", "Bytes of topics in a registration", broker.topic_table.size_told)
-        yield _gauge("queues", "Queues with messages", store.queues.count)
-        yield _gauge("held_pulls", "Long polls that wait", broker.pulls.held.count)
-        yield _gauge("waiting_answers", "Answers that wait for a commit", len(broker.committed))
-        yield _gauge("cold_reads", "Requests that wait for the disk", broker.background.count)
-        yield _gauge("connections", "Open client connections", stats.accepted - stats.closed)
-        yield _gauge("unsent_bytes", "Answers that clients have not taken", broker.server.unsent)
-        yield _counter("standstills", "Times that the loop stood still for too long", broker.standstill.count)
-        yield _counter("requests", "Requests received", stats.requests)
-        yield _counter("bytes_in", "Bytes received from clients", stats.bytes_in)
-        yield _counter("bytes_out", "Bytes sent to clients", stats.bytes_out)
-        yield _counter("refused_not_leader", "Requests answered 14", broker.gate.refused)
-        yield _counter("messages_in", "Messages accepted by this node as leader", broker.messages_in)
-        yield _counter("messages_out", "Messages given to consumers", broker.pulls.messages)
-        yield _counter("messages_dispatched", "Messages applied to queues", store.dispatcher.messages)
-        yield _counter("entries_malformed", "Entries skipped", store.dispatcher.malformed)
-        yield _counter("operations_skipped", "System operations skipped", store.state.skipped)
-        if broker.config.digest_ship_path:
-            ship = broker.shipper.stats
-            yield _gauge(
-                "digests_shipped_timestamp_seconds", "When digests were last shipped", ship.shipped_ms / 1000
-            )
-            yield _counter("digest_segments_scanned", "Segments scanned to ship digests", ship.segments)
-            yield _counter(
-                "digest_rounds_failed", "Rounds in which digests could not be shipped", ship.failures
-            )
+        for figure in broker.figures():
+            if figure.metric:
+                make = _counter if figure.counts else _gauge
+                yield make(figure.metric, figure.help, float(figure.read()))
         yield from consumer_metrics(broker)
-        yield from waiting_metrics(broker)
-        yield from _registrations(broker.registrar)
+        yield from _registrations(broker.features.registration.registrar)
         errors = CounterMetricFamily("dledger_errors", "Failed requests and connections", labels=["cause"])
-        for cause, count in sorted(stats.errors.items()):
+        for cause, count in sorted(broker.server.stats.errors.items()):
             errors.add_metric([cause], count)
         yield errors
         if broker.opened.is_set():

@@ -38,8 +38,10 @@ from dledger._fast import FAST
 from dledger.broker.auth.access_control import Access
 from dledger.broker.commit_log import TopicSlot
 from dledger.broker.config import BrokerConfig
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_answers import SendAnswers, added_properties, quoted
+from dledger.broker.intake.send_checks import SendChecks
 from dledger.broker.pending_responses import AnswerRun
 from dledger.formats.checksum import crc32
 from dledger.formats.entry import CHAIN, HEADER, HEADER_SIZE, MAGIC, Kind
@@ -232,17 +234,24 @@ def seal_sends(
 class PlainSends:
     """Offered each read of each connection (`remoting.connection.Bulk`)."""
 
-    def __init__(self, context: BrokerContext, answers: SendAnswers, access: Access | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        send_checks: SendChecks,
+        resends: Resends,
+        answers: SendAnswers,
+        access: Access | None,
+    ) -> None:
         """`access`: who may send, where that is asked for."""
         self._access = access
-        self._gate = context.gate
-        self._checks = context.send_checks
-        self._committed = context.committed
-        self._resends = context.resends
+        self._gate = core.gate
+        self._checks = send_checks
+        self._committed = core.committed
+        self._resends = resends
         self._answers = answers
         self.fast: ModuleType | None = FAST
-        self._settings_changed(context.settings.now)
-        context.settings.listen(self._settings_changed)
+        self._settings_changed(core.settings.now)
+        core.settings.listen(self._settings_changed)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         answers = self._answers

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dledger.broker.auth.required import to_consume
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import CheckNeeded, Core
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
+from dledger.broker.topic.announcements import TopicAnnouncements
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.message_ids import encode_message_id
 from dledger.formats.properties import (
@@ -38,18 +40,24 @@ HONOURS_MAX_RECONSUME = 121
 class SendBackProcessor:
     """Handler of 36."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._gate = context.gate
-        self._creation = context.creation
-        self._announcements = context.announcements
-        self._store = context.store
-        self._reader = context.reader
-        self._background = context.background
-        self._committed = context.committed
-        self._stats = context.stats
-        self._check_needed = context.check_needed
+    def __init__(
+        self,
+        core: Core,
+        creation: TopicCreation,
+        announcements: TopicAnnouncements,
+        check_needed: CheckNeeded,
+    ) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._gate = core.gate
+        self._creation = creation
+        self._announcements = announcements
+        self._store = core.store
+        self._reader = core.reader
+        self._background = core.background
+        self._committed = core.committed
+        self._stats = core.stats
+        self._check_needed = check_needed
 
     @handles(
         RequestCode.CONSUMER_SEND_MSG_BACK,

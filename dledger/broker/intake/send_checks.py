@@ -3,7 +3,7 @@
 A send comes in four ways: alone or in a batch, and each of them by the fast path (plain sends of a read, by
 the compiled twins or by Python) or by the way of all requests. While a check is `active`, the fast paths
 leave every send to the way of all requests, which asks all checks. So a new reason to refuse is a
-`SendCheck` and a line in the list that `dledger.broker.broker` makes, and nothing else.
+`SendCheck`, and a place in `send_checks` of the `feature.py` of its folder, and nothing else.
 
 What a check must let through:
 

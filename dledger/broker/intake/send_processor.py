@@ -28,20 +28,24 @@ import msgspec
 from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.forwarding import Origins
 from dledger.broker.intake.disposition import (
     Disposition,
     check_disposition,
     delay_level_of,
 )
-from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Sent
+from dledger.broker.intake.resends import RESEND_BYTES, RESEND_TEXT, Found, Resends, Sent
 from dledger.broker.intake.send_answers import SendAnswers, added_properties
 from dledger.broker.intake.send_back_processor import HONOURS_MAX_RECONSUME
-from dledger.broker.intake.send_checks import Offered
+from dledger.broker.intake.send_checks import Offered, SendChecks
 from dledger.broker.pending_responses import PendingResponses
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.schedule.waiting import wait_in
+from dledger.broker.timer.timer_claims import TimerClaims
 from dledger.broker.timer.waiting import due_time
+from dledger.broker.topic.announcements import TopicAnnouncements
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.broker.transaction import half_messages
 from dledger.formats.checksum import crc32
@@ -91,26 +95,35 @@ SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
 class SendProcessor:
     """Handlers of the send codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._creation = context.creation
-        self._announcements = context.announcements
-        self._timers = context.timers
-        self._committed = context.committed
-        self._applied = context.applied
-        self._origins = context.origins
-        self._resends = context.resends
-        self._stored_again = context.resends.stored
-        self._looked_for = context.resends.looking
-        self._checks = context.send_checks
-        config = context.settings.now
-        self.answers: SendAnswers = SendAnswers(context.settings)
+    def __init__(
+        self,
+        core: Core,
+        creation: TopicCreation,
+        announcements: TopicAnnouncements,
+        timers: TimerClaims,
+        origins: Origins,
+        resends: Resends,
+        send_checks: SendChecks,
+    ) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._creation = creation
+        self._announcements = announcements
+        self._timers = timers
+        self._committed = core.committed
+        self._applied = core.applied
+        self._origins = origins
+        self._resends = resends
+        self._stored_again = resends.stored
+        self._looked_for = resends.looking
+        self._checks = send_checks
+        config = core.settings.now
+        self.answers: SendAnswers = SendAnswers(core.settings)
         self._settings_changed(config)
-        context.settings.listen(self._settings_changed)
-        self._salt = context.env.random.getrandbits(32)
+        core.settings.listen(self._settings_changed)
+        self._salt = core.env.random.getrandbits(32)
         self._counter = 0
-        self._log = context.env.log.child("intake")
+        self._log = core.env.log.child("intake")
         self._ip = config.store_host[:4]
 
     def _settings_changed(self, config: BrokerConfig) -> None:

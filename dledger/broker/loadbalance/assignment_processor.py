@@ -7,13 +7,16 @@ The mode is an operation in the log; the members are those that the leader hears
 from __future__ import annotations
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.loadbalance.allocation import STRATEGIES, for_pop
 from dledger.broker.loadbalance.queue_routes import QueueRoutes
+from dledger.broker.registration.name_servers import NameServers
 from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.state import REQUEST_MODES, Perm, RequestMode
 from dledger.remoting.bodies import MessageQueue
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 from dledger.remoting.pop_bodies import (
@@ -34,14 +37,16 @@ PULL, POP = "PULL", "POP"
 class AssignmentProcessor:
     """Handlers of both."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._creation = context.creation
-        self._store = context.store
-        self._clients = context.clients
-        self._background = context.background
-        self._committed = context.committed
-        self._routes = QueueRoutes(context.settings, context.name_servers, context.client)
+    def __init__(
+        self, core: Core, creation: TopicCreation, client: RemotingClient, name_servers: NameServers
+    ) -> None:
+        self._settings = core.settings
+        self._creation = creation
+        self._store = core.store
+        self._clients = core.clients
+        self._background = core.background
+        self._committed = core.committed
+        self._routes = QueueRoutes(core.settings, name_servers, client)
 
     @handles(
         RequestCode.QUERY_ASSIGNMENT,

@@ -16,17 +16,22 @@ from collections.abc import Mapping
 from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import route_id
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Members
 from dledger.broker.filter.message_filter import ALL, CLASS_FILTER, TAG, MessageFilter, TagFilter, filter_of
 from dledger.broker.filter.retry_filter import RetryFilter
+from dledger.broker.latency.slow_consumers import SlowConsumers
 from dledger.broker.longpolling.pull_hold import HeldPulls, Pull
 from dledger.broker.longpolling.subscription_wait import SubscriptionWait
 from dledger.broker.longpolling.suggestions import pull_fields, suggested_here
+from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.pull_offsets import PullOffsets
+from dledger.broker.ratelimit.rate_limits import RateLimits
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import GetResult, GetStatus
 from dledger.broker.topic.deleted_messages import OfLivingTopics, hosts_of
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.formats.state import DELETIONS, RESETS, Perm
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -60,27 +65,36 @@ _CODES = {
 class PullProcessor(LeaderService):
     """Handlers of the pull codes, and the pulls that wait."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._gate = context.gate
-        self._creation = context.creation
-        self._store = context.store
-        self._clients = context.clients
-        self._offsets = context.offsets
-        self._pull_offsets = context.pull_offsets
-        self._background = context.background
-        self._reader = context.reader
-        self._stats = context.stats
-        self._rates = context.rates.reading
-        self._slow_consumers = context.slow_consumers
-        self._members = context.members
+    def __init__(
+        self,
+        core: Core,
+        creation: TopicCreation,
+        offsets: PendingOffsets,
+        pull_offsets: PullOffsets,
+        rates: RateLimits,
+        slow_consumers: SlowConsumers,
+        members: Members,
+    ) -> None:
+        self._settings = core.settings
+        self._gate = core.gate
+        self._creation = creation
+        self._store = core.store
+        self._clients = core.clients
+        self._offsets = offsets
+        self._pull_offsets = pull_offsets
+        self._background = core.background
+        self._reader = core.reader
+        self._stats = core.stats
+        self._rates = rates.reading
+        self._slow_consumers = slow_consumers
+        self._members = members
         self.held: HeldPulls = HeldPulls(
             lambda: self._settings.now.max_held_pulls, self._woken, self._expired
         )
         self.ahead: SubscriptionWait = SubscriptionWait(
-            context.clients, lambda call: call.connection.again(call.request)
+            core.clients, lambda call: call.connection.again(call.request)
         )
-        context.offsets.reset_listeners.append(self._reset)
+        offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
         """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
         self.messages: int = 0

@@ -25,14 +25,15 @@ from functools import partial
 from itertools import islice
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
-from dledger.broker.forwarding import peer_ip
+from dledger.broker.core import Core, Members
+from dledger.broker.forwarding import Origins, peer_ip
 from dledger.broker.longpolling.pull_hold import Pull
 from dledger.broker.longpolling.suggestions import pull_fields, suggest_here
 from dledger.broker.member_requests import with_proof
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.remoting.bodies import PullsHeld, WaitingPull, decode_held
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED, FLAG_REDIRECT, Request, Response
 from dledger.remoting.errors import RemotingError
@@ -95,16 +96,16 @@ class _Kept:
 class StrandedPulls(LeaderService):
     """Tells while this broker leads, is told while it follows, and answers when it takes over."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._client = context.client
-        self._gate = context.gate
-        self._members = context.members
-        self._node = context.node
-        self._origins = context.origins
-        self._settings = context.settings
-        self._store = context.store
-        self._log = context.env.log.child("stranded")
+    def __init__(self, core: Core, client: RemotingClient, members: Members, origins: Origins) -> None:
+        self._clients = core.clients
+        self._client = client
+        self._gate = core.gate
+        self._members = members
+        self._node = core.node
+        self._origins = origins
+        self._settings = core.settings
+        self._store = core.store
+        self._log = core.env.log.child("stranded")
         self._others: dict[str, _Member] = {}
         """By node id."""
         self._term = 0

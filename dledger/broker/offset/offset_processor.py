@@ -11,8 +11,10 @@ from functools import partial
 from typing import Any
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.errors import RemotingError
@@ -38,14 +40,14 @@ brokers and send a heartbeat every 30 s, so that by then each consumer was heard
 class OffsetProcessor:
     """Handlers of the offset codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._creation = context.creation
-        self._clients = context.clients
-        self._store = context.store
-        self._offsets = context.offsets
-        self._background = context.background
-        self._gate = context.gate
-        self._reader = context.reader
+    def __init__(self, core: Core, creation: TopicCreation, offsets: PendingOffsets) -> None:
+        self._creation = creation
+        self._clients = core.clients
+        self._store = core.store
+        self._offsets = offsets
+        self._background = core.background
+        self._gate = core.gate
+        self._reader = core.reader
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, needs=Needs.LEADER, reads=TOLD)
     def query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:

@@ -16,10 +16,12 @@ from functools import partial
 import msgspec
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.offset.offset_processor import check_queue
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.formats.state import OffsetReset, TopicConfig
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -41,17 +43,17 @@ CPP = "CPP"
 class ResetProcessor:
     """Handlers of the reset codes."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._gate = context.gate
-        self._store = context.store
-        self._reader = context.reader
-        self._clients = context.clients
-        self._offsets = context.offsets
-        self._creation = context.creation
-        self._background = context.background
-        self._log = context.env.log.child("offsets")
-        context.offsets.reset_listeners.append(self._tell)
+    def __init__(self, core: Core, offsets: PendingOffsets, creation: TopicCreation) -> None:
+        self._settings = core.settings
+        self._gate = core.gate
+        self._store = core.store
+        self._reader = core.reader
+        self._clients = core.clients
+        self._offsets = offsets
+        self._creation = creation
+        self._background = core.background
+        self._log = core.env.log.child("offsets")
+        offsets.reset_listeners.append(self._tell)
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
     def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:

@@ -14,9 +14,10 @@ import binascii
 from typing import Any
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pop import pop_order
-from dledger.broker.pop.pop_ledger import order_wait_s
+from dledger.broker.pop.pop_ledger import PopLedger, order_wait_s
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.formats.pop_handles import ORDER_QUEUE, Handle, decode_handle, real_topic
 from dledger.formats.state import (
@@ -44,12 +45,12 @@ MAX_BATCH_ACK_BODY = 64 * 1024
 class AckProcessor:
     """Handlers of the codes that give messages back, or keep them."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._store = context.store
-        self._offsets = context.offsets
-        self._committed = context.committed
-        self._ledger = context.pops
-        self._gate = context.gate
+    def __init__(self, core: Core, offsets: PendingOffsets, pops: PopLedger) -> None:
+        self._store = core.store
+        self._offsets = offsets
+        self._committed = core.committed
+        self._ledger = pops
+        self._gate = core.gate
 
     @handles(RequestCode.ACK_MESSAGE, AckMessageHeader, needs=Needs.LEADER)
     def ack(self, call: LeaderCall[AckMessageHeader]) -> None:

@@ -15,15 +15,18 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.filter.message_filter import ALL, filter_of
+from dledger.broker.offset.pending_offsets import PendingOffsets
 from dledger.broker.pop.pop_hold import HeldPops, Pop
-from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS
+from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS, PopLedger
 from dledger.broker.pop.pop_order import popped
+from dledger.broker.ratelimit.rate_limits import RateLimits
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.reader import MAX_SCAN_UNITS, GetResult
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import READ_WRITE
 from dledger.formats.pop_handles import (
     ORDER_QUEUE,
@@ -114,19 +117,21 @@ class Round:
 class PopProcessor(LeaderService):
     """Handlers of the codes that read, and the pops that wait."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._gate = context.gate
-        self._creation = context.creation
-        self._store = context.store
-        self._offsets = context.offsets
-        context.offsets.on_order_reset = context.pops.order_reset
-        self._background = context.background
-        self._reader = context.reader
-        self._committed = context.committed
-        self._rates = context.rates.reading
-        self._ledger = context.pops
+    def __init__(
+        self, core: Core, creation: TopicCreation, offsets: PendingOffsets, pops: PopLedger, rates: RateLimits
+    ) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._gate = core.gate
+        self._creation = creation
+        self._store = core.store
+        self._offsets = offsets
+        offsets.on_order_reset = pops.order_reset
+        self._background = core.background
+        self._reader = core.reader
+        self._committed = core.committed
+        self._rates = rates.reading
+        self._ledger = pops
         self._locked: set[OrderKey] = set()
         """Queues of groups that a pop reads from the device just now."""
         self.held: HeldPops = HeldPops(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.filter.message_filter import ALL
-from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS
+from dledger.broker.pop.pop_ledger import MAX_POP_ORDERS, PopLedger
 from dledger.broker.services import LeaderService
 from dledger.broker.store.reader import GetStatus
+from dledger.broker.topic.topic_creation import TopicCreation
 from dledger.broker.topic.topic_names import READ_WRITE
 from dledger.formats.pop_handles import RETRY_PREFIX, retry_topic_v1, retry_topic_v2
 from dledger.formats.properties import (
@@ -50,13 +51,13 @@ RETRY_S = 0.1
 class PopReviveService(LeaderService):
     """One task, while this node leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._creation = context.creation
-        self._reader = context.reader
-        self._store = context.store
-        self._ledger = context.pops
-        self._log = context.env.log.child("pop")
+    def __init__(self, core: Core, creation: TopicCreation, pops: PopLedger) -> None:
+        self._settings = core.settings
+        self._creation = creation
+        self._reader = core.reader
+        self._store = core.store
+        self._ledger = pops
+        self._log = core.env.log.child("pop")
         self._earlier = asyncio.Event()
         self._ledger.on_earlier = self._earlier.set
         self._writer: CommitLogWriter | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Members
 from dledger.broker.filter.message_filter import ALL
 from dledger.broker.schedule.delivery_pace import BATCH_BYTES, DeliveryPace
 from dledger.broker.services import LeaderService
@@ -46,14 +46,14 @@ RETRY_S = 0.1
 class DelayService(LeaderService):
     """One task a level, while this node leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._reader = context.reader
-        self._members = context.members
-        self._log = context.env.log.child("delay")
+    def __init__(self, core: Core, members: Members) -> None:
+        self._settings = core.settings
+        self._reader = core.reader
+        self._members = members
+        self._log = core.env.log.child("delay")
         self._writer: CommitLogWriter | None = None
         self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
-        self._pace = DeliveryPace(context.committed, lambda: context.store.applied_index)
+        self._pace = DeliveryPace(core.committed, lambda: core.store.applied_index)
         self._held: set[int] = set()
         """Levels that look again when messages were applied: as much is under way as may be."""
         self._last = 0

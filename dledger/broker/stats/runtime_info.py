@@ -6,14 +6,11 @@ nothing here that they could mean; the others are ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dledger.broker.core import Core
+from dledger.broker.store.message_store import MessageStore
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
 from dledger.formats.state import DELAYS
 from dledger.remoting.codes import VERSION
-
-if TYPE_CHECKING:
-    from dledger.broker.broker import Broker
 
 _NO_POOLS = {
     f"{pool}ThreadPoolQueue{figure}": "0"
@@ -32,25 +29,25 @@ message and the log, of which RocketMQ says that it never runs out. What stands 
 waits for its commit."""
 
 
-def runtime_info(broker: Broker) -> dict[str, str]:
-    """By key, but for what has to be read from the device."""
-    status = broker.node.status()
-    network, stats = broker.server.stats, broker.stats
+def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
+    """By key, but for what has to be read from the device, and for figures (`dledger.broker.figures`)."""
+    node, store, stats = core.node, core.store, core.stats
+    status = node.status()
     today, yesterday = stats.morning, stats.yesterday_morning
-    end, applied = _whole(status.get("end_pos")), broker.store.dispatcher.applied_end
+    end, applied = _whole(status.get("end_pos")), store.dispatcher.applied_end
     messages, size = stats.put_totals()
     average = size / messages if messages else 0.0
     return {
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V5_3_3",
-        "bootTimestamp": str(broker.boot_ms),
-        "runtime": _ran((broker.env.wall.now_ms() - broker.boot_ms) // 1000),
-        "brokerActive": "true" if broker.node.serving else "false",
-        "brokerRole": "SYNC_MASTER" if broker.node.serving else "SLAVE",
-        "commitLogMinOffset": str(broker.node.log.begin_pos),
+        "bootTimestamp": str(boot_ms),
+        "runtime": _ran((core.env.wall.now_ms() - boot_ms) // 1000),
+        "brokerActive": "true" if node.serving else "false",
+        "brokerRole": "SYNC_MASTER" if node.serving else "SLAVE",
+        "commitLogMinOffset": str(node.log.begin_pos),
         "commitLogMaxOffset": str(end),
         "dispatchBehindBytes": str(max(0, end - applied)),
-        "dispatchBehindIndex": str(_whole(status.get("committed_index")) - broker.store.applied_index),
+        "dispatchBehindIndex": str(_whole(status.get("committed_index")) - store.applied_index),
         "putTps": stats.rates(stats.puts_of_broker),
         "getFoundTps": stats.rates(stats.found),
         "getMissTps": stats.rates(stats.missed),
@@ -59,51 +56,28 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "getTransferedTps": stats.rates(stats.gets_of_broker),  # so 4.9 spells it
         "msgPutTotalYesterdayMorning": str(yesterday[0]),
         "msgPutTotalTodayMorning": str(today[0]),
-        "msgPutTotalTodayNow": str(broker.messages_in),
         "msgGetTotalYesterdayMorning": str(yesterday[1]),
         "msgGetTotalTodayMorning": str(today[1]),
-        "msgGetTotalTodayNow": str(broker.pulls.messages),
         "putMessageTimesTotal": str(messages),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": f"{average:g}",
-        "putMessageDistributeTime": broker.committed.times.text(),
-        "putMessageEntireTimeMax": str(broker.committed.times.longest_ms),
+        "putMessageDistributeTime": core.committed.times.text(),
+        "putMessageEntireTimeMax": str(core.committed.times.longest_ms),
         "getMessageEntireTimeMax": str(stats.longest_get_ms),
-        "remainHowManyDataToFlush": bytes_text(max(end - broker.node.log.durable_pos, 0)),
-        **delay_progress(broker),
+        "remainHowManyDataToFlush": bytes_text(max(end - node.log.durable_pos, 0)),
+        **delay_progress(store),
         "statsNotCounted": str(stats.not_counted),
         **_NO_POOLS,
-        "sendThreadPoolQueueSize": str(len(broker.committed)),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(round(broker.fast_failure.waited_s() * 1000)),
-        "sendsRefusedAsBusy": str(broker.fast_failure.refused),
-        "sendsRefusedByRate": str(broker.rates.sending.refused),
-        "pullsRefusedByRate": str(broker.rates.reading.refused),
-        "dispatchedMessages": str(broker.store.dispatcher.messages),
-        "heldPulls": str(broker.pulls.held.count),
-        "heldPops": str(broker.pops.held.count),
-        "popInflightMessages": str(broker.pop_ledger.messages),
-        "popRevivedMessages": str(broker.revives.revived),
-        "timerMessagesWaiting": str(broker.timer_claims.waiting),
-        "timerMessagesDelivered": str(broker.timers.delivered),
-        "timerMessagesRecalled": str(broker.timers.recalled),
-        "openTransactions": str(broker.transactions.open),
-        "askedTransactions": str(broker.transactions.asked),
-        "discardedTransactions": str(broker.transactions.discarded),
-        "recognizedResends": str(broker.resends.recognized),
-        "forwardedRequests": str(broker.forwarder.forwarded),
-        "consumerGroups": str(len(broker.clients.consumers)),
-        "remotingRequests": str(network.requests),
         "raftTerm": str(status.get("term", 0)),
         "raftRole": str(status.get("role", "")),
     }
 
 
-def delay_progress(broker: Broker) -> dict[str, str]:
+def delay_progress(store: MessageStore) -> dict[str, str]:
     """Of each delay level that was used: next message to deliver, and where its queue ends."""
-    queues = broker.store.queues
     found = {}
-    for level, row in sorted(broker.store.state[DELAYS].rows.items()):
-        queue = queues.get(SCHEDULE_TOPIC, level - 1)
+    for level, row in sorted(store.state[DELAYS].rows.items()):
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         end = row.next if queue is None else queue.bounds.next
         found[f"scheduleMessageOffset_{level}"] = f"{row.next},{end}"
     return found

@@ -10,8 +10,11 @@ from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
+from dledger.broker.offset.pending_offsets import PendingOffsets
+from dledger.broker.offset.pull_offsets import PullOffsets
+from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
 from dledger.broker.stats.stats_item import WINDOWS
 from dledger.formats.state import TopicConfig
@@ -44,17 +47,19 @@ MAX_TOPICS_ASKED = 1000
 class StatsProcessor:
     """Handlers of the codes that ask how things stand."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._store = context.store
-        self._reader = context.reader
-        self._clients = context.clients
-        self._background = context.background
-        self._offsets = context.offsets
-        self._pull_offsets = context.pull_offsets
-        self._registrar = context.registrar
-        self._stats = context.stats
+    def __init__(
+        self, core: Core, offsets: PendingOffsets, pull_offsets: PullOffsets, registrar: Registrar
+    ) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._store = core.store
+        self._reader = core.reader
+        self._clients = core.clients
+        self._background = core.background
+        self._offsets = offsets
+        self._pull_offsets = pull_offsets
+        self._registrar = registrar
+        self._stats = core.stats
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, needs=Needs.LEADER, reads=OWN)
     def view(self, call: LeaderCall[ViewBrokerStatsHeader]) -> None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from dledger.broker.commit_log import Outgoing
 from dledger.broker.config import MAX_TIMER_DELAY_S, MAX_TIMER_PRECISION_MS
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.requests import LeaderCall, Needs, handles
+from dledger.broker.timer.timer_claims import TimerClaims
 from dledger.formats.properties import (
     BORN_TIMESTAMP,
     MAX_PROPERTIES_SIZE,
@@ -44,10 +45,10 @@ RECALL_TAG = "_RECALL_TAG_"
 class RecallProcessor:
     """Handler of 370."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._timers = context.timers
-        self._committed = context.committed
+    def __init__(self, core: Core, timers: TimerClaims) -> None:
+        self._settings = core.settings
+        self._timers = timers
+        self._committed = core.committed
 
     @handles(RequestCode.RECALL_MESSAGE, RecallMessageHeader, needs=Needs.LEADER)
     def recall(self, call: LeaderCall[RecallMessageHeader]) -> None:

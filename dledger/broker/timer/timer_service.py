@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 from dledger._fast import FAST
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.schedule.delivery_pace import BATCH_BYTES, DeliveryPace
 from dledger.broker.services import LeaderService
 from dledger.broker.store.consume_queue import ConsumeQueue, queue_dir
+from dledger.broker.timer.timer_claims import TimerClaims
 from dledger.broker.timer.timer_wheel import (
     NEAR_UNITS,
     NO_UNITS,
@@ -92,13 +93,13 @@ class _Due:
 class TimerService(LeaderService):
     """Two tasks, while this node leads: one delivers, one looks after what waits for long."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._env = context.env
-        self._settings = context.settings
-        self._store = context.store
-        self._reader = context.reader
-        self._claims = context.timers
-        self._log = context.env.log.child("timer")
+    def __init__(self, core: Core, timers: TimerClaims) -> None:
+        self._env = core.env
+        self._settings = core.settings
+        self._store = core.store
+        self._reader = core.reader
+        self._claims = timers
+        self._log = core.env.log.child("timer")
         self._wake = asyncio.Event()
         self._writer: CommitLogWriter | None = None
         self._wheel: Wheel | None = None
@@ -110,7 +111,7 @@ class TimerService(LeaderService):
         """Of what is delivered now: due time -> real topic and unique key."""
         self._most: int = FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES
         """How many to look at for one batch."""
-        self._pace = DeliveryPace(context.committed, lambda: self._store.applied_index)
+        self._pace = DeliveryPace(core.committed, lambda: self._store.applied_index)
         self.delivered: int = 0
         """Messages since start."""
         self.recalled: int = 0

@@ -6,7 +6,7 @@ import asyncio
 from itertools import islice
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.services import LeaderService
 from dledger.formats.state import DELETIONS, RESETS
 
@@ -22,9 +22,9 @@ TOGETHER = 100
 class DeletionService(LeaderService):
     """One task, while this node leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._node = context.node
-        self._clients = context.clients
+    def __init__(self, core: Core) -> None:
+        self._node = core.node
+        self._clients = core.clients
         self._writer: CommitLogWriter | None = None
 
     def begin(self, writer: CommitLogWriter) -> None:

@@ -13,17 +13,19 @@ from typing import TypeVar
 import msgspec
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
+from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
+from dledger.broker.topic.deletion import Deletions
 from dledger.broker.topic.shown import shown_group
-from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES
+from dledger.broker.topic.topic_creation import MAX_TOPIC_BYTES, TopicCreation
 from dledger.broker.topic.topic_names import (
     FORBIDDEN_TO_SEND,
     group_problem,
     is_system_topic,
     topic_problem,
 )
-from dledger.broker.topic.topic_table import topic_body
+from dledger.broker.topic.topic_table import TopicTable, topic_body
 from dledger.formats.life import Life
 from dledger.formats.state import (
     GROUP_BIRTHS,
@@ -68,17 +70,24 @@ MAX_LIST_BODY = 64 * 1024
 class TopicProcessor:
     """Handlers of the codes of topics and groups."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._creation = context.creation
-        self._store = context.store
-        self._gate = context.gate
-        self._node = context.node
-        self._applied = context.applied
-        self._background = context.background
-        self._topic_table = context.topic_table
-        self._registrar = context.registrar
-        self._deletions = context.deletions
-        self._log = context.env.log.child("topics")
+    def __init__(
+        self,
+        core: Core,
+        creation: TopicCreation,
+        topic_table: TopicTable,
+        registrar: Registrar,
+        deletions: Deletions,
+    ) -> None:
+        self._creation = creation
+        self._store = core.store
+        self._gate = core.gate
+        self._node = core.node
+        self._applied = core.applied
+        self._background = core.background
+        self._topic_table = topic_table
+        self._registrar = registrar
+        self._deletions = deletions
+        self._log = core.env.log.child("topics")
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:

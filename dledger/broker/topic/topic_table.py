@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dledger.formats.state import ReplicatedState, TopicConfig
 from dledger.remoting import registration as wire
@@ -31,11 +31,10 @@ class TopicTable:
     below a slice.
     """
 
-    def __init__(
-        self, state: Callable[[], ReplicatedState], system_topics: Mapping[str, TopicConfig]
-    ) -> None:
+    def __init__(self, state: Callable[[], ReplicatedState], system_topics: dict[str, TopicConfig]) -> None:
         self._state = state
-        self._system_topics = system_topics
+        self.system_topics: dict[str, TopicConfig] = system_topics
+        """Topics that the configuration makes."""
         self._of: ReplicatedState | None = None
         """The state that is encoded: another one takes its place when a snapshot is installed."""
         self._version = -1
@@ -70,12 +69,12 @@ class TopicTable:
 
     def config(self, name: str) -> TopicConfig | None:
         """One topic."""
-        return self._state().topics.get(name) or self._system_topics.get(name)
+        return self._state().topics.get(name) or self.system_topics.get(name)
 
     @property
     def system_names(self) -> frozenset[str]:
         """Topics that follow from the configuration."""
-        return frozenset(self._system_topics)
+        return frozenset(self.system_topics)
 
     def entries(self) -> list[bytes]:
         """The table for `wire.registration_body` and `wire.table_body`, in pages."""
@@ -137,8 +136,8 @@ class TopicTable:
                 seen.append(config)
         if limit is not None and len(stale) > limit:
             return True
-        overridden = {name for name in self._system_topics if name in state.topics}
-        count = len(configs) + len(self._system_topics) - len(overridden)
+        overridden = {name for name in self.system_topics if name in state.topics}
+        count = len(configs) + len(self.system_topics) - len(overridden)
         if self._pages.count != count or not self._overridden <= overridden:  # some are gone
             self._begin(state)
             return self._advance(limit)
@@ -153,7 +152,7 @@ class TopicTable:
         self._seen = []
         self._overridden = set()
         self._pages = _Pages()
-        for config in self._system_topics.values():
+        for config in self.system_topics.values():
             self._put(config)
 
     def _put(self, config: TopicConfig) -> None:

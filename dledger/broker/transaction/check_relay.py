@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core, Members
+from dledger.broker.forwarding import Origins
 from dledger.broker.member_requests import MEMBER_PROOF, with_proof
 from dledger.broker.requests import Call, Needs, handles
+from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import RemotingError
@@ -26,9 +28,9 @@ RELAY_TIMEOUT_S = 3.0
 class CheckRelay:
     """Handler of 39 at a member."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._clients = context.clients
-        self._origins = context.origins
+    def __init__(self, core: Core, origins: Origins) -> None:
+        self._clients = core.clients
+        self._origins = origins
 
     @handles(
         RequestCode.CHECK_TRANSACTION_STATE,
@@ -57,12 +59,12 @@ class CheckRelay:
 class Elsewhere:
     """The leader's side of it."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._client = context.client
-        self._members = context.members
-        self._node = context.node
-        self._log = context.env.log.child("transactions")
+    def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
+        self._settings = core.settings
+        self._client = client
+        self._members = members
+        self._node = core.node
+        self._log = core.env.log.child("transactions")
         self.asked: int = 0
         """Checks that another member passed on."""
 

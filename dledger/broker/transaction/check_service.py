@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 
 from dledger.broker.commit_log import CommitLogWriter
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import Core
 from dledger.broker.filter.message_filter import ALL
 from dledger.broker.services import LeaderService
 from dledger.broker.store.reader import GetStatus
@@ -42,19 +42,19 @@ ASKED_BYTES = 1024 * 1024
 class TransactionCheckService(LeaderService):
     """One task, while this node leads."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._store = context.store
-        self._reader = context.reader
-        self._clients = context.clients
-        self._log = context.env.log.child("transactions")
+    def __init__(self, core: Core, elsewhere: Elsewhere) -> None:
+        self._settings = core.settings
+        self._store = core.store
+        self._reader = core.reader
+        self._clients = core.clients
+        self._log = core.env.log.child("transactions")
         self._writer: CommitLogWriter | None = None
         self._ahead: dict[int, float] = {}
         """Those whose time was stamped by a clock that is ahead of ours: since when they are seen here, in
         loop time."""
         self._work = 0
         self._bytes = 0
-        self._elsewhere = Elsewhere(context)
+        self._elsewhere = elsewhere
         self._asked_here = 0
         self.discarded: int = 0
         """Transactions that nobody ended."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dledger.broker.auth.required import to_send
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
-from dledger.broker.context import BrokerContext
+from dledger.broker.core import CheckNeeded, Core
 from dledger.broker.filter.message_filter import ALL, MessageFilter
 from dledger.broker.requests import LeaderCall, Needs, handles
 from dledger.broker.store.reader import GetResult
@@ -35,14 +35,14 @@ _NOT_OPEN = "no such transaction is open: it was ended before, or given up"
 class EndTransactionProcessor:
     """Handler of 37."""
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._settings = context.settings
-        self._gate = context.gate
-        self._store = context.store
-        self._reader = context.reader
-        self._background = context.background
-        self._committed = context.committed
-        self._check_needed = context.check_needed
+    def __init__(self, core: Core, check_needed: CheckNeeded) -> None:
+        self._settings = core.settings
+        self._gate = core.gate
+        self._store = core.store
+        self._reader = core.reader
+        self._background = core.background
+        self._committed = core.committed
+        self._check_needed = check_needed
 
     @handles(
         RequestCode.END_TRANSACTION,

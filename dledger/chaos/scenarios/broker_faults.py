@@ -145,7 +145,7 @@ class BrokerInjector(Injector):
         if replication is None or writer is None:
             return False
         replication.push_bytes = 1
-        together, restored, delays = writer.add_together, writer.add_restored, broker.delays
+        together, restored, delays = writer.add_together, writer.add_restored, broker.features.schedule.delays
         before, armed = [delays.delivered], [True]
 
         def crash(made: bool) -> None:
@@ -192,7 +192,11 @@ class BrokerInjector(Injector):
         """Which life of a broker, and how many messages it put into the log again in that."""
         host = self._stage.machines[name].host
         broker = getattr(host, "broker", None)
-        return (0, 0) if broker is None else (self._stage.machines[name].lives, broker.timers.rolled)
+        return (
+            (0, 0)
+            if broker is None
+            else (self._stage.machines[name].lives, broker.features.timer.service.rolled)
+        )
 
     def _kill_one(self, name: str, lasting_ms: int) -> None:
         if self._world.nodes[name].process is not None:

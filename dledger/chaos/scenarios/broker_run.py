@@ -217,7 +217,7 @@ class BrokerRun(Run):
         time."""
         leader = self.stage.leader()
         broker = None if leader is None else self.stage.broker(leader)
-        held = [] if broker is None else list(broker.pops.held)
+        held = [] if broker is None else list(broker.features.pop.pops.held)
         return bool(held) and not any(pop.request.flag & FLAG_FORWARDED for pop in held)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:

@@ -114,7 +114,7 @@ class WatchedHost:
             self._probe.applied(header)
             offset += header.size
         self.broker.apply(chunk)
-        if self.broker.resends.recognized:
+        if self.broker.features.intake.resends.recognized:
             self._stage.marks.reach("a leader had the message that was sent again")
         self._stage.cluster.count("no pull waits for what is there")
         check_prompt(self._probe.machine.name, self.broker)
@@ -166,7 +166,7 @@ class WatchedHost:
 
 def check_prompt(name: str, broker: Broker) -> None:
     """No pull is held whose queue grew beyond its offset: its time-out would hide that it is forgotten."""
-    for pull in broker.pulls.held:
+    for pull in broker.features.longpolling.pulls.held:
         end = broker.store.state.next_offset(pull.topic, pull.queue_id)
         if pull.offset < end:
             raise InvariantViolated(

@@ -27,7 +27,7 @@ def test_the_tables_are_written_as_rocketmq_has_them_and_only_when_they_changed(
             await world.pull()
             header = UpdateConsumerOffsetHeader("CG", "T", 1, 2)
             await world.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-            exports = world.broker.exports
+            exports = world.features.store.exports
             await exports.export()
             topic = read(tmp_path, "topics")["topicConfigTable"]["T"]
             assert (topic["topicName"], topic["readQueueNums"], topic["perm"]) == ("T", 4, 6)

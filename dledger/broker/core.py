@@ -1,0 +1,82 @@
+"""What every feature of a broker stands on. What else a part uses is named in its own constructor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.broker.auth.required import Needed
+from dledger.broker.background import Background
+from dledger.broker.clients.client_table import Clients
+from dledger.broker.config import BrokerConfig
+from dledger.broker.leader_gate import LeaderGate
+from dledger.broker.pending_responses import PendingResponses
+from dledger.broker.ports import Node
+from dledger.broker.stats.broker_stats import BrokerStats
+from dledger.broker.store.message_store import MessageStore
+from dledger.broker.store.reader import Reader
+from dledger.remoting.commands import Request
+from dledger.remoting.server import Connection
+from dledger.runtime.env import Env
+from dledger.runtime.live_settings import LiveSettings
+
+
+@dataclass(frozen=True)
+class Core:
+    """The parts that nearly all features use. What changes hangs off them, never off this."""
+
+    env: Env
+    settings: LiveSettings[BrokerConfig]
+    """The settings in force: a part that needs a value reads it there each time."""
+    node: Node
+    """The replicated log as its host sees it."""
+    gate: LeaderGate
+    """The log writer of the current leadership, if this node serves."""
+    store: MessageStore
+    """Applied state and queues: the read point of most answers."""
+    reader: Reader
+    """Messages of the log."""
+    background: Background
+    """Answers that need the device."""
+    committed: PendingResponses
+    """Answers that wait for the commit of their entry."""
+    applied: PendingResponses
+    """Answers that wait until their entry is applied here."""
+    stats: BrokerStats
+    clients: Clients
+    """Producers and consumers that are connected to brokers of the group."""
+
+
+def make_core(
+    env: Env,
+    settings: LiveSettings[BrokerConfig],
+    node: Node,
+    gate: LeaderGate,
+    store: MessageStore,
+    totals: Callable[[], tuple[int, int]],
+) -> Core:
+    """Make what is missing. `totals`: messages that came and that were given out, since start."""
+    return Core(
+        env=env,
+        settings=settings,
+        node=node,
+        gate=gate,
+        store=store,
+        reader=Reader(env, store, node.log),
+        background=Background(),
+        committed=PendingResponses(),
+        applied=PendingResponses(),
+        stats=BrokerStats(env, settings.now.cluster_name, totals),
+        clients=Clients(),
+    )
+
+
+Members = Callable[[], dict[str, str]]
+"""Node id -> `host:port` for clients of every broker of the group; empty while it is not connected."""
+CheckNeeded = Callable[[Connection, Request, Needed], None]
+"""RemotingError 16 unless the one who made a request, which was let in, may do this as well: for what is only
+known when a message was read. Everybody may where nobody has to sign in."""
+BySuperUser = Callable[[Request], bool]
+"""Whether a request, which was let in, comes from a super user; always where nobody has to sign in."""
+Figures = Callable[[], dict[str, str]]
+"""What 28 GET_BROKER_RUNTIME_INFO shows, by key."""

@@ -1,0 +1,65 @@
+"""A feature: one folder of the broker, and what it brings.
+
+    class PopFeature(Feature):
+        def __init__(self, core: Core, topic: TopicFeature) -> None:
+            self.ledger = PopLedger(core.store, core.settings)
+            self.pops = PopProcessor(core, topic.creation, self.ledger)
+            self.processors = (self.pops,)
+            self.services = (self.ledger, self.pops)
+
+        def arrived(self, queues: list[ConsumeQueue]) -> None:
+            self.pops.arrived(queues)
+
+`dledger.broker.features` makes one of each. A feature overrides what it has, and is told nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from dledger.broker.figures import Figure
+from dledger.broker.intake.send_checks import SendCheck
+from dledger.broker.requests import Processor
+from dledger.broker.services import LeaderService
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.host import Role
+
+Task = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Feature:
+    """What a folder of the broker brings. All methods are called on the loop and are short."""
+
+    processors: Sequence[Processor] = ()
+    """They answer requests."""
+    services: Sequence[LeaderService] = ()
+    """They live as long as one leadership: begun in this order, ended in the opposite one."""
+    send_checks: Sequence[SendCheck] = ()
+    """Reasons to refuse what producers send."""
+
+    def tasks(self) -> Mapping[str, Task]:
+        """What runs as long as the broker, by name."""
+        return {}
+
+    def figures(self) -> Iterable[Figure]:
+        """The numbers that it shows."""
+        return ()
+
+    def applied(self, index: int) -> None:
+        """Queues and state hold everything up to this entry."""
+
+    def arrived(self, queues: list[ConsumeQueue]) -> None:
+        """There are new messages in these queues."""
+
+    def operations_applied(self, names: list[str]) -> None:
+        """Operations with these names were applied."""
+
+    def topics_deleted(self, topics: list[str]) -> None:
+        """The deletion of these topics was applied."""
+
+    def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
+        """Role, term or leader are new; the gate knows of it already."""
+
+    def connection_lost(self, address: str) -> None:
+        """A connection that this broker had made is gone."""

@@ -1,0 +1,31 @@
+"""The members of the group, as clients see them."""
+
+from __future__ import annotations
+
+from dledger.broker.config import BrokerConfig
+from dledger.broker.ports import Node
+from dledger.runtime.live_settings import LiveSettings
+
+
+class GroupMembers:
+    """What the node knows of the other brokers."""
+
+    def __init__(self, node: Node, settings: LiveSettings[BrokerConfig]) -> None:
+        self._node = node
+        self._settings = settings
+
+    def addresses(self) -> dict[str, str]:
+        """Node id -> where clients reach it; empty for a broker that this one does not know yet."""
+        status, config = self._node.status(), self._settings.now
+        nodes = [*_texts(status.get("voters")), *_texts(status.get("learners"))] or list(config.peers)
+        known = {node: self._node.peer_meta(node).get("client_addr", "") for node in nodes}
+        return {**known, config.self_id: config.client_addr}
+
+    def older_ips(self) -> set[str]:
+        """Addresses, as numbers, of connected members whose older programs make no proofs."""
+        known = {self._node.peer_meta(peer).get("store_ip", "") for peer in self._node.peers_without_proofs}
+        return known - {""}
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []

@@ -1,0 +1,35 @@
+"""Limits of rates, as a feature of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dledger.broker.core import Core
+from dledger.broker.feature import Feature
+from dledger.broker.figures import Figure
+from dledger.broker.ratelimit.rate_limits import RateLimits
+
+
+class RateLimitFeature(Feature):
+    """How many messages a second topics and groups may send and read."""
+
+    def __init__(self, core: Core) -> None:
+        self.rates: RateLimits = RateLimits(core.settings)
+        self.send_checks = (self.rates.send_check,)
+
+    def figures(self) -> Iterable[Figure]:
+        """See `Feature`."""
+        yield Figure(
+            lambda: self.rates.sending.refused,
+            "Sends refused as a topic or a group had sent enough",
+            "sends_refused_rate",
+            "sendsRefusedByRate",
+            counts=True,
+        )
+        yield Figure(
+            lambda: self.rates.reading.refused,
+            "Pulls and pops refused as a topic or a group had read enough",
+            "pulls_refused_rate",
+            "pullsRefusedByRate",
+            counts=True,
+        )

@@ -1,0 +1,16 @@
+"""Statistics, as a feature of the broker."""
+
+from __future__ import annotations
+
+from dledger.broker.core import Core
+from dledger.broker.feature import Feature
+from dledger.broker.offset.feature import OffsetFeature
+from dledger.broker.registration.registrar import Registrar
+from dledger.broker.stats.stats_processor import StatsProcessor
+
+
+class StatsFeature(Feature):
+    """What went through, and where topics and groups stand."""
+
+    def __init__(self, core: Core, offset: OffsetFeature, registrar: Registrar) -> None:
+        self.processors = (StatsProcessor(core, offset.offsets, offset.pull_offsets, registrar),)

@@ -1,0 +1,62 @@
+"""Timer messages, as a feature of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dledger.broker.core import Core
+from dledger.broker.feature import Feature
+from dledger.broker.figures import Figure
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.timer.recall_processor import RecallProcessor
+from dledger.broker.timer.timer_claims import TimerClaims
+from dledger.broker.timer.timer_service import TimerService
+
+
+class TimerFeature(Feature):
+    """Messages that come at a point in time."""
+
+    def __init__(self, core: Core) -> None:
+        self.claims: TimerClaims = TimerClaims(core.settings)
+        self.service: TimerService = TimerService(core, self.claims)
+        self.processors = (RecallProcessor(core, self.claims),)
+        self.services = (self.claims, self.service)
+
+    def arrived(self, queues: list[ConsumeQueue]) -> None:
+        """See `Feature`."""
+        self.service.arrived(queues)
+
+    def figures(self) -> Iterable[Figure]:
+        """See `Feature`."""
+        yield Figure(
+            lambda: self.claims.waiting,
+            "On the leader: messages that wait for their time, about",
+            "timers_waiting",
+            "timerMessagesWaiting",
+        )
+        yield Figure(
+            lambda: self.service.delivered,
+            "Messages that came at their time",
+            "timers_delivered",
+            "timerMessagesDelivered",
+            counts=True,
+        )
+        yield Figure(
+            lambda: self.service.recalled,
+            "Messages that were recalled before their time",
+            "timers_recalled",
+            "timerMessagesRecalled",
+            counts=True,
+        )
+        yield Figure(
+            lambda: self.service.rolled,
+            "Messages and recalls that were put into the log again",
+            "timers_rolled",
+            counts=True,
+        )
+        yield Figure(
+            lambda: self.service.dropped,
+            "Messages whose time came, and that could not come",
+            "timers_dropped",
+            counts=True,
+        )
