@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.test_tidy import OTHER_PARTS, ROOT, dotted, our_modules
+from tests.test_tidy import OTHER_PARTS, ROOT, dotted, named_modules, our_modules
 
 Graph = Mapping[str, frozenset[str]]
 
@@ -151,3 +151,57 @@ def test_a_circle_is_found() -> None:
     assert circle(graph) == []
     closed = {**graph, "dledger.c": imports_of("from dledger.a import x", known)}
     assert circle(closed) == ["dledger.a", "dledger.b", "dledger.c", "dledger.a"]
+
+
+CLIENT = "dledger.client"
+SENDS_TRACES = (f"{CLIENT}.producing.producer", "tracing_of")
+"""The only name that consumers take from the producers: the producer that sends their message traces."""
+
+
+def client_room(name: str) -> str | None:
+    """Which part of the client a module is in: `producing`, `consuming`, `bulk`, or `shared`."""
+    if not name.startswith(f"{CLIENT}."):
+        return None  # also the package itself, which offers the names of all
+    first = name.split(".")[2]
+    return first if first in ("producing", "consuming", "bulk") else "shared"
+
+
+def test_producers_and_consumers_share_modules_that_know_neither() -> None:
+    """At any time: imports inside of functions and for type hints count."""
+    paths = {name_of(path): path for path in our_modules()}
+    known = frozenset(paths)
+    may_import = {
+        "shared": {"shared"},
+        "producing": {"shared", "producing"},
+        "consuming": {"shared", "consuming"},
+        "bulk": {"shared", "consuming", "bulk"},
+    }
+    found: list[str] = []
+    for name, path in paths.items():
+        room = client_room(name)
+        if room is None:
+            continue
+        found.append(room)
+        source = path.read_text()
+        for other in all_imports(source, known):
+            there = client_room(other)
+            assert other != CLIENT, f"{name} imports {CLIENT}, which imports everything: import the module"
+            if there is None or there in may_import[room]:
+                continue
+            assert room == "consuming" and other == SENDS_TRACES[0], f"{name} imports {other}"
+            taken = [
+                alias.name
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.ImportFrom) and node.module == other
+                for alias in node.names
+            ]
+            assert taken == [SENDS_TRACES[1]], f"{name} takes {taken} from {other}"
+    assert set(found) == set(may_import) and len(found) > 60
+
+
+def test_the_rooms_of_the_client_list_their_modules() -> None:
+    for room in ("", "producing", "consuming", "bulk"):
+        package = ROOT / "dledger" / "client" / room / "__init__.py"
+        there = {path.stem for path in package.parent.glob("*.py")} - {"__init__"}
+        listed = set(named_modules(package.read_text()))
+        assert there <= listed, f"add to the docstring of {package.relative_to(ROOT)}: {there - listed}"

@@ -135,12 +135,13 @@ FACES: dict[str, str] = {
 # path pattern -> why a blanket `except` is right there.
 BLANKET_EXCEPT: dict[str, str] = {
     "dledger/chaos/machine/*": "an event loop hands it to the exception handler, as asyncio does",
-    "dledger/client/allocation.py": "what a user's strategy raises is a ClientError, logged and tried again",
-    "dledger/client/listening.py": "what a listener raises fails that message, or ends the consumer",
-    "dledger/client/hooks.py": "a hook that fails is logged: it must not take its message with it",
-    "dledger/client/selection.py": "a queue selector that fails is told as the error of its message",
-    "dledger/client/producer.py": "its callback is called with the error; other messages go on",
-    "dledger/client/sending.py": "a callback that fails is logged: it must not take other messages with it",
+    "dledger/client/consuming/allocation.py": "a strategy that fails is a ClientError, and is tried again",
+    "dledger/client/consuming/consume_hooks.py": "a hook that fails is logged: its message is consumed",
+    "dledger/client/consuming/listener_calls.py": "what a listener raises fails its message",
+    "dledger/client/producing/producer.py": "its callback is called with the error; other messages go on",
+    "dledger/client/producing/queue_selection.py": "a selector that fails is the error of its message",
+    "dledger/client/producing/send_hooks.py": "a hook that fails is logged: its message is sent",
+    "dledger/client/producing/send_kernel.py": "a callback that fails is logged: other messages go on",
     "dledger/node/node.py": "whatever its tasks raise is raised as NodeFailed (rule 7)",
     "dledger/log/flushing.py": "callbacks have no caller: what they raise is raised by the flusher (rule 7)",
     "dledger/peers/replicator.py": "callbacks have no caller: what they raise ends the node (rule 7)",
@@ -154,7 +155,7 @@ BLANKET_EXCEPT: dict[str, str] = {
     "dledger/remoting/client.py": "the boundary of one request: other callbacks go on",
     "dledger/remoting/connection.py": "the same for an answer to a request of ours: counted and logged",
     "dledger/remoting/server.py": "the boundary of one request: answered with code 1 (safety.md S29)",
-    "dledger/client/transactions.py": "the listener of the application: what it raises counts as UNKNOWN",
+    "dledger/client/producing/transaction_producer.py": "what its listener raises counts as UNKNOWN",
 }
 # path pattern -> why `sleep(0)` does not spin there.
 YIELDS: dict[str, str] = {
@@ -164,7 +165,7 @@ YIELDS: dict[str, str] = {
 LOOSE_TASKS: dict[str, str] = {
     "dledger/chaos/machine/*": "implements the event loop that makes tasks",
     "dledger/chaos/scenarios/faults.py": "an operator's call comes from outside of all tasks of the node",
-    "dledger/client/life.py": "a client without a block lives in a task that its close() waits for",
+    "dledger/client/lifecycle.py": "a client without a block lives in a task that its close() waits for",
 }
 IDENTITY: dict[str, str] = {"dledger/chaos/machine/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}

@@ -24,8 +24,8 @@ from dledger.admin.namesrv import NameServers
 from dledger.admin.offsets import Offsets
 from dledger.admin.topics import Topics
 from dledger.client.core import ClientCore
-from dledger.client.hosting import Hosted
-from dledger.client.life import AsyncClient
+from dledger.client.lifecycle import AsyncClient
+from dledger.client.loop_thread import Hosted
 from dledger.client.options import ClientOptions, namesrv_addresses, options_of
 from dledger.runtime import Env
 

@@ -12,7 +12,7 @@ from dledger.admin.offsets import Offsets
 from dledger.client.encoding import DEFAULT_TOPIC, received
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import ReceivedMessage
-from dledger.client.queries import MAX_MESSAGES, NEVER_MS
+from dledger.client.message_queries import MAX_MESSAGES, NEVER_MS
 from dledger.client.times import check_time
 from dledger.formats.message_ids import decode_message_id, host_text
 from dledger.formats.properties import (

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 
 from dledger.bench.report import Load, Tally
+from dledger.client.consuming.offsets import QueueOffsets
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import MessageQueue
-from dledger.client.offsets import QueueOffsets
 from dledger.client.options import ClientOptions
 from dledger.client.routes import subscribe_queues
 from dledger.formats.record import MAGIC_V1, MAGIC_V2

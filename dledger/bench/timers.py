@@ -25,10 +25,10 @@ from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 
+from dledger.client.consuming.pull_consumer import AsyncPullConsumer
 from dledger.client.message import Message, SendResult
-from dledger.client.options import ProducerOptions
-from dledger.client.producer import AsyncProducer
-from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.runtime.env import production_env
 

@@ -15,11 +15,11 @@ import asyncio
 import json
 import sys
 
+from dledger.client.consuming.pull_consumer import AsyncPullConsumer
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, MessageQueue, SendResult
-from dledger.client.options import ProducerOptions
-from dledger.client.producer import AsyncProducer
-from dledger.client.pull_consumer import AsyncPullConsumer
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
 
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024

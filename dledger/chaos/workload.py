@@ -19,8 +19,8 @@ from functools import partial
 
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, MessageQueue, SendResult
-from dledger.client.options import ProducerOptions
-from dledger.client.producer import AsyncProducer
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
 from dledger.formats.record import decode_records
 from dledger.local import wire
 

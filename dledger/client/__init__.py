@@ -6,16 +6,45 @@
     with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
-How it is built: `core` (connections, routes, leaders, heartbeats), `life` (start and end of every client),
-`sending` with `search` and `pending` (the way of a message to its acknowledgement), `selection` and `latency`
-(which queue it takes), `accumulator` (automatic batching), `compression`, `hooks`, `trace`, `namespaces`,
-`reading` (long polling of one queue), `group_consumer` with `rebalancing` (sharing of queues), `listening`
-(push consumer), `orderly` and `queue_locks` (the same in order), `lite_pull_consumer`, `pop_consumer`,
-`requests` (request and reply), `transactions`, `offsets`, `sync`, `sync_consumers` and `sync_transactions` on
-`hosting` (the face without an event loop).
+The public names are those of this package (all of them are also names of `dledger`). Its modules are for the
+project itself, and may be renamed.
+
+* `producing/`   sends messages: producers, transactions, the spool
+* `consuming/`   receives messages: consumers, rebalancing, offsets
+* `bulk/`   reads whole topics, replicas and states, for the Spark jobs
+
+Both `producing/` and `consuming/` are built on these modules, which import neither of them.
+
+The life of a client and its connections:
+
+* `lifecycle`   start and end of every client
+* `loop_thread`   runs a client's event loop in a thread, for programs that have no event loop
+* `core`   connections, routes, leaders and heartbeats of one client
+* `name_servers`   asks one NameServer, or all of them where the answer of one is not enough
+* `address_hints`   finds out what answers at an address that is no NameServer's, for the error message
+* `routes`   reads a topic's route: its queues, and the addresses behind them
+* `broker_group`   one broker group: its addresses, and which of them is probably the leader
+* `options`   settings that producers and consumers share
+
+Messages and what happens to them:
+
+* `message`   messages, queues and results
+* `errors`   every exception of a client, sorted by what the application can do about it
+* `codecs`   typed bodies
+* `listeners`   what an application's listener is called with, and what it may return
+* `encoding`   message properties, send headers and records as they travel
+* `compression`   compressed bodies
+* `namespaces`   topics and groups with the name of an instance before them
+* `times`   points in time as people give them
+* `topics`   creates and deletes topics
+* `message_queries`   finds messages by key
+* `trace`, `trace_records`   message trace: how records are sent, and how they are written
+* `callback_failures`   logs what code of the application raised, without flooding the log
 """
 
-from dledger.client.allocation import (
+from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
+from dledger.client.compression import CompressionType
+from dledger.client.consuming.allocation import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -24,9 +53,17 @@ from dledger.client.allocation import (
     AllocateMessageQueueConsistentHash,
     AllocateStrategy,
 )
-from dledger.client.codecs import BodyFormat, Codec, UnreadableBody
-from dledger.client.compression import CompressionType
-from dledger.client.dual_write import AsyncDualProducer, DualCount
+from dledger.client.consuming.consume_hooks import ConsumeContext, ConsumeHook, ConsumeReturnType, FilterHook
+from dledger.client.consuming.consumer_options import ConsumerOptions, PopOptions, PullOptions
+from dledger.client.consuming.group_consumer import MessageModel
+from dledger.client.consuming.lite_pull_consumer import AsyncLitePullConsumer, Delivery
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.pop_consumer import AsyncPopConsumer
+from dledger.client.consuming.process_queue import FlowLimits
+from dledger.client.consuming.pull_consumer import AsyncPullConsumer
+from dledger.client.consuming.push_consumer import AsyncPushConsumer
+from dledger.client.consuming.subscription import Sql
+from dledger.client.consuming.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -41,17 +78,7 @@ from dledger.client.errors import (
     SendFailed,
     TopicNotFound,
 )
-from dledger.client.group_consumer import MessageModel
-from dledger.client.hooks import (
-    ConsumeContext,
-    ConsumeHook,
-    ConsumeReturnType,
-    FilterHook,
-    SendContext,
-    SendHook,
-)
-from dledger.client.listening import ConsumeOrderlyStatus, ConsumeStatus
-from dledger.client.lite_pull_consumer import AsyncLitePullConsumer, Delivery
+from dledger.client.listeners import ConsumeOrderlyStatus, ConsumeStatus
 from dledger.client.message import (
     Message,
     MessageQueue,
@@ -60,23 +87,19 @@ from dledger.client.message import (
     SendResult,
     SendStatus,
 )
-from dledger.client.offsets import FromWhere
-from dledger.client.options import ClientOptions, ConsumerOptions, PopOptions, ProducerOptions, PullOptions
-from dledger.client.pop_consumer import AsyncPopConsumer
-from dledger.client.process_queue import FlowLimits
-from dledger.client.producer import AsyncProducer
-from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer
-from dledger.client.requests import reply_to
-from dledger.client.selection import SelectMessageQueueByHash, SelectMessageQueueByMachineRoom
-from dledger.client.spool import SpoolFailed
-from dledger.client.spooling import AsyncSpoolingProducer, Spooled, SpoolOptions
-from dledger.client.subscription import Sql
-from dledger.client.sync import Producer
-from dledger.client.sync_consumers import LitePullConsumer, PopConsumer, PullConsumer, PushConsumer
-from dledger.client.sync_spooling import SpoolingProducer
-from dledger.client.sync_transactions import Transaction, TransactionProducer
-from dledger.client.transactions import (
+from dledger.client.options import ClientOptions
+from dledger.client.producing.dual_write import AsyncDualProducer, DualCount
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
+from dledger.client.producing.queue_selection import SelectMessageQueueByHash, SelectMessageQueueByMachineRoom
+from dledger.client.producing.request_reply import reply_to
+from dledger.client.producing.send_hooks import SendContext, SendHook
+from dledger.client.producing.spool_file import SpoolFailed
+from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled, SpoolOptions
+from dledger.client.producing.sync_producer import Producer
+from dledger.client.producing.sync_spooling_producer import SpoolingProducer
+from dledger.client.producing.sync_transaction_producer import Transaction, TransactionProducer
+from dledger.client.producing.transaction_producer import (
     AsyncTransaction,
     AsyncTransactionProducer,
     LocalTransactionState,

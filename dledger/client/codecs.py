@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import msgspec
 
 from dledger.client.errors import ClientError, InvalidMessage
-from dledger.client.listening import Listener, Result
+from dledger.client.listeners import Listener, Result
 from dledger.client.message import Message, ReceivedMessage
 
 T = TypeVar("T")

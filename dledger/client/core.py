@@ -10,6 +10,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dledger.client.broker_group import LEADER_HINT, BrokerGroup
 from dledger.client.errors import (
     BrokerRefused,
     ClientClosed,
@@ -21,7 +22,6 @@ from dledger.client.errors import (
     outcome_unknown,
     refused_text,
 )
-from dledger.client.groups import LEADER_HINT, BrokerGroup
 from dledger.client.name_servers import NameServers, Size, told
 from dledger.client.options import ClientOptions, namesrv_addresses
 from dledger.client.routes import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from dledger.client.address_hints import what_answers
 from dledger.client.errors import BrokerRefused, NoNameServer, refused_text
-from dledger.client.strangers import what_answers
 from dledger.remoting.address_server import CLIENT_INTERVAL_S, NoAddresses, fetch_addresses
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import ResponseCode

@@ -1,4 +1,4 @@
-"""Times that people give: whole milliseconds since 1970 (UTC), and nothing else that is a number."""
+"""Points in time as people give them: whole milliseconds since 1970 (UTC)."""
 
 from __future__ import annotations
 

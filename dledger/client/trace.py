@@ -1,7 +1,8 @@
-"""Message trace: who sent, and who consumed each message, when and how it ended, as messages of a topic.
+"""Message trace: who sent and who consumed each message, when and how it ended, as messages of a topic.
 
-What is to be told waits in a bounded queue, from which a task of its own sends it: neither sending nor
-consuming waits for it, and what does not fit is dropped and counted (AsyncTraceDispatcher).
+Records wait in a bounded queue, and a task of their own sends them: neither sending nor consuming waits for
+that. A record that finds the queue full is dropped and counted (AsyncTraceDispatcher). The hooks that make
+the records are `producing.send_trace` and `consuming.consume_trace`.
 """
 
 from __future__ import annotations
@@ -13,21 +14,13 @@ from typing import Protocol, Self
 
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
-from dledger.client.hooks import ConsumeContext, ConsumeHook, ConsumeReturnType, SendContext, SendHook
-from dledger.client.message import Message, ReceivedMessage, SendResult, SendStatus
-from dledger.client.namespaces import without_namespace
-from dledger.client.sending import next_turn
+from dledger.client.message import Message, SendResult
 from dledger.client.trace_records import (
-    DELAY_MSG,
-    NORMAL_MSG,
-    Pub,
-    SubAfter,
-    SubBefore,
     TraceRecord,
     encode,
     keys_of,
 )
-from dledger.formats.properties import KEYS, MSG_REGION, TRACE_ON
+from dledger.runtime.loops import next_turn
 
 MAX_WAITING = 2048
 """Records that wait to be sent; further ones are dropped and counted."""
@@ -43,8 +36,6 @@ PAUSE_S = 0.05
 """Between two looks at the queue."""
 CLOSE_S = 5.0
 """What the last records get to be sent at close."""
-DEFAULT_REGION = "DefaultRegion"
-_CODES = tuple(ConsumeReturnType)
 
 Send = Callable[[Message, Callable[[SendResult | ClientError], None]], None]
 """Begins to send; never waits, and tells how it ended."""
@@ -138,95 +129,6 @@ class TraceDispatcher:
                 break
             found.append(key)
         self._send(Message(self._topic, "".join(texts).encode(), keys=" ".join(found)), done)
-
-
-class TraceSendHook(SendHook):
-    """Tells of each send (SendMessageTraceHookImpl); of a batch as RocketMQ does: as one."""
-
-    def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
-        self._core = core
-        self._dispatcher = dispatcher
-
-    def before(self, context: SendContext) -> None:
-        """See `SendHook`."""
-        context.state["trace_ms"] = self._core.env.wall.now_ms()
-
-    def after(self, context: SendContext) -> None:
-        """See `SendHook`. What has no acknowledgement has no message id either."""
-        result = context.result
-        if result is None or not context.trace_on:
-            return
-        message, namespace = context.messages[0], self._core.options.namespace
-        began_ms = context.state["trace_ms"]
-        self._dispatcher.append(
-            Pub(
-                time_ms=began_ms,
-                region_id=context.region_id,
-                group=without_namespace(context.producer_group, namespace),
-                topic=without_namespace(message.topic, namespace),
-                message_id=result.message_id,
-                tags=message.tags or "",
-                keys=message.keys or "",
-                store_host=context.broker_address,
-                body_length=sum(len(one.body) for one in context.messages),
-                cost_ms=max(0, self._core.env.wall.now_ms() - began_ms),
-                message_type=DELAY_MSG if message.waits else NORMAL_MSG,
-                offset_message_id=result.offset_message_id.rpartition(",")[2],
-                success=result.status is SendStatus.OK,
-            )
-        )
-
-
-class TraceConsumeHook(ConsumeHook):
-    """Tells of each call of a listener (ConsumeMessageTraceHookImpl)."""
-
-    def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
-        self._core = core
-        self._dispatcher = dispatcher
-
-    def before(self, context: ConsumeContext) -> None:
-        """See `ConsumeHook`."""
-        wanted = [one for one in context.messages if one.properties.get(TRACE_ON) != "false"]
-        request_id = f"{self._core.env.random.getrandbits(128):032X}"
-        context.state["trace"] = request_id, wanted
-        namespace = self._core.options.namespace
-        for message in wanted:
-            self._dispatcher.append(
-                SubBefore(
-                    time_ms=context.began_ms,
-                    region_id=message.properties.get(MSG_REGION, DEFAULT_REGION),
-                    group=without_namespace(context.consumer_group, namespace),
-                    topic=message.topic,
-                    request_id=request_id,
-                    message_id=message.message_id,
-                    retry_times=message.reconsume_times,
-                    keys=message.properties.get(KEYS, ""),
-                )
-            )
-
-    def after(self, context: ConsumeContext) -> None:
-        """See `ConsumeHook`."""
-        request_id: str
-        wanted: list[ReceivedMessage]
-        request_id, wanted = context.state["trace"]
-        now_ms = self._core.env.wall.now_ms()
-        cost_ms = max(0, now_ms - context.began_ms) // max(1, len(context.messages))
-        code = _CODES.index(context.return_type or ConsumeReturnType.FAILED)
-        group = without_namespace(context.consumer_group, self._core.options.namespace)
-        for message in wanted:
-            self._dispatcher.append(
-                SubAfter(
-                    time_ms=now_ms,
-                    group=group,
-                    topic=message.topic,
-                    request_id=request_id,
-                    message_id=message.message_id,
-                    cost_ms=cost_ms,
-                    success=context.success,
-                    keys=message.properties.get(KEYS, ""),
-                    code=code,
-                )
-            )
 
 
 class TraceProducer(Protocol):

@@ -166,3 +166,11 @@ class Waiter:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until set; False when the time was over first."""
         return self._event.wait(timeout_s)
+
+
+async def next_turn() -> None:
+    """Let everything run once that is ready to run."""
+    loop = asyncio.get_running_loop()
+    turned = asyncio.Event()
+    loop.call_soon(turned.set)
+    await turned.wait()

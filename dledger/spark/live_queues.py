@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dledger.client.bulk.range_puller import RangePuller
 from dledger.client.bulk.ranges import OffsetsGone, RangeOptions
+from dledger.client.consuming.subscription import ALL
 from dledger.client.message import MessageQueue
-from dledger.client.subscription import ALL
 from dledger.spark import columns
 from dledger.spark.entry_ranges import Ints
 from dledger.spark.messages import MessageRows, message_columns

@@ -37,7 +37,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     header, body, _ = RemotingClient.invoke.__defaults__ or ()
     monkeypatch.setattr(RemotingClient.invoke, "__defaults__", (header, body, PATIENCE_S))
     monkeypatch.setattr(LoopThread.close, "__defaults__", (3 * PATIENCE_S,))
-    monkeypatch.setattr("dledger.client.strangers.ANSWER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("dledger.client.address_hints.ANSWER_TIMEOUT_S", PATIENCE_S)
 
 
 def _change(monkeypatch: pytest.MonkeyPatch, options: type[Any], **changed: object) -> None:

@@ -31,7 +31,7 @@ from dledger.client import (
     PullConsumer,
     PushConsumer,
 )
-from dledger.client.naming import named_as
+from dledger.client.producing.preset_ids import named_as
 from tests.client.fake_cluster import FakeCluster
 from tests.client.test_sync import running
 

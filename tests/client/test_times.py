@@ -26,8 +26,8 @@ from dledger.commands.mqadmin.call import millis
 from dledger.commands.mqadmin.options import WrongOptions
 from dledger.remoting.bodies import MessageQueue as WireQueue
 from dledger.spark.option_values import BadOption, milliseconds
+from tests.client.consuming.test_consumers import produce
 from tests.client.fake_cluster import GROUP, STORED_AT_MS, FakeCluster
-from tests.client.test_consumers import produce
 
 NOW_MS = 1_795_798_043_000
 WRONG = [

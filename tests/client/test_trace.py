@@ -20,7 +20,7 @@ from dledger.client import (
     SendStatus,
 )
 from dledger.client.core import ClientCore
-from dledger.client.producer import trace_producer
+from dledger.client.producing.producer import trace_producer
 from dledger.client.trace import BATCH_CHARACTERS, MAX_WAITING, TraceDispatcher
 from dledger.client.trace_records import TRACE_TOPIC, Pub, SubAfter, SubBefore, TraceRecord, decode, encode
 from tests.client.consumer_kit import QUICK, until
@@ -38,7 +38,7 @@ def patient_traces(monkeypatch: pytest.MonkeyPatch) -> None:
         made.options = replace(made.options, timeout_s=60.0)
         return made
 
-    monkeypatch.setattr("dledger.client.producer.trace_producer", patient)
+    monkeypatch.setattr("dledger.client.producing.producer.trace_producer", patient)
     monkeypatch.setattr("dledger.client.trace.CLOSE_S", 60.0)
 
 

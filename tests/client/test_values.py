@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.client import ClientError, FlowLimits, InvalidMessage, Message, MessageQueue, ReceivedMessage
+from dledger.client.broker_group import BrokerGroup
 from dledger.client.compression import CompressionType, compress, decompress
+from dledger.client.consuming.process_queue import ProcessQueue
+from dledger.client.consuming.subscription import subscribe
 from dledger.client.encoding import host_text, properties_text, received
-from dledger.client.groups import BrokerGroup
 from dledger.client.message import check_group, check_topic
-from dledger.client.process_queue import ProcessQueue
+from dledger.client.producing.unique_ids import UniqueIds
 from dledger.client.routes import inherited_route, parse_route, publish_queues, subscribe_queues
-from dledger.client.subscription import subscribe
-from dledger.client.unique_ids import UniqueIds
 from dledger.formats.message_ids import pack_ipv4_host
 from dledger.formats.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, decode_record, encode_record
 from dledger.remoting.bodies import BrokerData, QueueData, TopicRoute

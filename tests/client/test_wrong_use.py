@@ -34,8 +34,8 @@ from dledger.client import (
     PushConsumer,
     SendResult,
 )
-from dledger.client.strangers import PEER_HELLO
-from dledger.client.subscription import subscribe
+from dledger.client.address_hints import PEER_HELLO
+from dledger.client.consuming.subscription import subscribe
 from dledger.peers.listener import PeerPort
 from dledger.peers.wire import HELLO, encode_frame
 from dledger.remoting.client import RemotingClient

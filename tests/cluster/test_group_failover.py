@@ -15,8 +15,8 @@ from dledger.chaos.stores import first_difference
 from dledger.chaos.workload import Load, Report, check_log
 from dledger.client.errors import NoBroker, OutcomeUnknown
 from dledger.client.message import Message
-from dledger.client.options import ProducerOptions
-from dledger.client.producer import AsyncProducer
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
 from dledger.local.cluster import MIB, STOP_LIMIT_S, LocalCluster, wait_for
 
 TOPIC = "Load"

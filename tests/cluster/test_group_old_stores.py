@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.sync_consumers import PullConsumer
 from dledger.client.message import Message
-from dledger.client.offsets import FromWhere
-from dledger.client.sync import Producer
-from dledger.client.sync_consumers import PullConsumer
+from dledger.client.producing.sync_producer import Producer
 from dledger.local.cluster import ClusterSpec, LocalCluster, find_base_port
 from tests.audit.engine import audit
 

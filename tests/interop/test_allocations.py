@@ -1,4 +1,4 @@
-"""What tests/client/test_allocation.py compares with is what Apache's client gives."""
+"""What tests/client/consuming/test_allocation.py compares with is what Apache's client gives."""
 
 from __future__ import annotations
 

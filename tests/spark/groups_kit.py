@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dledger.client.message import Message, MessageQueue
-from dledger.client.sync import Producer
+from dledger.client.producing.sync_producer import Producer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 QUEUES = 4

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dledger.client import Message
-from dledger.client.producer import AsyncProducer
+from dledger.client.producing.producer import AsyncProducer
 from dledger.runtime.env import production_env
 from dledger.spark.__main__ import run
 from dledger.spark.jobs.errors import JobError

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.sync_consumers import PullConsumer
 from dledger.client.message import Message
-from dledger.client.offsets import FromWhere
-from dledger.client.sync import Producer
-from dledger.client.sync_consumers import PullConsumer
+from dledger.client.producing.sync_producer import Producer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from dledger.runtime.env import production_env
 

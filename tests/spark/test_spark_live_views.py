@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dledger.audit.findings import Severity
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.sync_consumers import PullConsumer
 from dledger.client.message import Message, MessageQueue
-from dledger.client.offsets import FromWhere
-from dledger.client.sync import Producer
-from dledger.client.sync_consumers import PullConsumer
+from dledger.client.producing.sync_producer import Producer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group

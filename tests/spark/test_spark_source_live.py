@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dledger.client.message import Message, MessageQueue
-from dledger.client.sync import Producer
+from dledger.client.producing.sync_producer import Producer
 from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dledger.client.sync_consumers import PullConsumer
+from dledger.client.consuming.sync_consumers import PullConsumer
 from dledger.local.cluster import LocalCluster, wait_for
 from tests.audit.report_kit import report_of
 from tests.spark.groups_kit import QUEUES, plant_rot, running_group, send

@@ -15,10 +15,10 @@ from dledger.chaos.scenarios.broker_stage import BROKER_NAME
 from dledger.chaos.scenarios.deletion_history import BRIEF, BriefSend, Life
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED, UNKNOWN
 from dledger.chaos.scenarios.user_changes import change_a_user
+from dledger.client.consuming.offsets import QueueOffsets
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.message import Message, MessageQueue
-from dledger.client.offsets import QueueOffsets
-from dledger.client.producer import AsyncProducer
+from dledger.client.producing.producer import AsyncProducer
 from dledger.client.topics import delete_topic
 from dledger.runtime.env import Env
 

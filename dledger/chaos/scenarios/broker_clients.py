@@ -31,15 +31,17 @@ from dledger.chaos.scenarios.plan import Operation
 from dledger.chaos.scenarios.reset_judge import Reset
 from dledger.chaos.scenarios.timed_sends import send_timed
 from dledger.chaos.scenarios.transaction_history import End, Fate
+from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.consuming.offsets import FromWhere, QueueOffsets
+from dledger.client.consuming.pull_consumer import AsyncPullConsumer
+from dledger.client.consuming.push_consumer import AsyncPushConsumer
 from dledger.client.errors import ClientError, OutcomeUnknown
-from dledger.client.listening import ConsumeOrderlyStatus
+from dledger.client.listeners import ConsumeOrderlyStatus
 from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
-from dledger.client.offsets import FromWhere, QueueOffsets
-from dledger.client.options import ClientOptions, ConsumerOptions, ProducerOptions
-from dledger.client.producer import AsyncProducer
-from dledger.client.pull_consumer import AsyncPullConsumer
-from dledger.client.push_consumer import AsyncPushConsumer
-from dledger.client.transactions import (
+from dledger.client.options import ClientOptions
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
+from dledger.client.producing.transaction_producer import (
     AsyncTransaction,
     AsyncTransactionProducer,
     LocalTransactionState,

@@ -20,11 +20,11 @@ from dledger.chaos.scenarios.ordered_history import (
     Settled,
 )
 from dledger.chaos.scenarios.pop_worker import Popping
-from dledger.client.groups import BrokerGroup
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.consuming.consumer_options import PopOptions
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.pop_consumer import AsyncPopConsumer, handle_of
 from dledger.client.message import ReceivedMessage
-from dledger.client.offsets import FromWhere
-from dledger.client.options import PopOptions
-from dledger.client.pop_consumer import AsyncPopConsumer, handle_of
 from dledger.remoting.pop_headers import PopMessageHeader
 from dledger.runtime.env import Env
 

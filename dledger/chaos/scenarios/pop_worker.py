@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from dledger.chaos.scenarios.broker_clients import ASSIGN_EVERY_S, NAMESRV_ADDR, Program
 from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.scenarios.pop_history import INVISIBLE_MS, POP_GROUP, SHORT_MS, Ack, Handed
+from dledger.client.consuming.consumer_options import PopOptions
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.pop_consumer import AsyncPopConsumer
 from dledger.client.errors import ClientError
 from dledger.client.message import ReceivedMessage
-from dledger.client.offsets import FromWhere
-from dledger.client.options import PopOptions
-from dledger.client.pop_consumer import AsyncPopConsumer
 from dledger.runtime.env import Env
 
 POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)

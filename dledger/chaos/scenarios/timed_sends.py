@@ -11,7 +11,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, UNKNOWN
 from dledger.chaos.scenarios.timer_history import RECALL_EVERY, WAITS_MS, Recall
 from dledger.client.errors import ClientError
 from dledger.client.message import Message, SendResult
-from dledger.client.producer import AsyncProducer
+from dledger.client.producing.producer import AsyncProducer
 
 if TYPE_CHECKING:
     from dledger.chaos.scenarios.broker_stage import BrokerStage

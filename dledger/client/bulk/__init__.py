@@ -1,6 +1,7 @@
-"""For programs that read whole topics, replicas and states, as the Spark jobs do; not for users.
+"""Reading whole topics, replicas and states, for programs such as the Spark jobs; not for users.
 
-* `ranges`        ranges of queues, in order; `range_puller` without an event loop
-* `replicas`      the stores of live brokers, scanned by them
-* `group_state`   what the leader of a group says of its state
+* `ranges`   reads ranges of queues, in order
+* `range_puller`   the same for programs without an event loop
+* `replicas`   scans the stores of live brokers, which do the scanning
+* `group_state`   asks the leader of a broker group for its replicated state
 """

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 from dledger.client.bulk.ranges import RangeOptions, RangeReader
+from dledger.client.consuming.subscription import ALL
 from dledger.client.errors import ClientError
-from dledger.client.hosting import Hosted
+from dledger.client.loop_thread import Hosted
 from dledger.client.message import (
     MessageQueue,
 )
-from dledger.client.subscription import ALL
 
 PULLED_AHEAD = 8
 """Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""

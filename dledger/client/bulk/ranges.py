@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from itertools import chain
 
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.consuming.offsets import QueueOffsets
+from dledger.client.consuming.subscription import ALL
 from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
-from dledger.client.groups import BrokerGroup
-from dledger.client.life import AsyncClient
+from dledger.client.lifecycle import AsyncClient
 from dledger.client.message import MessageQueue
 from dledger.client.name_servers import told
-from dledger.client.offsets import QueueOffsets
 from dledger.client.options import ClientOptions
 from dledger.client.routes import subscribe_queues, topics_in_list
-from dledger.client.subscription import ALL
 from dledger.remoting.bodies import KvTable, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response

@@ -32,7 +32,7 @@ from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
 from dledger.client.message import ReceivedMessage
-from dledger.client.naming import named_as
+from dledger.client.producing.preset_ids import named_as
 from dledger.commands.moving.mirrored_queues import (
     DEAD_ORIGIN,
     EARLIER,

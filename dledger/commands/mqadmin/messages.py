@@ -15,7 +15,7 @@ from dledger.admin import Pulled, StoredMessage
 from dledger.admin.asking import masters_of
 from dledger.admin.messages import PullStatus
 from dledger.client import ClientError, Message, SendResult
-from dledger.client.queries import NEVER_MS
+from dledger.client.message_queries import NEVER_MS
 from dledger.client.routes import subscribe_queues
 from dledger.client.trace_records import TRACE_TOPIC, decode
 from dledger.commands.mqadmin.call import (

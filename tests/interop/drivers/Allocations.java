@@ -1,4 +1,4 @@
-// What Apache's strategies of dividing queues give, for tests/client/allocations.jsonl.
+// What Apache's strategies of dividing queues give, for tests/client/consuming/allocations.jsonl.
 //
 // Usage: java Allocations: prints a line of JSON for each case, all from a fixed seed; queues are told by their place.
 import java.util.ArrayList;

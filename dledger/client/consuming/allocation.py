@@ -1,0 +1,235 @@
+"""Which queues of a topic belong to which consumer of a group (AllocateMessageQueueStrategy). Pure.
+
+Each consumer of a group computes the division for itself, so all need the same strategy and the same view;
+queues and client ids come sorted, as RocketMQ's clients sort them. With the strategies here a group may mix
+our consumers with Java's: they give the same results (tests/client/consuming/allocations.jsonl has those of
+Java).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from dledger.client.errors import ClientError
+from dledger.client.message import MessageQueue
+
+MAX_VIRTUAL_NODES = 1000
+"""Of one client on the ring of AllocateMessageQueueConsistentHash."""
+
+
+class AllocateStrategy(Protocol):
+    """Divides queues. A function with these parameters is one, too; what it raises is logged, and the
+    consumer keeps what it has until the next try."""
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Iterable[MessageQueue]:
+        """The queues of `client_id`, of these. `queues` are those of one topic; both lists are sorted."""
+
+
+class AllocateMessageQueueAveragely:
+    """Contiguous, even blocks: 8 queues of 3 consumers are q0-q2, q3-q5, q6-q7. The default, "AVG"."""
+
+    name = "AVG"
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`. Empty for a client that is not in the list, or has its place behind the
+        last queue."""
+        if client_id not in client_ids:
+            return []
+        position = client_ids.index(client_id)
+        size, extra = divmod(len(queues), len(client_ids))
+        start = position * size + min(position, extra)
+        return list(queues[start : start + size + (1 if position < extra else 0)])
+
+
+class AllocateMessageQueueAveragelyByCircle:
+    """One after another in turn: 8 queues of 3 consumers are q0 q3 q6, q1 q4 q7, q2 q5. "AVG_BY_CIRCLE": for
+    topics where one broker has more messages than another."""
+
+    name = "AVG_BY_CIRCLE"
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`."""
+        if client_id not in client_ids:
+            return []
+        return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+class AllocateMessageQueueByConfig:
+    """Always the same queues, whoever else is there. "CONFIG". Each consumer of the group has its own list;
+    one of them needs the queues of the topic `%RETRY%<group>`, or nobody gets what failed."""
+
+    name = "CONFIG"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        self._queues = list(queues)
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`."""
+        return list(self._queues)
+
+
+class AllocateMessageQueueByMachineRoom:
+    """Queues of brokers in some machine rooms alone, divided evenly. "MACHINE_ROOM". Brokers are named
+    `room@broker`; what lies in other rooms nobody of the group gets."""
+
+    name = "MACHINE_ROOM"
+
+    def __init__(self, rooms: Iterable[str]) -> None:
+        self._rooms = frozenset(rooms)
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`. The first consumers have one more each, from the end."""
+        if client_id not in client_ids:
+            return []
+        here = [queue for queue in queues if self._is_here(queue.broker_name)]
+        position = client_ids.index(client_id)
+        size, extra = divmod(len(here), len(client_ids))
+        own = here[position * size : (position + 1) * size]
+        if position < extra:
+            own.append(here[position + size * len(client_ids)])
+        return own
+
+    def _is_here(self, broker: str) -> bool:
+        room, _, rest = broker.partition("@")
+        rest = rest.rstrip("@")  # Java's split drops empty ends
+        return bool(rest) and "@" not in rest and room in self._rooms
+
+
+class AllocateMachineRoomNearby:
+    """Queues go to consumers in the machine room of their broker; where there is none, to all.
+    "MACHINE_ROOM_NEARBY".
+
+    `strategy` divides among those; `room_of_queue` and `room_of_client` say where somebody is.
+    """
+
+    def __init__(
+        self,
+        strategy: AllocateStrategy,
+        room_of_queue: Callable[[MessageQueue], str],
+        room_of_client: Callable[[str], str],
+    ) -> None:
+        self._strategy = strategy
+        self._room_of_queue = room_of_queue
+        self._room_of_client = room_of_client
+        self.name: str = f"MACHINE_ROOM_NEARBY-{name_of(strategy)}"
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`. ValueError where somebody is in no room."""
+        if client_id not in client_ids:
+            return []
+        clients: dict[str, list[str]] = {}
+        for one in client_ids:
+            clients.setdefault(self._room(self._room_of_client(one), one), []).append(one)
+        by_room: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_room.setdefault(self._room(self._room_of_queue(queue), queue), []).append(queue)
+        here = self._room_of_client(client_id)
+        own: list[MessageQueue] = []
+        if here in by_room:
+            own += self._strategy(group, client_id, by_room[here], clients[here])
+        for room in sorted(by_room):
+            if room not in clients:
+                own += self._strategy(group, client_id, by_room[room], client_ids)
+        return own
+
+    @staticmethod
+    def _room(room: str, of: object) -> str:
+        if not room:
+            raise ValueError(f"{of} is in no machine room")
+        return room
+
+
+class AllocateMessageQueueConsistentHash:
+    """Clients and queues on a ring of MD5 values: when a consumer comes or goes, most queues stay where they
+    are; not every consumer has the same number. "CONSISTENT_HASH"."""
+
+    name = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_nodes: int = 10) -> None:
+        if not 0 < virtual_nodes <= MAX_VIRTUAL_NODES:
+            raise ClientError(f"virtual_nodes={virtual_nodes}: give 1 to {MAX_VIRTUAL_NODES}")
+        self._virtual_nodes = virtual_nodes
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """See `AllocateStrategy`."""
+        if client_id not in client_ids:
+            return []
+        ring = {_hash(f"{one}-{number}"): one for one in client_ids for number in range(self._virtual_nodes)}
+        places = sorted(ring)
+
+        def owner(queue: MessageQueue) -> str:
+            topic, broker, number = queue
+            text = f"MessageQueue [topic={topic}, brokerName={broker}, queueId={number}]"
+            return ring[places[bisect_left(places, _hash(text)) % len(places)]]
+
+        return [queue for queue in queues if owner(queue) == client_id]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4])
+
+
+BY_NAME: dict[str, AllocateStrategy] = {
+    kind.name: kind()
+    for kind in (
+        AllocateMessageQueueAveragely,
+        AllocateMessageQueueAveragelyByCircle,
+        AllocateMessageQueueConsistentHash,
+    )
+}
+"""Those that need nothing to be known."""
+
+
+def name_of(strategy: AllocateStrategy) -> str:
+    """For the log."""
+    return str(getattr(strategy, "name", None) or getattr(strategy, "__qualname__", type(strategy).__name__))
+
+
+def strategy_of(given: AllocateStrategy | str) -> AllocateStrategy:
+    """A strategy, given as such or by RocketMQ's name; ClientError for anything else."""
+    if isinstance(given, str):
+        found = BY_NAME.get(given.upper())
+        if found is None:
+            raise ClientError(f"allocate={given!r}: give one of {', '.join(BY_NAME)}, or a strategy")
+        return found
+    if not callable(given):
+        raise ClientError(f"allocate={given!r}: give a strategy, or one of {', '.join(BY_NAME)}")
+    return given
+
+
+def allocate(
+    strategy: AllocateStrategy,
+    group: str,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    client_ids: Sequence[str],
+) -> list[MessageQueue]:
+    """Our queues of one topic, in order. ClientError when the strategy raises, or gives what is none."""
+    known = sorted(queues)
+    try:
+        own = list(strategy(group, client_id, known, sorted(client_ids)))
+    except Exception as error:
+        raise ClientError(f"allocation {name_of(strategy)}: {error!r}") from error
+    topics = {queue.topic for queue in known}
+    wanted = {queue: None for queue in own if queue.topic in topics}  # CONFIG has queues of all topics
+    strange = [queue for queue in wanted if queue not in known]
+    if strange:
+        raise ClientError(f"allocation {name_of(strategy)}: {strange[0]} is no queue that can be read")
+    return sorted(wanted)

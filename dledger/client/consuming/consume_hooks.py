@@ -1,0 +1,124 @@
+"""Functions of the application that are called around each call of a listener (ConsumeMessageHook), and
+filters of what was pulled (FilterMessageHook).
+
+A consume hook runs where the listener runs, right before and after it. A filter runs on the client's event
+loop, so it must be short. What a hook raises is logged, and the message is consumed all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from dledger.client.callback_failures import Failures
+from dledger.client.message import ReceivedMessage
+
+
+class ConsumeReturnType(Enum):
+    """How a call of a listener ended (ConsumeReturnType)."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """One call of a listener: what `ConsumeHook` is called with, before and after."""
+
+    consumer_group: str
+    messages: Sequence[ReceivedMessage]
+    began_ms: int
+    """Wall clock in ms."""
+    return_type: ConsumeReturnType | None = None
+    """After: how the call ended."""
+    status: object = None
+    """After: what the listener returned."""
+    error: BaseException | None = None
+    """After: what the listener raised."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """For the hooks: what `before` notes for `after`."""
+
+    @property
+    def success(self) -> bool:
+        """After: whether the messages are consumed."""
+        return self.return_type is ConsumeReturnType.SUCCESS
+
+
+class ConsumeHook:
+    """Called around each call of a listener; override what is needed."""
+
+    def before(self, context: ConsumeContext) -> None:
+        """The listener is about to be called: for a plain function in the same thread."""
+
+    def after(self, context: ConsumeContext) -> None:
+        """It has ended."""
+
+
+FilterHook = Callable[[Sequence[ReceivedMessage]], Sequence[ReceivedMessage]]
+"""Called with messages that were pulled; what it does not return counts as consumed."""
+
+
+class ConsumeHooks:
+    """The hooks of one consumer. Called from any thread."""
+
+    def __init__(
+        self,
+        group: str,
+        hooks: Sequence[ConsumeHook],
+        failures: Failures,
+        now_ms: Callable[[], int],
+        timeout_s: float,
+    ) -> None:
+        """A call of `timeout_s` or longer is TIME_OUT, however it ends."""
+        self._group = group
+        self._now_ms = now_ms
+        self._timeout_ms = timeout_s * 1000
+        self._hooks = tuple(hooks)
+        self._failures = failures
+
+    def before(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
+        """Begin a call."""
+        context = ConsumeContext(self._group, messages, self._now_ms())
+        for hook in self._hooks:
+            try:
+                hook.before(context)
+            except Exception as error:
+                self._failures.tell("consume hook failed", error)
+        return context
+
+    def after(
+        self,
+        context: ConsumeContext,
+        return_type: ConsumeReturnType,
+        status: object,
+        error: BaseException | None,
+    ) -> None:
+        """It has ended."""
+        if self._now_ms() - context.began_ms >= self._timeout_ms:
+            return_type = ConsumeReturnType.TIME_OUT
+        context.return_type, context.status, context.error = return_type, status, error
+        for hook in reversed(self._hooks):
+            try:
+                hook.after(context)
+            except Exception as failure:
+                self._failures.tell("consume hook failed", failure)
+
+
+def filtered(
+    hooks: Sequence[FilterHook], messages: list[ReceivedMessage], failures: Failures
+) -> list[ReceivedMessage]:
+    """What the hooks leave of messages of one queue, in their order; one that fails leaves all."""
+    left = messages
+    for hook in hooks:
+        try:
+            kept = {message.queue_offset for message in hook(tuple(left))}
+        except Exception as error:
+            failures.tell("filter hook failed", error)
+            continue
+        left = [message for message in left if message.queue_offset in kept]
+    return left

@@ -1,0 +1,224 @@
+"""Where a consumer group begins in queues in which it has no committed offset.
+
+With `FromWhere.LAST` a group begins with what is sent after it began, and that has three consequences:
+
+* The first look at a topic decides. Queues that exist then are begun at their end. A queue that appears
+  later (a topic that is made by its first send, queues that are added) is begun at its first message, which
+  was sent after the group began.
+* The ends are committed at once, for all queues of the topic. Otherwise a queue that goes to another member
+  before its first message was consumed would be begun at its end again, and what came between would be lost.
+* Members that start at the same time must not take each other's first commits for an older life of the
+  group. So the first queue of a topic is committed last: once it has an offset the group has begun in this
+  topic, and a queue that has none is newer. A member looks before its heartbeats name the topic: where
+  another member consumes a topic that has no offsets at all, the topic is newer than the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from dledger.client.consuming.offsets import BrokerProgress, FromWhere, Progress, QueueOffsets
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import ClientError, NoBroker, TopicNotFound
+from dledger.client.message import MessageQueue
+from dledger.client.routes import subscribe_queues
+from dledger.remoting.bodies import ConsumerConnections, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadBody
+from dledger.remoting.headers import ConsumerGroupHeader
+
+T = TypeVar("T")
+
+ASKED_AT_ONCE = 64
+"""Queues whose offsets are asked for at the same time."""
+LOOKS = 10
+"""How often a topic is looked at in which some queues have an offset, and the first one has none: another
+member may be about to begin."""
+LOOK_PAUSE_S = 0.2
+"""Between two of these looks."""
+
+
+class Beginnings:
+    """Decides where a group begins, topic by topic."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        offsets: QueueOffsets,
+        progress: Progress,
+        from_where: FromWhere,
+        timestamp_ms: int,
+    ) -> None:
+        self._core = core
+        self._group = consumer_group
+        self._offsets = offsets
+        self._progress = progress
+        self._from_where = from_where
+        self._timestamp_ms = timestamp_ms
+        self._decided: dict[str, asyncio.Event] = {}
+        self._not_committed: dict[MessageQueue, int] = {}
+        """First offsets that could not be committed."""
+        self._at_end_later: dict[MessageQueue, None] = {}
+        """Queues whose broker group did not answer when the group began elsewhere."""
+
+    def decided(self, topic: str) -> bool:
+        """Whether a queue without a committed offset that is found from now on is newer than the group. (Of
+        other beginnings than LAST nothing has to be decided.)"""
+        return (
+            self._from_where is not FromWhere.LAST
+            or topic.startswith(RETRY_PREFIX)
+            or self._decision(topic).is_set()
+        )
+
+    async def wait(self, topic: str) -> None:
+        """Wait until that is so."""
+        if not self.decided(topic):
+            await self._decision(topic).wait()
+
+    def _decision(self, topic: str) -> asyncio.Event:
+        return self._decided.setdefault(topic, asyncio.Event())
+
+    async def look(self, topic: str) -> None:
+        """Decide, where that is not done. ClientError or OSError when it could not be: nothing is decided."""
+        if self.decided(topic):
+            return
+        try:
+            queues = subscribe_queues(topic, await self._core.refresh(topic))
+        except TopicNotFound:
+            queues = []
+        if queues:
+            await self._begin(sorted(queues))
+        self._decision(topic).set()
+
+    async def offset(self, queue: MessageQueue) -> int:
+        """Where the group begins in a queue without a committed offset, whose topic was looked at. A retry
+        topic is always begun at its oldest message."""
+        if queue.topic.startswith(RETRY_PREFIX) or self._from_where is FromWhere.FIRST:
+            return await self._offsets.lowest(queue)
+        if self._from_where is FromWhere.TIMESTAMP:
+            return await self._offsets.at_time(queue, self._timestamp_ms)
+        if queue in self._at_end_later:
+            end = await self._offsets.highest(queue)
+            self._at_end_later.pop(queue, None)
+            return end
+        begun = self._not_committed.pop(queue, None)
+        return await self._offsets.lowest(queue) if begun is None else begun
+
+    async def _begin(self, every: Sequence[MessageQueue]) -> None:
+        queues = await self._reached(every)
+        first = queues[0]
+        for _ in range(LOOKS):
+            if await self._progress.load(first) is not None:
+                return  # the group began before: a queue without an offset is newer
+            begun = await self._with_offsets(queues)
+            if begun and not isinstance(self._progress, BrokerProgress):
+                return  # a file is written at once
+            if not begun and await self._consumed_by_others(first):
+                return
+            # The ends before the offsets: where nobody had begun by then, nobody was promised what lies
+            # before these ends.
+            ends = await _each(queues, self._offsets.highest)
+            if not begun and not await self._with_offsets(queues):
+                await self._commit(first, ends)
+                self._at_end_later.update(dict.fromkeys(queue for queue in every if queue not in ends))
+                return
+            await asyncio.sleep(LOOK_PAUSE_S)
+        # Offsets that nobody completes: of a group of other clients, which commit nothing where nothing came.
+
+    async def _reached(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Those whose broker groups answer. ClientError or OSError when none does."""
+        firsts: dict[str, MessageQueue] = {}
+        for queue in queues:
+            firsts.setdefault(queue.broker_name, queue)
+        outcomes = await asyncio.gather(*map(self._progress.load, firsts.values()), return_exceptions=True)
+        failed: dict[str, BaseException] = {}
+        for name, outcome in zip(firsts, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, NoBroker):
+                    raise outcome
+                failed[name] = outcome
+        reached = [queue for queue in queues if queue.broker_name not in failed]
+        if not reached:
+            raise next(iter(failed.values()))
+        return reached
+
+    async def _with_offsets(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        found = await _each(queues, self._progress.load)
+        return [queue for queue in queues if found[queue] is not None]
+
+    async def _consumed_by_others(self, queue: MessageQueue) -> bool:
+        """Whether another member of the group consumes the topic, as the leader knows (203)."""
+        if not isinstance(self._progress, BrokerProgress):
+            return False  # each consumer goes its own way
+        answer = await self._core.invoke_leader(
+            self._core.group(queue.broker_name),
+            queue.topic,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            ConsumerGroupHeader(self._group),
+        )
+        if answer.code != ResponseCode.SUCCESS:  # nobody is connected, or we may not ask
+            return False
+        try:
+            known = decode_body(answer.body, ConsumerConnections, "members of the group")
+        except BadBody:
+            return False
+        others = [one for one in known.connectionSet if one.clientId != self._core.client_id]
+        return bool(others) and queue.topic in known.subscriptionTable
+
+    async def _commit(self, last: MessageQueue, ends: Mapping[MessageQueue, int]) -> None:
+        before = {queue: end for queue, end in ends.items() if queue != last}
+        try:
+            if isinstance(self._progress, BrokerProgress):
+                await self._progress.save_first(before)
+                await self._progress.save_first({last: ends[last]})
+            else:
+                await self._progress.save(ends)
+        except (ClientError, OSError) as error:
+            # Another member may have begun at the same time, and gone on: its offset counts.
+            self._not_committed.update(ends)
+            self._core.log.info("first offsets not committed", group=self._group, error=error)
+
+
+async def _each(
+    queues: Sequence[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]
+) -> dict[MessageQueue, T]:
+    found: dict[MessageQueue, T] = {}
+    for at in range(0, len(queues), ASKED_AT_ONCE):
+        some = queues[at : at + ASKED_AT_ONCE]
+        found.update(zip(some, await asyncio.gather(*map(ask, some)), strict=True))
+    return found
+
+
+class FirstSight:
+    """Which queues a consumer found when it looked at a topic for the first time; for consumers whose
+    application chooses the queues."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, frozenset[MessageQueue]] = {}
+
+    async def queues(self, core: ClientCore, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read. TopicNotFound, NoNameServer, BrokerRefused."""
+        try:
+            queues = subscribe_queues(topic, await core.route(topic))
+        except TopicNotFound:
+            self._seen.setdefault(topic, frozenset())
+            raise
+        self._seen.setdefault(topic, frozenset(queues))
+        return queues
+
+    async def offset(
+        self, offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
+    ) -> int:
+        """Where to begin in a queue without a committed offset; with LAST in one that appeared after the
+        first look at its first message."""
+        if from_where is FromWhere.TIMESTAMP and not queue.topic.startswith(RETRY_PREFIX):
+            return await offsets.at_time(queue, timestamp_ms)
+        seen = self._seen.get(queue.topic)
+        appeared = seen is not None and queue not in seen
+        if from_where is FromWhere.FIRST or appeared or queue.topic.startswith(RETRY_PREFIX):
+            return await offsets.lowest(queue)
+        return await offsets.highest(queue)

@@ -1,0 +1,213 @@
+"""Calling the listener of the application, in a worker thread or on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import cast
+
+from dledger.client.callback_failures import Failures, short
+from dledger.client.consuming.consume_hooks import ConsumeContext, ConsumeHooks, ConsumeReturnType
+from dledger.client.consuming.send_back import message_name
+from dledger.client.core import ClientCore
+from dledger.client.listeners import (
+    CONSUMED,
+    BatchListener,
+    ConsumeOrderlyStatus,
+    ConsumeStatus,
+    Listener,
+    Status,
+    Unit,
+    messages_of,
+)
+from dledger.client.message import ReceivedMessage
+from dledger.runtime import Lane
+
+MAX_NESTED = 8
+"""Awaitables inside one another that a listener's result may be: more is no result."""
+WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
+ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
+_CALLING: ContextVar[object] = ContextVar("calling", default=None)
+"""Whose listener runs here: in this worker thread, or in this task and those that it began."""
+
+
+class Raised:
+    """A call that ended with an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _is_fatal(result: object) -> bool:
+    """Whether a call ended with what is not about a message, but about the program."""
+    return isinstance(result, Raised) and isinstance(result.error, KeyboardInterrupt | SystemExit)
+
+
+class ListenerCalls:
+    """Calls the listener with one message or one batch after the other, in a thread or on the loop."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        listener: Listener | None,
+        batch_listener: BatchListener | None,
+        orderly: bool = False,
+        hooks: ConsumeHooks | None = None,
+    ) -> None:
+        self._hooks = hooks
+        call = batch_listener if listener is None else listener
+        self._orderly = orderly
+        self.batches: bool = listener is None
+        self.stopped: bool = False
+        """Set (from any thread) when no further call may begin."""
+        self._call = cast(Callable[[object], object], call)
+        self._on_loop = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
+            getattr(type(call), "__call__", None)  # noqa: B004  # looked at, not asked whether it is there
+        )
+        self._core = core
+        self._failures = Failures(core.log)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the listener itself: to wait here for its end would be for ever."""
+        return _CALLING.get() is self
+
+    async def run(
+        self, units: Sequence[Unit], results: list[object] | None = None
+    ) -> tuple[list[Status], BaseException | None]:
+        """What became of each; fewer than there are units when it was stopped in between.
+
+        `results` grows meanwhile, for whoever looks at how far it is (`place`). Units behind that place may
+        be taken away from the end of `units`.
+
+        What a listener raises, of any class, is logged and means RECONSUME_LATER. But SystemExit and
+        KeyboardInterrupt are not about a message: they end the run, and are what is returned beside the
+        results.
+        """
+        results = [] if results is None else results
+        while len(results) < len(units) and not self.stopped:
+            began = len(results)
+            job = self._on_this_loop(units, results) if self._on_loop else self._in_thread(units, results)
+            # A task of its own: what a listener does to its task is not done to this worker.
+            (outcome,) = await asyncio.gather(job, return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if len(results) > began and inspect.isawaitable(results[-1]):
+                    results.pop()
+                if len(results) < len(units):
+                    results.append(Raised(outcome))
+            if results and _is_fatal(results[-1]):
+                self.stopped = True
+        verdicts: list[Status] = []
+        for unit, result in zip(units, results, strict=False):
+            if isinstance(result, Raised) and _is_fatal(result):
+                return verdicts, result.error
+            verdicts.append(self.verdict(unit, result))
+        return verdicts, None
+
+    def verdict(self, unit: Unit, result: object) -> Status:
+        """What the result of a call means; what is no status is logged."""
+        if result is None:
+            return ConsumeStatus.SUCCESS
+        kinds = ConsumeStatus | ConsumeOrderlyStatus if self._orderly else ConsumeStatus
+        if isinstance(result, kinds):
+            return result
+        first = unit if isinstance(unit, ReceivedMessage) else unit[0]
+        if isinstance(result, Raised):
+            self._failures.tell("listener failed", result.error, **message_name(first))
+        else:
+            self._failures.tell_returned(
+                "listener returned what is no ConsumeStatus",
+                result,
+                wanted=ORDERLY_WANTED if self._orderly else WANTED,
+                listener=getattr(self._call, "__qualname__", None) or short(self._call),
+                **message_name(first),
+            )
+        return ConsumeStatus.RECONSUME_LATER
+
+    async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
+        """Go on behind the results so far, until the end, a stop, or the first unusual result."""
+        context = await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
+        if results and inspect.isawaitable(results[-1]):
+            token = _CALLING.set(self)
+            try:
+                results[-1] = await _settled(results[-1])
+                self._after(context, results[-1])
+            finally:
+                _CALLING.reset(token)
+
+    def _before(self, unit: Unit) -> ConsumeContext | None:
+        return None if self._hooks is None else self._hooks.before(messages_of(unit))
+
+    def _after(self, context: ConsumeContext | None, result: object) -> None:
+        if self._hooks is None or context is None:
+            return
+        if isinstance(result, Raised):
+            self._hooks.after(context, ConsumeReturnType.EXCEPTION, None, result.error)
+        else:
+            consumed = result is None or any(result is status for status in CONSUMED)
+            ended = ConsumeReturnType.SUCCESS if consumed else ConsumeReturnType.FAILED
+            self._hooks.after(context, ended, result, None)
+
+    def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> ConsumeContext | None:
+        """The context of the last call where its result is still to be awaited."""
+        token = _CALLING.set(self)
+        try:
+            for unit in units[len(results) :]:
+                if self.stopped or len(results) >= len(units):
+                    return None
+                context = self._before(unit)
+                try:
+                    result = self._call(unit)
+                except BaseException as error:
+                    result = Raised(error)
+                awaitable = result is not None and inspect.isawaitable(result)
+                if not awaitable:
+                    self._after(context, result)
+                results.append(result)
+                if result is not None and type(result) is not ConsumeStatus:
+                    return context if awaitable else None  # to be awaited, or looked at
+        finally:
+            _CALLING.reset(token)
+        return None
+
+    async def _on_this_loop(self, units: Sequence[Unit], results: list[object]) -> None:
+        _CALLING.set(self)
+        for unit in units[len(results) :]:
+            if self.stopped or len(results) >= len(units):
+                return
+            context = self._before(unit)
+            try:
+                result = self._call(unit)
+            except BaseException as error:
+                result = Raised(error)
+            result = await _settled(result)
+            self._after(context, result)
+            results.append(result)
+            if _is_fatal(result):
+                return
+
+
+async def _settled(result: object) -> object:
+    """What a result is in the end; `Raised` when awaiting it raised anything."""
+    try:
+        for _ in range(MAX_NESTED):
+            if not inspect.isawaitable(result):
+                break
+            result = await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # not the listener's own affair: somebody cancels this task
+        return Raised(error)
+    except BaseException as error:
+        return Raised(error)
+    return result
+
+
+def place(results: Sequence[object]) -> int:
+    """Number of the unit that a run is at."""
+    return len(results) - bool(results and inspect.isawaitable(results[-1]))

@@ -1,0 +1,187 @@
+"""Consuming in order: one call at a time for each queue, and none behind a message that failed
+(ConsumeMessageOrderlyService)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from dledger.client.consuming.consume_service import Assigned, ConsumeService
+from dledger.client.consuming.consume_statistics import ConsumeStatistics
+from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.consuming.listener_calls import ListenerCalls
+from dledger.client.consuming.send_back import DEAD_LETTER, message_name
+from dledger.client.core import ClientCore
+from dledger.client.listeners import CONSUMED, ConsumeOrderlyStatus, ConsumeStatus, Unit
+from dledger.client.message import ReceivedMessage
+
+TURN_S = 1.0
+"""After this a worker turns to the next queue (maxTimeConsumeContinuously)."""
+
+
+class _InOrder:
+    """One queue: what waits of it, and whether a worker has it."""
+
+    def __init__(self, assigned: Assigned) -> None:
+        self.assigned = assigned
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.open: list[ReceivedMessage] = []
+        """Consumed, and not committed: with auto_commit=False."""
+        self.listed = False
+        """In the line of queues that have something to do, at a worker, or waiting for its next try."""
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+
+class OrderlyService(ConsumeService):
+    """ConsumeService between pulled messages and the listener of a consumer that works in order."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        calls: ListenerCalls,
+        options: ConsumerOptions,
+        consumer_group: str,
+        broadcasting: bool,
+        on_fatal: Callable[[BaseException], None],
+        statistics: ConsumeStatistics,
+        may_call: Callable[[Assigned], bool],
+    ) -> None:
+        """`may_call`: whether a queue is ours at this moment."""
+        super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal, statistics)
+        self._may_call = may_call
+        self._queues: dict[Assigned, _InOrder] = {}
+        self._ready: deque[_InOrder] = deque()
+
+    def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
+        """See `ConsumeService`."""
+        if messages and not self._calls.stopped:
+            found = self._queues.get(assigned)
+            if found is None:
+                found = self._queues[assigned] = _InOrder(assigned)
+            found.waiting.extend(messages)
+            self._list(found)
+
+    async def released(self, assigned: Assigned) -> None:
+        """No call for this queue runs. Whoever asks has seen to it that no other begins."""
+        found = self._queues.get(assigned)
+        if found is not None:
+            await found.idle.wait()
+            self._queues.pop(assigned, None)
+
+    def busy(self, assigned: Assigned) -> bool:
+        """Whether a call for this queue runs."""
+        found = self._queues.get(assigned)
+        return found is not None and not found.idle.is_set()
+
+    def clear(self) -> None:
+        """See `ConsumeService`."""
+        self._ready.clear()
+
+    def _list(self, queue: _InOrder) -> None:
+        if not queue.listed and queue.waiting:
+            queue.listed = True
+            self._ready.append(queue)
+            self._available.set()
+
+    async def _work_on_next(self) -> bool:
+        if not self._ready:
+            return False
+        queue = self._ready.popleft()
+        queue.idle.clear()
+        try:
+            pause_s = await self._turn(queue)
+        finally:
+            queue.idle.set()
+        if pause_s:
+            asyncio.get_running_loop().call_later(pause_s, self._again, queue)
+        else:
+            self._again(queue)
+        return True
+
+    def _again(self, queue: _InOrder) -> None:
+        queue.listed = False
+        if self._ends(queue):
+            self._queues.pop(queue.assigned, None)
+        else:
+            self._list(queue)
+
+    def _ends(self, queue: _InOrder) -> bool:
+        process = queue.assigned.process
+        return process.dropped or process.leaving or self._calls.stopped
+
+    async def _turn(self, queue: _InOrder) -> float:
+        """Call the listener with what waits, one after the other; how long to wait before it goes on (s)."""
+        until = self._core.now() + TURN_S
+        while queue.waiting and self._core.now() < until:
+            # Asked before each call: a lock may be over in the middle of a turn.
+            if self._ends(queue):
+                return 0.0
+            if not self._may_call(queue.assigned):
+                return self._options.suspend_s  # its lock is lost, and so is the queue before that is over
+            unit: Unit
+            if self._calls.batches:
+                unit = [
+                    queue.waiting.popleft() for _ in range(min(self._options.batch_size, len(queue.waiting)))
+                ]
+            else:
+                unit = queue.waiting.popleft()
+            messages = [unit] if isinstance(unit, ReceivedMessage) else list(unit)
+            began = self._core.now()
+            statuses, fatal = await self._calls.run([unit])
+            if fatal is not None:
+                self.stop_soon()
+                self._on_fatal(fatal)
+            if queue.assigned.process.dropped or not statuses:
+                return 0.0  # the queue's new owner consumes them again
+            consumed = len(messages) if statuses[0] in CONSUMED else 0
+            took_s = self._core.now() - began
+            topic = queue.assigned.process.queue.topic
+            self._statistics.called(topic, consumed, len(messages) - consumed, 1, took_s)
+            if not await self._settle(queue, messages, statuses[0]):
+                return self._options.suspend_s
+        return 0.0
+
+    async def _settle(self, queue: _InOrder, messages: list[ReceivedMessage], status: object) -> bool:
+        """Do what the listener said. Whether the queue goes on at once."""
+        if status in (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS):
+            queue.open += messages
+            if self._options.auto_commit:
+                self._commit(queue)
+            return True
+        if status is ConsumeOrderlyStatus.COMMIT:
+            queue.open += messages
+            self._commit(queue)
+            return True
+        if status is ConsumeOrderlyStatus.ROLLBACK:
+            queue.waiting.extendleft(reversed([*queue.open, *messages]))
+            queue.open = []
+            return False
+        again = await self._failed(queue, messages)
+        queue.waiting.extendleft(reversed(again))
+        return not again
+
+    def _commit(self, queue: _InOrder) -> None:
+        queue.assigned.consumed(queue.open)
+        queue.open = []
+
+    async def _failed(self, queue: _InOrder, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those that come again; the others had their tries and are dead letters now."""
+        again: list[ReceivedMessage] = []
+        for message in messages:
+            limit = self._options.reconsume_limit(orderly=True)
+            if limit is None or message.reconsume_times < limit:
+                again.append(replace(message, reconsume_times=message.reconsume_times + 1))
+            elif self._broadcasting:
+                self._core.log.warning(
+                    "message dropped: broadcasting has no dead letters", **message_name(message)
+                )
+                queue.assigned.consumed([message])
+            elif await self._giving_back.give(message, DEAD_LETTER):
+                queue.assigned.consumed([message])
+            else:
+                again.append(message)
+        return again

@@ -1,0 +1,476 @@
+"""The pop consumer on an event loop: brokers divide the messages one by one, and take each back or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dledger.client.broker_group import BrokerGroup
+from dledger.client.consuming.consume_trace import traced_hooks
+from dledger.client.consuming.consumer_options import PopOptions
+from dledger.client.consuming.listener_calls import ListenerCalls
+from dledger.client.consuming.offsets import FromWhere
+from dledger.client.consuming.subscription import ALL, Subscription, subscribe
+from dledger.client.core import NOT_OPEN, ClientCore
+from dledger.client.encoding import received_all
+from dledger.client.errors import BrokerRefused, ClientClosed, ClientError, refused_text
+from dledger.client.lifecycle import AsyncClient
+from dledger.client.listeners import ConsumeStatus, Listener
+from dledger.client.message import ReceivedMessage, check_topic
+from dledger.client.namespaces import with_namespace
+from dledger.client.options import ClientOptions, check_group_of, check_wait, member_of, options_of
+from dledger.client.producing.producer import tracing_of
+from dledger.formats.pop_handles import Handle, decode_handle, decode_info, real_topic, retry_mark
+from dledger.formats.properties import FIRST_POP_TIME, POP_CK
+from dledger.formats.record import CorruptRecord
+from dledger.remoting.bodies import PERM_READ, ConsumerData
+from dledger.remoting.bodies import Subscription as WireSubscription
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import BadHeader
+from dledger.remoting.pop_headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageHeader,
+    PopMessageResponseHeader,
+)
+from dledger.runtime import Env
+
+NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+"""Answers of a pop that found no message."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A pop of one broker group; `ended_s` is loop time."""
+
+    answer: asyncio.Future[list[ReceivedMessage]]
+    ended_s: float = 0.0
+
+
+class AsyncPopConsumer(AsyncClient):
+    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+
+    >>> consumer = AsyncPopConsumer("billing", "127.0.0.1:9876", topic="orders")  # doctest: +SKIP
+    >>> async with consumer:                                                       # doctest: +SKIP
+    ...     for message in await consumer.pop(timeout_s=5.0):
+    ...         print(message.body)
+    ...         await consumer.ack(message)
+
+    Queues are not divided: any number of consumers of a group share even one queue. A message that is not
+    acknowledged within `PopOptions.invisible_s` comes again, to any of them, so a message may come more than
+    once. There is no order, and one that takes long holds up no other.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        options: PopOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        where = check_pop_consumer(group, topic, from_where, client)
+        common = options_of(ClientOptions, client, "client")
+        self.group: str = with_namespace(group, common.namespace)
+        self.topic: str = with_namespace(topic, common.namespace)
+        self.options: PopOptions = options_of(PopOptions, options, "options")
+        core = ClientCore(
+            env,
+            namesrv,
+            common,
+            disk_threads=self.options.concurrency,
+        )
+        super().__init__(core, f"pop consumer {group}")
+        self._from_where = where
+        self._subscription: Subscription = subscribe(self.topic, expression, self._core.env.wall.now_ms())
+        self._core.consumers = self._consumer_data
+        self._asked: dict[str, _Asked] = {}
+        """Broker group -> its pop under way: it may outlive the call that began it."""
+        self._turn = 0
+        self._calls: ListenerCalls | None = None
+        """While `listen` runs."""
+        self._listen_no_more = asyncio.Event()
+        self._listened = asyncio.Event()
+        self._tracing = tracing_of(self._core)
+
+    async def _begin(self) -> None:
+        if self._tracing is not None:
+            await self._tracing.start()
+
+    # -- popping ----------------------------------------------------------------------------------------
+
+    async def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
+        """Messages that are ours for `PopOptions.invisible_s`, at most `PopOptions.batch_size` of one broker
+        group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
+
+        Brokers hold the requests, also longer than this call waits: what they give then comes with the next
+        one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
+        """
+        check_wait(timeout_s)
+        until = self._core.now() + timeout_s
+        self._forget_old()
+        others_took = True
+        while others_took:
+            self._core.check_open()
+            if self._stop.is_set():
+                raise ClientClosed(NOT_OPEN)
+            route = await self._core.route(self.topic)
+            names = sorted({data.brokerName for data in route.queueDatas if data.perm & PERM_READ})
+            if not names:
+                raise ClientError(f"no broker lets the topic {self.topic!r} be read")
+            for name in names:
+                if name not in self._asked:
+                    self._asked[name] = self._ask_for_messages(name)
+            asked = dict(self._asked)  # also of groups that left the route meanwhile
+            ended, _ = await asyncio.wait(
+                [one.answer for one in asked.values()],
+                timeout=max(0.0, until - self._core.now()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            self._turn += 1
+            order = list(asked)[self._turn % len(asked) :] + list(asked)[: self._turn % len(asked)]
+            others_took = bool(ended)
+            for name in order:
+                if asked[name].answer in ended and self._asked.get(name) is asked[name]:
+                    others_took = False
+                    found = self._asked.pop(name).answer.result()
+                    if found:
+                        return found
+        return []
+
+    def _forget_old(self) -> None:
+        """Answers that nobody waited for, and that say nothing any more: that nothing came, errors of an
+        outage that may be over, messages whose time is: they come again."""
+        for name, one in list(self._asked.items()):
+            if one.answer.done() and not one.answer.cancelled():
+                error = one.answer.exception()
+                if error is not None:
+                    self._core.log.info("no pop meanwhile", topic=self.topic, error=error)
+                old = self._core.now() - one.ended_s >= self.options.invisible_s
+                if error is not None or old or not one.answer.result():
+                    del self._asked[name]
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """The message is consumed: it does not come again. One that came again already is not told apart.
+        NoBroker, BrokerRefused."""
+        handle = handle_of(message)
+        header = AckMessageHeader(
+            self.group, self._real_topic(handle), handle.queue, handle.encode(), _offset(handle, message)
+        )
+        await self._ask(handle, RequestCode.ACK_MESSAGE, header)
+
+    async def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """The same for many, side by side."""
+        outcomes = await asyncio.gather(*map(self.ack, messages), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """The message stays ours for so long from now on, or comes again after it. It has a new handle: the
+        returned message is the one to acknowledge. BrokerRefused, also where it came again already."""
+        if not invisible_s >= 0:
+            raise ClientError(f"invisible_s={invisible_s!r}: give a number of seconds, 0 or more")
+        handle = handle_of(message)
+        offset = _offset(handle, message)
+        header = ChangeInvisibleTimeHeader(
+            self.group,
+            self._real_topic(handle),
+            handle.queue,
+            handle.encode(),
+            offset,
+            round(invisible_s * 1000),
+        )
+        answer = await self._ask(handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        try:
+            told = answer.header(ChangeInvisibleTimeResponseHeader)
+        except BadHeader as error:
+            raise BrokerRefused(f"the answer is not readable: {error}") from error
+        start = handle.start if handle.in_order else offset
+        new = handle._replace(
+            start=start,
+            time=told.popTime,
+            invisible=told.invisibleTime,
+            revive_queue=told.reviveQid,
+            offset=offset,
+        )
+        return replace(message, properties={**message.properties, POP_CK: new.encode()})
+
+    # -- listening --------------------------------------------------------------------------------------
+
+    async def listen(self, listener: Listener) -> None:
+        """Call `listener` with each message until the consumer is closed; acknowledge those that it consumed.
+
+        As for a push consumer: consumed is a message when the listener ended with None or
+        `ConsumeStatus.SUCCESS`. Another comes again after `PopOptions.retry_s`, longer each time. At most
+        `PopOptions.concurrency` run at once; a plain function runs in a thread.
+        """
+        if self._calls is not None:
+            raise ClientError("already listening: a pop consumer has one listener")
+        hooks = traced_hooks(
+            self._core, self.group, self.options.hooks, self.options.invisible_s, self._tracing
+        )
+        self._calls = calls = ListenerCalls(self._core, listener, None, hooks=hooks)
+        self._listened.clear()
+        free = asyncio.Semaphore(self.options.concurrency)
+        waiting: deque[ReceivedMessage] = deque()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                handing = tasks.create_task(
+                    self._hand_out(calls, tasks, free, waiting), name=f"pop {self.topic}"
+                )
+                await self._listen_no_more.wait()
+                handing.cancel()
+            await asyncio.gather(*map(self._give_back, waiting))
+        finally:
+            self._calls = None
+            self._listened.set()
+            if not self._stop.is_set():
+                self._listen_no_more.clear()
+
+    def listen_no_more(self) -> None:
+        """`listen` ends, between two messages. On the loop."""
+        if self._calls is not None:
+            self._calls.stopped = True
+        self._listen_no_more.set()
+
+    def stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end: no further message is handed out. On the loop."""
+        self.listen_no_more()
+        super().stop_soon(drain)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the function that listens."""
+        return self._calls is not None and self._calls.inside
+
+    @property
+    def _inside(self) -> bool:
+        return self.inside
+
+    async def _hand_out(
+        self,
+        calls: ListenerCalls,
+        tasks: asyncio.TaskGroup,
+        free: asyncio.Semaphore,
+        waiting: deque[ReceivedMessage],
+    ) -> None:
+        """`waiting`: what was popped, and not handed out yet."""
+        while True:
+            waiting.extend(await self._pop_patiently())
+            while waiting:
+                await free.acquire()
+                tasks.create_task(self._consume(calls, waiting.popleft(), free), name="listen")
+
+    async def _give_back(self, message: ReceivedMessage) -> None:
+        """Somebody else may have it now, and not only when its time is over."""
+        try:
+            await self.change_invisible(message, 0.0)
+        except ClientError as error:
+            self._core.log.info("a popped message comes again later", topic=self.topic, error=error)
+
+    async def _pop_patiently(self) -> list[ReceivedMessage]:
+        try:
+            return await self.pop(self.options.poll_s)
+        except ClientError as error:
+            self._core.log.warning("no pop now", topic=self.topic, error=error)
+            await asyncio.sleep(self.options.error_pause_s)
+            return []
+
+    async def _consume(self, calls: ListenerCalls, message: ReceivedMessage, free: asyncio.Semaphore) -> None:
+        try:
+            verdicts, fatal = await calls.run([message])
+            if fatal is not None:
+                raise fatal
+            if not verdicts:  # stopped before it
+                await self._give_back(message)
+                return
+            try:
+                if verdicts[0] is ConsumeStatus.SUCCESS:
+                    await self.ack(message)
+                else:
+                    delays = self.options.retry_s
+                    again_s = delays[min(message.reconsume_times, len(delays) - 1)]
+                    await self.change_invisible(message, again_s)
+            except ClientError as error:
+                self._core.log.warning("a popped message comes again", topic=self.topic, error=error)
+        finally:
+            free.release()
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def _ask_for_messages(self, name: str) -> _Asked:
+        """Begin a pop of a broker group."""
+        asked = _Asked(asyncio.get_running_loop().create_future())
+
+        async def ask() -> None:
+            outcome: list[ReceivedMessage] | ClientError
+            try:
+                outcome = await self._pop(self._core.group(name))
+            except ClientError as error:
+                outcome = error
+            asked.ended_s = self._core.now()
+            if asked.answer.done():
+                return
+            if isinstance(outcome, ClientError):
+                asked.answer.set_exception(outcome)
+            else:
+                asked.answer.set_result(outcome)
+
+        self._core.spawn(ask(), f"pop {name}")
+        return asked
+
+    async def _pop(self, group: BrokerGroup) -> list[ReceivedMessage]:
+        options = self.options
+        header = self._question()
+        answer = await self._core.invoke_leader(
+            group,
+            self.topic,
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_s=options.timeout_s,
+            poll_s=options.poll_s,
+        )
+        if answer.code in NOTHING:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
+        try:
+            found = popped(answer, group.name, self._core.options.namespace)
+        except (BadHeader, CorruptRecord, ValueError, KeyError) as error:
+            raise BrokerRefused(f"the popped messages are not readable: {error!r}") from error
+        wanted = [message for message in found if self._subscription.matches(message.tags)]
+        for message in found:
+            if not self._subscription.matches(message.tags):  # two tags of one hash
+                await self.ack(message)
+        return wanted
+
+    def _question(self) -> PopMessageHeader:
+        options = self.options
+        return PopMessageHeader(
+            consumerGroup=self.group,
+            topic=self.topic,
+            queueId=-1,
+            maxMsgNums=options.batch_size,
+            invisibleTime=round(options.invisible_s * 1000),
+            pollTime=round(options.poll_s * 1000),
+            bornTime=self._core.env.wall.now_ms(),
+            initMode=0 if self._from_where is FromWhere.FIRST else 1,
+            expType="TAG",
+            exp=self._subscription.expression,
+        )
+
+    async def _ask(self, handle: Handle, code: int, header: AckMessageHeader) -> Response:
+        what = "acknowledgement" if code == RequestCode.ACK_MESSAGE else "change of the invisible time"
+        return await self._core.change(self._core.group(handle.broker), self.topic, code, header, what)
+
+    def _real_topic(self, handle: Handle) -> str:
+        return real_topic(self.topic, self.group, handle.retry)
+
+    async def _finish(self, drain: bool) -> None:
+        if drain and self._calls is not None:  # what is listened to now is acknowledged
+            try:
+                async with asyncio.timeout(self.options.close_timeout_s):
+                    await self._listened.wait()
+            except TimeoutError:
+                self._core.log.warning("a listener has not ended: its message comes again", topic=self.topic)
+        self._forget_old()
+        popped = [one.answer.result() for one in self._asked.values() if one.answer.done()]
+        for asked in self._asked.values():
+            asked.answer.cancel()
+        self._asked.clear()
+        if drain and popped:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.options.timeout_s):
+                    await asyncio.gather(*(self._give_back(one) for found in popped for one in found))
+        if self._tracing is not None:
+            await self._tracing.close(drain)
+        await self._core.unregister(None, self.group)
+
+    def _consumer_data(self) -> list[ConsumerData]:
+        wanted = self._subscription
+        told = WireSubscription(
+            topic=wanted.topic,
+            subString=wanted.expression,
+            tagsSet=list(wanted.tags),
+            codeSet=list(wanted.codes),
+            subVersion=wanted.version,
+        )
+        return [
+            ConsumerData(
+                groupName=self.group,
+                consumeType="CONSUME_POP",
+                messageModel="CLUSTERING",
+                consumeFromWhere=self._from_where.value,
+                subscriptionDataSet=[told],
+            )
+        ]
+
+
+def check_pop_consumer(
+    group: str, topic: str, from_where: FromWhere | str, client: ClientOptions | None
+) -> FromWhere:
+    """What a pop consumer is made with; ClientError names what cannot be meant."""
+    check_group_of(group, client)
+    check_topic(topic)
+    where = member_of(FromWhere, from_where, "from_where")
+    if where is FromWhere.TIMESTAMP:
+        raise ClientError("from_where=TIMESTAMP: a pop consumer begins with FIRST or LAST")
+    return where
+
+
+def popped(answer: Response, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
+    """The messages of an answer, each with its handle (MQClientAPIImpl.processPopResponse). BadHeader,
+    CorruptRecord, ValueError, KeyError for what is none."""
+    told = answer.header(PopMessageResponseHeader)
+    starts = decode_info(told.startOffsetInfo or "")
+    counts = decode_info(told.orderCountInfo or "")
+    found = []
+    for message in received_all(answer.body, broker_name, namespace):
+        properties = dict(message.properties)
+        if POP_CK not in properties:
+            topic, _, queue_id = message.queue
+            mark, queue = retry_mark(topic), str(queue_id)
+            properties[POP_CK] = Handle(
+                int(starts[mark, queue]),
+                told.popTime,
+                told.invisibleTime,
+                told.reviveQid,
+                mark,
+                broker_name,
+                queue_id,
+                message.queue_offset,
+            ).encode()
+            exact, least = (mark, f"qo{queue}%{message.queue_offset}"), (mark, queue)
+            times = int(counts.get(exact, counts.get(least, "0")))
+            if times > 0:
+                message = replace(message, reconsume_times=times)
+        properties.setdefault(FIRST_POP_TIME, str(told.popTime))
+        found.append(replace(message, properties=properties))
+    return found
+
+
+def handle_of(message: ReceivedMessage) -> Handle:
+    """The handle of a popped message; ClientError for one that was not popped."""
+    text = message.properties.get(POP_CK)
+    if text is None:
+        raise ClientError("this message was not popped: it has no handle (property POP_CK)")
+    try:
+        return decode_handle(text)
+    except ValueError as error:
+        raise ClientError(f"the handle of this message (property POP_CK) is none: {error}") from None
+
+
+def _offset(handle: Handle, message: ReceivedMessage) -> int:
+    return message.queue_offset if handle.offset is None else handle.offset

@@ -1,0 +1,253 @@
+"""The pull consumer on an event loop: the application chooses queues and positions and asks for messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from dledger.client.consuming.consumer_options import PullOptions
+from dledger.client.consuming.initial_offsets import FirstSight
+from dledger.client.consuming.offsets import BrokerProgress, FromWhere, QueueOffsets, check_offset, start_of
+from dledger.client.consuming.queue_reader import QueueReader
+from dledger.client.consuming.subscription import ALL, Subscription, subscribe
+from dledger.client.core import NOT_OPEN, ClientCore
+from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.lifecycle import AsyncClient
+from dledger.client.message import MessageQueue, ReceivedMessage
+from dledger.client.message_queries import MAX_MESSAGES, NEVER_MS, MessageQueries
+from dledger.client.namespaces import with_namespace
+from dledger.client.options import ClientOptions, check_group_of, check_wait, options_of
+from dledger.runtime import Env
+
+
+class _Fetched:
+    """Messages of one queue that were pulled ahead, and the position of the application."""
+
+    def __init__(self, position: int, options: PullOptions, arrived: asyncio.Event) -> None:
+        self.position = position
+        """Offset of the next message that `poll` returns, at least."""
+        self.messages: deque[ReceivedMessage] = deque()
+        self.task: asyncio.Task[None]
+        self.reader: QueueReader
+        self._bytes = 0
+        self._options = options
+        self._arrived = arrived
+        self.sought = False
+        """`seek` was called, and where that led is not committed yet."""
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        flow = self._options.flow
+        while len(self.messages) >= flow.max_messages or self._bytes >= flow.max_bytes:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        if messages:
+            self.messages.extend(messages)
+            self._bytes += sum(len(message.body) for message in messages)
+            self._arrived.set()
+        elif not self.messages:
+            self.position = next_offset  # nothing matched up to there
+
+    def moved(self, next_offset: int) -> None:
+        if not self.messages:
+            self.position = next_offset
+
+    def reset(self, next_offset: int) -> None:
+        self.messages.clear()
+        self._bytes = 0
+        self._room.set()
+        self.position = next_offset
+
+    def take(self, count: int) -> list[ReceivedMessage]:
+        taken = [self.messages.popleft() for _ in range(min(count, len(self.messages)))]
+        if taken:
+            self.position = taken[-1].queue_offset + 1
+            self._bytes -= sum(len(message.body) for message in taken)
+            self._room.set()
+        return taken
+
+
+class AsyncPullConsumer(AsyncClient):
+    """Reads chosen queues from chosen positions; nothing is divided among the group.
+
+    >>> async with AsyncPullConsumer("reports", "127.0.0.1:9876") as consumer:  # doctest: +SKIP
+    ...     await consumer.assign(await consumer.queues("orders"), start=FromWhere.FIRST)
+    ...     messages = await consumer.poll(timeout_s=1.0)
+    ...     await consumer.commit()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        options: PullOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        check_group_of(group, client)
+        common = options_of(ClientOptions, client, "client")
+        self.group: str = with_namespace(group, common.namespace)
+        self.options: PullOptions = options_of(PullOptions, options, "options")
+        super().__init__(ClientCore(env, namesrv, common), f"consumer {group}")
+        self._env = self._core.env
+        self.offsets: QueueOffsets = QueueOffsets(self._core)
+        """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
+        self._queries = MessageQueries(self._core)
+        self._progress = BrokerProgress(self.offsets, self.group)
+        self._fetched: dict[MessageQueue, _Fetched] = {}
+        self._committing = asyncio.Lock()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._arrived = asyncio.Event()
+        self._assigning = asyncio.Lock()
+        self._sight = FirstSight()
+        self._turn = 0
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic. TopicNotFound, NoNameServer."""
+        self._core.check_open()
+        topic = with_namespace(topic, self._core.options.namespace)
+        return await self._sight.queues(self._core, topic)
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
+        (`Sql`); counts for queues assigned afterwards."""
+        topic = with_namespace(topic, self._core.options.namespace)
+        self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
+
+    async def assign(
+        self,
+        queues: Iterable[MessageQueue],
+        start: FromWhere | str = FromWhere.LAST,
+        timestamp_ms: int = 0,
+    ) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        where = start_of(start, timestamp_ms, "start", "timestamp_ms")
+        self._core.check_open()
+        wanted = list(dict.fromkeys(queues))
+        async with self._assigning:
+            for queue in [queue for queue in self._fetched if queue not in wanted]:
+                self._fetched.pop(queue).task.cancel()
+            for queue in wanted:
+                if queue not in self._fetched:
+                    await self.queues(queue.topic)
+                    offset = await self._progress.load(queue)
+                    if offset is None:
+                        offset = await self._sight.offset(self.offsets, queue, where, timestamp_ms)
+                    self._fetch(queue, offset)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read."""
+        return sorted(self._fetched)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this queue offset."""
+        self._core.check_open()
+        fetched = self._of(queue)
+        check_offset(offset)
+        fetched.task.cancel()
+        self._fetch(queue, offset)
+        self._fetched[queue].sought = True
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the oldest message that is still there."""
+        await self.seek(queue, await self.offsets.lowest(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that is stored."""
+        await self.seek(queue, await self.offsets.highest(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on with the first message stored at or after a time, in ms since the epoch."""
+        await self.seek(queue, await self.offsets.at_time(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message that `poll` will return of this queue."""
+        return self._of(queue).position
+
+    async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
+        """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
+        when closed meanwhile."""
+        self._core.check_open()
+        check_wait(timeout_s, max_messages)
+        if not self._fetched:
+            raise ClientError("no queue assigned: call assign(queues) first")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    found = self._take(max_messages)
+                    if found:
+                        return found
+                    if self._stop.is_set():
+                        raise ClientClosed(NOT_OPEN)
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            return []
+
+    def stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end. On the loop."""
+        super().stop_soon(drain)
+        self._arrived.set()
+
+    async def commit(self) -> None:
+        """Make the positions those of the group: where it goes on after a restart. ClientError.
+
+        A group goes back only in queues of which `seek` was called; a broker refuses that while other
+        consumers of the group are connected, and for a minute after its leader has changed."""
+        self._core.check_loop()
+        async with self._committing:  # of two at once the last to arrive would take the group back once more
+            fetched = dict(self._fetched)
+            sought = {queue: one for queue, one in fetched.items() if one.sought}
+            await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)
+            for one in sought.values():
+                one.sought = False
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = NEVER_MS,
+        most: int = MAX_MESSAGES,
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
+        oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        return await self._queries.by_key(topic, key, begin_ms, end_ms, most)
+
+    async def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of a send result; None without one.
+        ClientError."""
+        return await self._queries.by_unique_key(topic, unique_key)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return await self._progress.load(queue)
+
+    def _take(self, count: int) -> list[ReceivedMessage]:
+        """Whole runs of one queue after the other, beginning with another one each time."""
+        found: list[ReceivedMessage] = []
+        queues = list(self._fetched.values())
+        self._turn += 1
+        for number in range(len(queues)):
+            found += queues[(self._turn + number) % len(queues)].take(count - len(found))
+        return found
+
+    def _of(self, queue: MessageQueue) -> _Fetched:
+        fetched = self._fetched.get(queue)
+        if fetched is None:
+            raise ClientError(f"{queue} is not assigned: call assign(queues) first")
+        return fetched
+
+    def _fetch(self, queue: MessageQueue, offset: int) -> None:
+        subscription = self._subscriptions.get(queue.topic) or subscribe(queue.topic, ALL, 0)
+        fetched = _Fetched(offset, self.options, self._arrived)
+        fetched.reader = QueueReader(
+            self._core, self.group, queue, subscription, self.options, offset, fetched
+        )
+        name = f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+        fetched.task = self._core.spawn(fetched.reader.run(), name)
+        self._fetched[queue] = fetched

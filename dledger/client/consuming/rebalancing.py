@@ -1,0 +1,505 @@
+"""Which queues are ours, and working on exactly those: one reader per queue, commits, hand-over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Protocol
+
+from dledger.client.consuming.allocation import allocate, strategy_of
+from dledger.client.consuming.consume_statistics import ConsumeStatistics
+from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.consuming.initial_offsets import Beginnings
+from dledger.client.consuming.offsets import Progress
+from dledger.client.consuming.orderly_service import OrderlyService
+from dledger.client.consuming.process_queue import ProcessQueue
+from dledger.client.consuming.queue_locks import QueueLocks
+from dledger.client.consuming.queue_reader import QueueReader
+from dledger.client.consuming.subscription import Subscription
+from dledger.client.core import ClientCore
+from dledger.client.encoding import RETRY_PREFIX
+from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound, refused_text
+from dledger.client.message import MessageQueue, ReceivedMessage
+from dledger.client.routes import subscribe_queues
+from dledger.remoting.bodies import ConsumerIdList, decode_body
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.errors import BadBody
+from dledger.remoting.headers import ConsumerGroupHeader
+
+RETRY_TOPIC_TRIES = 10
+"""So often a group's retry topic is asked for soon again; then with each rebalance."""
+
+
+class Receiver(Protocol):
+    """Gets the messages of all queues that are ours."""
+
+    def put(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of one queue, in order."""
+
+
+class AssignedQueue:
+    """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
+
+    def __init__(
+        self,
+        process: ProcessQueue,
+        subscription: Subscription,
+        dispatcher: Receiver,
+        now_ms: Callable[[], int],
+        on_reset: Callable[[int], None],
+        locked: bool,
+        statistics: ConsumeStatistics,
+    ) -> None:
+        self.process = process
+        self.locked = locked
+        """Nobody else may work on it."""
+        self.pulled_at_ms: int = now_ms()
+        """Wall clock of the last pull that brought messages."""
+        self.consumed_at_ms: int = self.pulled_at_ms
+        """Wall clock of the last messages that were done with."""
+        self._statistics = statistics
+        self._now_ms = now_ms
+        self._on_reset = on_reset
+        self.subscription = subscription
+        self.committed: int | None = None
+        self.sought = False
+        """The user chose where it goes on, and that is not committed yet."""
+        self.reader: QueueReader
+        self.task: asyncio.Task[None]
+        self._dispatcher = dispatcher
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        while self.process.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        self.pulled_at_ms = self._now_ms()
+        if messages:
+            self._statistics.pulled(self.process.queue.topic, len(messages), self.reader.pull_s)
+        self.process.put(messages, next_offset)
+        self._dispatcher.put(self, messages)
+
+    def moved(self, next_offset: int) -> None:
+        self.process.reset(next_offset)
+
+    def reset(self, next_offset: int) -> None:
+        self._on_reset(next_offset)
+
+    def consumed(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.consumed_at_ms = self._now_ms()
+        self.process.remove(messages)
+        self._room.set()
+
+
+def _reading(queue: MessageQueue) -> str:
+    return f"pull {queue.topic} {queue.broker_name} {queue.queue_id}"
+
+
+class QueueShare:
+    """The queues that this consumer works on."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        options: ConsumerOptions,
+        progress: Progress,
+        dispatcher: Receiver,
+        locks: QueueLocks | None,
+        statistics: ConsumeStatistics,
+    ) -> None:
+        """`locks`: of a consumer that works in order, and shares the queues with others."""
+        self._statistics = statistics
+        self._core = core
+        self._group = consumer_group
+        self._options = options
+        self._progress = progress
+        self._dispatcher = dispatcher
+        self._locks = locks
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._leaving: dict[MessageQueue, AssignedQueue] = {}
+        """Locked still: a call for them runs."""
+        self._told: dict[MessageQueue, int] = {}
+        """Of queues that are given up to be begun where the group was set to from outside: there. What the
+        broker has may be older, by a commit that was under way."""
+        self._committing = asyncio.Lock()
+        self.on_reset: Callable[[], None] = lambda: None
+        """Queues are to be divided anew: some were given up to be begun elsewhere."""
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """In order."""
+        return sorted(self._assigned)
+
+    @property
+    def leaving(self) -> list[MessageQueue]:
+        """Queues that are handed over."""
+        return list(self._leaving)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on in a queue, None without a committed offset."""
+        told = self._told.pop(queue, None)
+        return await self._progress.load(queue) if told is None else told
+
+    def add(self, queue: MessageQueue, subscription: Subscription, start: int) -> None:
+        """Begin to work on a queue."""
+        assigned = AssignedQueue(
+            ProcessQueue(queue, start, self._options.pull.flow),
+            subscription,
+            self._dispatcher,
+            self._core.env.wall.now_ms,
+            partial(self.reset, queue),
+            self._locks is not None,
+            self._statistics,
+        )
+        assigned.reader = QueueReader(
+            self._core, self._group, queue, subscription, self._options.pull, start, assigned
+        )
+        assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
+        self._assigned[queue] = assigned
+
+    def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
+        """A queue of ours; None where it is none."""
+        return self._assigned.get(queue)
+
+    def select(self, queue: MessageQueue, subscription: Subscription) -> None:
+        """Go on where the queue is, with other messages wanted of it: also a pull that waits."""
+        assigned = self._assigned[queue]
+        if assigned.subscription != subscription:
+            assigned.subscription = assigned.reader.subscription = subscription
+            assigned.task.cancel()
+            assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
+
+    def restart(self, queue: MessageQueue, offset: int, *, sought: bool = False) -> None:
+        """Go on with another offset, which the user chose if `sought`; what is in flight of the queue does
+        not count any more."""
+        assigned = self._assigned.pop(queue)
+        assigned.process.dropped = True
+        assigned.task.cancel()
+        self.add(queue, assigned.subscription, offset)
+        self._assigned[queue].sought = sought
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """The group's offsets were set from outside: go on there. What is under way of the queue does not
+        count any more, and comes again where it lies behind."""
+        assigned = self._assigned.get(queue)
+        leaving = self._leaving.get(queue)
+        if assigned is None and leaving is not None:  # where it ended does not count any more
+            leaving.process.dropped = True
+            if self._locks is not None and self._locks.holds(queue):
+                self._told[queue] = offset
+        elif queue in self._told:
+            self._told[queue] = offset
+        if assigned is None or (not assigned.process.count and assigned.process.commit_offset == offset):
+            return
+        self._core.log.info("offset was reset", group=self._group, queue=queue, to=offset)
+        if self._locks is None:
+            self.restart(queue, offset)
+            return
+        assigned.process.dropped = True
+        self._told[queue] = offset
+        self._begin_leaving([queue], self._locks)  # a call for it may run: the next begins behind that
+        self.on_reset()
+
+    def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
+        """The queues, with what waits of each."""
+        return sorted(self._assigned.items(), key=lambda item: item[0])
+
+    async def not_ours(self, queues: Iterable[MessageQueue]) -> None:
+        """Somebody else is to begin them: where the group was set to, as far as we were told."""
+        if self._locks is None:
+            return
+        ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
+        told = {queue: self._told.pop(queue) for queue in ours if queue in self._told}
+        if not await self._save({queue: told[queue] for queue in told if self._locks.holds(queue)}):
+            self._told = told | self._told  # the next rebalance tries again
+        held = self._locks.queues
+        await self._locks.unlock([queue for queue in ours if queue in held and queue not in self._told])
+
+    async def remove(self, queues: Sequence[MessageQueue]) -> None:
+        """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
+        if self._locks is not None:
+            self._begin_leaving(queues, self._locks)
+            return
+        offsets: dict[MessageQueue, int] = {}
+        back: set[MessageQueue] = set()
+        for queue in queues:
+            assigned = self._assigned.pop(queue)
+            assigned.process.dropped = True
+            assigned.task.cancel()
+            if assigned.process.commit_offset != assigned.committed:
+                offsets[queue] = assigned.process.commit_offset
+                if assigned.sought:
+                    back.add(queue)
+        await self._save(offsets, back)
+
+    def _begin_leaving(self, queues: Sequence[MessageQueue], locks: QueueLocks) -> None:
+        for queue in queues:
+            assigned = self._leaving[queue] = self._assigned.pop(queue)
+            assigned.process.leaving = True
+            assigned.task.cancel()
+            name = f"hand over {queue.topic} {queue.broker_name} {queue.queue_id}"
+            self._core.spawn(self._leave(queue, assigned, locks), name)
+
+    async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
+        """The next owner begins where we ended, and not before."""
+        await self._released(assigned)
+        gone = assigned.process.dropped  # lost, or set to another offset: nothing of it is handed over
+        if not gone:
+            assigned.process.dropped = True
+            if assigned.process.commit_offset != assigned.committed:
+                back = (queue,) if assigned.sought else ()
+                await self._save({queue: assigned.process.commit_offset}, back)
+            if queue not in self._told:  # by now
+                await locks.unlock([queue])
+        self._leaving.pop(queue, None)
+        if gone or queue in self._told:
+            self.on_reset()  # it may be ours again; whoever else is next waits for our lock
+
+    async def _released(self, assigned: AssignedQueue) -> None:
+        if isinstance(self._dispatcher, OrderlyService):
+            await self._dispatcher.released(assigned)
+
+    def lost(self, queue: MessageQueue) -> None:
+        """Its lock is: what runs does not count any more. Should the queue be ours again while a call still
+        runs, the next one begins behind that."""
+        if self._locks is None:
+            return
+        self._told.pop(queue, None)
+        assigned = self._assigned.get(queue) or self._leaving.get(queue)
+        if assigned is not None:
+            assigned.process.dropped = True
+            if queue in self._assigned:
+                self._begin_leaving([queue], self._locks)
+
+    async def commit(self) -> None:
+        """Commit what was consumed since the last time. What fails is logged, and tried again."""
+        try:
+            await self.commit_now()
+        except (ClientError, OSError) as error:
+            self._not_committed(error)
+
+    async def commit_now(self) -> None:
+        """Commit what was consumed since the last time. ClientError or OSError.
+
+        One commit after another: of two at once that take a queue back, the one that arrives last would undo
+        what another consumer of the group has committed between them.
+        """
+        async with self._committing:
+            own = {**self._leaving, **self._assigned}
+            offsets = {
+                queue: assigned.process.commit_offset
+                for queue, assigned in own.items()
+                if not assigned.process.dropped and assigned.process.commit_offset != assigned.committed
+            }
+            if offsets:
+                sought = {queue for queue in offsets if own[queue].sought}
+                await self._progress.save(offsets, sought)
+                for queue, offset in offsets.items():
+                    own[queue].committed = offset
+                    own[queue].sought = False
+
+    async def commit_periodically(self) -> None:
+        """Commit every `commit_s`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.commit_s)
+            await self.commit()
+
+    def pause(self) -> None:
+        """Pull nothing more."""
+        for assigned in self._assigned.values():
+            assigned.task.cancel()
+
+    async def close(self) -> None:
+        """Commit a last time and give everything up."""
+        await self.commit()
+        if self._locks is not None:
+            await self._save({queue: at for queue, at in self._told.items() if self._locks.holds(queue)})
+        self._told = {}
+        own = {**self._assigned, **self._leaving}
+        for assigned in own.values():
+            assigned.process.dropped = True
+        self._assigned.clear()
+        if self._locks is not None:
+            # A queue whose listener still runs stays locked, until that is over by itself.
+            held = self._locks.queues
+            await self._locks.unlock([one for one in held if one not in own or not self._busy(own[one])])
+
+    def _busy(self, assigned: AssignedQueue) -> bool:
+        return isinstance(self._dispatcher, OrderlyService) and self._dispatcher.busy(assigned)
+
+    async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue] = ()) -> bool:
+        """Whether it is done. What fails is logged.
+
+        What takes a queue back waits for a commit that is under way (`commit_now`): that may take the same
+        queue back, and arrive when the next owner has gone on.
+        """
+        try:
+            async with self._committing if back else nullcontext():
+                if offsets:
+                    await self._progress.save(offsets, back)
+        except (ClientError, OSError) as error:
+            self._not_committed(error)
+            return False
+        return True
+
+    def _not_committed(self, error: Exception) -> None:
+        self._core.log.warning("offsets not committed", group=self._group, error=error)
+
+
+class Rebalancer:
+    """Divides the queues of each subscribed topic among the consumers of the group, again and again."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        consumer_group: str,
+        options: ConsumerOptions,
+        share: QueueShare,
+        beginnings: Beginnings,
+        broadcasting: bool,
+        locks: QueueLocks | None,
+    ) -> None:
+        self._locks = locks
+        self._strategy = strategy_of(options.allocate)
+        self.subscriptions: dict[str, Subscription] = {}
+        self._core = core
+        self._group = consumer_group
+        self._options = options
+        self._share = share
+        self._beginnings = beginnings
+        self._broadcasting = broadcasting
+        self.ready = False
+        """Whether heartbeats may name us: the topics were looked at."""
+        self.met: asyncio.Event = asyncio.Event()
+        """Set when the topics were looked at a first time, and the brokers were told of us."""
+        self._due = asyncio.Event()
+        self._stopped = False
+        self._missed = 0
+        """How often the group's retry topic was not there."""
+        self._said: dict[str, str] = {}  # topic -> the trouble that was logged last
+
+    def soon(self) -> None:
+        """Something changed: look at once."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """Change nothing any more."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Until cancelled: at once, every `rebalance_s`, and whenever `soon` is called."""
+        await self._meet()
+        while not self._stopped:
+            self._due.clear()
+            good = True
+            for subscription in list(self.subscriptions.values()):
+                good = await self._try(subscription) and good
+            pause = self._options.rebalance_s if good else self._options.rebalance_retry_s
+            try:
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+
+    async def _meet(self) -> None:
+        for topic in list(self.subscriptions):
+            self._core.watched[topic] = None
+            await self._core.refresh_quietly(topic)
+            try:
+                await self._beginnings.look(topic)
+            except (ClientError, OSError) as error:
+                self._core.log.debug("where to begin is not known yet", topic=topic, error=error)
+        if any(topic not in self._core.routes for topic in self.subscriptions):
+            await self._core.refresh_quietly(None)  # the brokers that will have it should know us
+        self.ready = True
+        await self._core.beat()  # brokers must know us before they are asked who is in the group
+        self.met.set()
+
+    async def _try(self, subscription: Subscription) -> bool:
+        """One topic; False when it has to be tried again soon."""
+        topic = subscription.topic
+        try:
+            good = await self._rebalance(subscription)
+        except TopicNotFound as error:
+            if topic.startswith(RETRY_PREFIX):
+                # Brokers make it at the first heartbeat of the group, some only for the first message that is
+                # given back: soon again, but not for ever.
+                self._missed += 1
+                return self._missed > RETRY_TOPIC_TRIES
+            trouble = str(error)
+        except (ClientError, OSError) as error:
+            trouble = str(error)
+        else:
+            self._said.pop(topic, None)
+            return good
+        if self._said.get(topic) != trouble:
+            self._said[topic] = trouble
+            self._core.log.warning("no queues assigned", group=self._group, topic=topic, reason=trouble)
+        return False
+
+    async def _rebalance(self, subscription: Subscription) -> bool:
+        topic = subscription.topic
+        if not self._beginnings.decided(topic):
+            await self._beginnings.look(topic)
+            self._core.beat_soon()  # the next heartbeat says that we consume it
+        queues = subscribe_queues(topic, await self._core.route(topic))
+        mine = queues
+        if not self._broadcasting and queues:
+            consumers = await self._consumers(queues)
+            if self._core.client_id not in consumers:
+                self._core.beat_soon()
+                return False
+            mine = allocate(self._strategy, self._group, self._core.client_id, queues, consumers)
+        if self._stopped:
+            return True
+        held = [queue for queue in self._share.queues if queue.topic == topic]
+        await self._share.remove([queue for queue in held if queue not in mine])
+        await self._share.not_ours([queue for queue in queues if queue not in mine])
+        for queue in self._share.queues:
+            if queue.topic == topic:
+                self._share.select(queue, subscription)
+        new = [queue for queue in mine if queue not in held and queue not in self._share.leaving]
+        if self._locks is not None and new:
+            await self._locks.lock(new)  # first: where the group stands is known once nobody else works on it
+            if self._stopped:
+                await self._locks.unlock(new)
+                return True
+        begun = False
+        for queue in new:
+            if self._locks is None or self._locks.holds(queue):
+                start = await self._share.committed(queue)
+                if start is None:
+                    start, begun = await self._beginnings.offset(queue), True
+                if self._stopped:
+                    return True
+                if self._locks is not None and not self._locks.holds(queue):
+                    continue  # lost meanwhile: where the group stands may be another place already
+                self._share.add(queue, subscription, start)
+        if begun:
+            await self._share.commit()  # whoever else gets such a queue begins there, too
+        if mine != held:
+            self._core.log.info("queues assigned", group=self._group, topic=topic, count=len(mine))
+        return all(queue in self._share.queues for queue in mine)
+
+    async def _consumers(self, queues: Sequence[MessageQueue]) -> list[str]:
+        """Client ids of the group, from a broker that serves the topic (38)."""
+        group = self._core.group(queues[0].broker_name)
+        answer = await self._core.invoke_leader(
+            group,
+            queues[0].topic,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            ConsumerGroupHeader(self._group),
+        )
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # nobody: our heartbeat has not arrived yet
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(refused_text(answer.code, answer.remark), answer.code)
+        try:
+            return decode_body(answer.body, ConsumerIdList, "consumer list").consumerIdList
+        except BadBody as error:
+            raise BrokerRefused(f"consumer list: {error.remark}") from error

@@ -1,0 +1,77 @@
+"""Giving a message back to the broker, which delivers it to the group again later (36)."""
+
+from __future__ import annotations
+
+from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.core import ClientCore
+from dledger.client.errors import ClientError
+from dledger.client.message import ReceivedMessage
+from dledger.client.namespaces import with_namespace
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.headers import ConsumerSendMsgBackHeader
+
+BROKERS_CHOICE = 0
+"""Delay level: 10 s at first, longer from time to time, and dead letters in the end."""
+DELAYS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
+"""Seconds of the delay levels 1 to 18, where brokers' `messageDelayLevel` is RocketMQ's."""
+DEAD_LETTER = -1
+"""Delay level: never again."""
+
+
+def level_of(delay_s: float) -> int:
+    """The first delay level that lasts at least so long (seconds), the last one (2 h) for more; ClientError
+    for less than 0."""
+    if not delay_s >= 0:
+        raise ClientError(f"delay={delay_s!r}: give seconds, 0 or more")
+    return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))
+
+
+class GivingBack:
+    """Of one consumer."""
+
+    def __init__(self, core: ClientCore, consumer_group: str, options: ConsumerOptions) -> None:
+        self._core = core
+        self._group = consumer_group
+        self._options = options
+        self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
+
+    def supported(self, message: ReceivedMessage) -> bool:
+        """Whether its broker takes messages back, as far as is known."""
+        return message.queue.broker_name not in self._unsupported
+
+    async def give(self, message: ReceivedMessage, delay_level: int = BROKERS_CHOICE) -> bool:
+        """Give one back. False when it stays with us: that is logged."""
+        broker = message.queue.broker_name
+        if broker in self._unsupported:
+            return False
+        header = ConsumerSendMsgBackHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delayLevel=delay_level,
+            originMsgId=message.offset_message_id,
+            originTopic=with_namespace(message.topic, self._core.options.namespace),
+            maxReconsumeTimes=self._options.reconsume_limit(orderly=False),
+        )
+        try:
+            answer = await self._core.invoke_leader(
+                self._core.group(broker), message.queue.topic, RequestCode.CONSUMER_SEND_MSG_BACK, header
+            )
+        except ClientError as error:
+            self._core.log.warning("message not given back", error=error, **message_name(message))
+            return False
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._core.log.info("broker takes no messages back: retrying here", broker=broker)
+            self._unsupported[broker] = None
+        elif answer.code != ResponseCode.SUCCESS:
+            self._core.log.warning("message not given back", code=answer.code, remark=answer.remark)
+        return answer.code == ResponseCode.SUCCESS
+
+
+def message_name(message: ReceivedMessage) -> dict[str, object]:
+    """Which message, for the log; never its content. `attempt` is 1 at the first delivery."""
+    return {
+        "message_id": message.message_id,
+        "queue": message.queue,
+        "offset": message.queue_offset,
+        "attempt": message.reconsume_times + 1,
+    }

@@ -1,0 +1,447 @@
+"""Consumers for programs without an event loop; see `sync`, which has what holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from dledger.client.consuming.consumer_options import ConsumerOptions, PopOptions, PullOptions
+from dledger.client.consuming.group_consumer import MessageModel
+from dledger.client.consuming.lite_pull_consumer import AsyncLitePullConsumer
+from dledger.client.consuming.offsets import FromWhere, start_of
+from dledger.client.consuming.pop_consumer import AsyncPopConsumer, check_pop_consumer
+from dledger.client.consuming.pull_consumer import AsyncPullConsumer
+from dledger.client.consuming.push_consumer import AsyncPushConsumer, check_consumer
+from dledger.client.consuming.subscription import ALL, subscribe
+from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
+from dledger.client.errors import ClientClosed, ended_by
+from dledger.client.listeners import BatchListener, Listener
+from dledger.client.loop_thread import Hosted, T
+from dledger.client.message import (
+    MessageQueue,
+    ReceivedMessage,
+    check_topic,
+)
+from dledger.client.message_queries import MAX_MESSAGES, NEVER_MS
+from dledger.client.options import ClientOptions, check_group_of, namesrv_addresses, options_of
+from dledger.runtime.loops import LoopClosed
+from dledger.runtime.signals import Interrupted, terminated_by_exception
+
+
+class PushConsumer(Hosted[AsyncPushConsumer]):
+    """Calls a listener with messages, until closed.
+
+    >>> def handle(message): print(message.body)
+    >>> with PushConsumer("billing", "127.0.0.1:9876", handle, topic="orders") as consumer:  # doctest: +SKIP
+    ...     consumer.wait()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        listener: Listener | None = None,
+        *,
+        topic: str | None = None,
+        expression: str = ALL,
+        batch_listener: BatchListener | None = None,
+        orderly: bool = False,
+        model: MessageModel | str = MessageModel.CLUSTERING,
+        from_where: FromWhere | str = FromWhere.LAST,
+        from_timestamp_ms: int = 0,
+        options: ConsumerOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        check_consumer(group, listener, batch_listener, model, from_where, from_timestamp_ms, client)
+        super().__init__(f"consumer {group}")
+        self.group = group
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
+        common = options_of(ClientOptions, client, "client")
+        self._subscribed: dict[str, str] = {}
+        if topic is not None:
+            self.subscribe(topic, expression)
+
+        def make() -> AsyncPushConsumer:
+            consumer = AsyncPushConsumer(
+                group,
+                addresses,
+                listener,
+                batch_listener=batch_listener,
+                orderly=orderly,
+                model=model,
+                from_where=from_where,
+                from_timestamp_ms=from_timestamp_ms,
+                options=self.options,
+                client=common,
+            )
+            for name, tags in self._subscribed.items():
+                consumer.subscribe(name, tags)
+            return consumer
+
+        self._factory = make
+
+    def _make(self) -> AsyncPushConsumer:
+        return self._factory()
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Consume one more topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
+        properties fulfil a condition (`Sql`)."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        self._subscribed[topic] = expression
+        if self._thread is not None:
+            inner, thread = self._open()
+            thread.call_soon(inner.subscribe, topic, expression)
+            if not thread.inside:
+                self._wait(thread, inner.looked(topic))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until the consumer has ended (True) or the time is over (False).
+
+        Ctrl-C closes the consumer, which waits for running listeners and commits, and then raises an
+        `Interrupted`: `except KeyboardInterrupt` catches it, and a program that does not ends with exit code
+        130 and without a traceback. (A second Ctrl-C does not wait.) On the main thread SIGTERM does the same
+        with SystemExit(143), unless the program has a handler of its own. ClientError when the consumer ended
+        for a reason of its own: its listener raised SystemExit, for example.
+        """
+        thread = self._thread
+        if thread is not None and thread.forked:
+            raise ClientClosed(OPENED_BEFORE_FORK)
+        if thread is None and not self._closing:
+            raise ClientClosed(NOT_OPEN)
+        try:
+            with terminated_by_exception():
+                ended = self._ended.wait(timeout_s)
+        except KeyboardInterrupt:
+            self.close()
+            raise Interrupted from None
+        except SystemExit:
+            self.close()
+            raise
+        if ended and self._failure is not None:
+            raise ended_by(self._failure) from self._failure
+        return ended
+
+    def _called_by(self, inner: AsyncPushConsumer) -> bool:
+        return inner.inside
+
+    def _hand_out_no_more(self, inner: AsyncPushConsumer) -> None:
+        inner.hand_out_no_more()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        inner, _ = self._open()
+        return inner.queues
+
+
+class PullConsumer(Hosted[AsyncPullConsumer]):
+    """Reads chosen queues from chosen positions.
+
+    >>> with PullConsumer("reports", "127.0.0.1:9876") as consumer:             # doctest: +SKIP
+    ...     consumer.assign(consumer.queues("orders"), start=FromWhere.FIRST)
+    ...     for message in consumer.poll(timeout_s=1.0): print(message.body)
+    ...     consumer.commit()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        options: PullOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        check_group_of(group, client)
+        super().__init__(f"consumer {group}")
+        self.group = group
+        self.options: PullOptions = options_of(PullOptions, options, "options")
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv, client)
+        self._client = options_of(ClientOptions, client, "client")
+
+    def _make(self) -> AsyncPullConsumer:
+        return AsyncPullConsumer(self.group, self._namesrv, self.options, self._client)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic."""
+        return self._run(lambda consumer: consumer.queues(topic))
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Read only messages with one of some tags, or whose properties fulfil a condition (`Sql`); counts
+        for queues assigned afterwards."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        inner, thread = self._open()
+        thread.call_soon(inner.subscribe, topic, expression)
+
+    def assign(
+        self, queues: Iterable[MessageQueue], start: FromWhere | str = FromWhere.LAST, timestamp_ms: int = 0
+    ) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        self._run(lambda consumer: consumer.assign(queues, start, timestamp_ms))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this queue offset."""
+        self._run(lambda consumer: consumer.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the oldest message that is still there."""
+        self._run(lambda consumer: consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that is stored."""
+        self._run(lambda consumer: consumer.seek_to_end(queue))
+
+    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on with the first message stored at or after a time, in ms since the epoch."""
+        self._run(lambda consumer: consumer.seek_to_time(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message that `poll` will return of this queue."""
+        inner, _ = self._open()
+        return inner.position(queue)
+
+    def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
+        """Messages of the assigned queues, in order per queue; empty when none came in time."""
+        return self._run(lambda consumer: consumer.poll(timeout_s, max_messages))
+
+    def commit(self) -> None:
+        """Make the positions those of the group."""
+        self._run(lambda consumer: consumer.commit())
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return self._run(lambda consumer: consumer.committed(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda consumer: consumer.offsets.at_time(queue, timestamp_ms))
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = NEVER_MS,
+        most: int = MAX_MESSAGES,
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
+        oldest first: of each broker group the newest `most` (1 to 64)."""
+        return self._run(lambda consumer: consumer.query_by_key(topic, key, begin_ms, end_ms, most))
+
+    def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of a send result; None without one."""
+        return self._run(lambda consumer: consumer.query_by_unique_key(topic, unique_key))
+
+    def lowest(self, queue: MessageQueue) -> int:
+        """Offset of the oldest message that is still there."""
+        return self._run(lambda consumer: consumer.offsets.lowest(queue))
+
+    def highest(self, queue: MessageQueue) -> int:
+        """Offset that the next message will get."""
+        return self._run(lambda consumer: consumer.offsets.highest(queue))
+
+
+class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
+    """Shares the queues of some topics with its group, and hands out messages when it is asked.
+
+    >>> with LitePullConsumer("reports", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
+    ...     for message in consumer.poll(timeout_s=1.0): print(message.body)
+    ...     consumer.commit()
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str | None = None,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        from_timestamp_ms: int = 0,
+        options: ConsumerOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        check_group_of(group, client)
+        where = start_of(from_where, from_timestamp_ms, "from_where", "from_timestamp_ms")
+        super().__init__(f"consumer {group}")
+        self.group = group
+        self.options: ConsumerOptions = options_of(ConsumerOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
+        common = options_of(ClientOptions, client, "client")
+        self._subscribed: dict[str, str] = {}
+        if topic is not None:
+            self.subscribe(topic, expression)
+
+        def make() -> AsyncLitePullConsumer:
+            consumer = AsyncLitePullConsumer(
+                group,
+                addresses,
+                from_where=where,
+                from_timestamp_ms=from_timestamp_ms,
+                options=self.options,
+                client=common,
+            )
+            for name, tags in self._subscribed.items():
+                consumer.subscribe(name, tags)
+            return consumer
+
+        self._factory = make
+
+    def _make(self) -> AsyncLitePullConsumer:
+        return self._factory()
+
+    def subscribe(self, topic: str, expression: str = ALL) -> None:
+        """Share the queues of one more topic with the group."""
+        check_topic(topic)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        if self._thread is not None:
+            self._do(lambda consumer: consumer.subscribe(topic, expression))
+            self._run(lambda consumer: consumer.looked(topic))
+        self._subscribed[topic] = expression
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`."""
+        self._run(lambda consumer: consumer.assign(queues, expression))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic, ours and others'."""
+        return self._run(lambda consumer: consumer.fetch_queues(topic))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._do(lambda consumer: consumer.assignment)
+
+    def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
+        """Messages of our queues, in order per queue; empty when none came in time. With
+        `ConsumerOptions.auto_commit` what the last call gave counts as consumed now."""
+        return self._run(lambda consumer: consumer.poll(timeout_s, max_messages))
+
+    def commit(self) -> None:
+        """What `poll` gave is consumed, and the group goes on behind it after a restart."""
+        self._run(lambda consumer: consumer.commit())
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these until `resume`. They stay ours."""
+        self._do(lambda consumer: consumer.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with these."""
+        self._do(lambda consumer: consumer.resume(queues))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on with this queue offset. What was handed out of the queue does not count any more."""
+        self._run(lambda consumer: consumer.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the oldest message that is still there."""
+        self._run(lambda consumer: consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with the next message that is stored."""
+        self._run(lambda consumer: consumer.seek_to_end(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda consumer: consumer.offset_for_timestamp(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message of this queue, at least."""
+        return self._do(lambda consumer: consumer.position(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return self._run(lambda consumer: consumer.committed(queue))
+
+    def _do(self, call: Callable[[AsyncLitePullConsumer], T]) -> T:
+        """The same as `_run` for what is quick, and not awaited."""
+
+        async def run(consumer: AsyncLitePullConsumer) -> T:
+            return call(consumer)
+
+        return self._run(run)
+
+
+class PopConsumer(Hosted[AsyncPopConsumer]):
+    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+
+    >>> with PopConsumer("billing", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
+    ...     for message in consumer.pop(timeout_s=5.0):
+    ...         print(message.body)
+    ...         consumer.ack(message)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        topic: str,
+        expression: str = ALL,
+        from_where: FromWhere | str = FromWhere.LAST,
+        options: PopOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        where = check_pop_consumer(group, topic, from_where, client)
+        subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
+        super().__init__(f"pop consumer {group}")
+        self.group = group
+        self.topic = topic
+        self.options: PopOptions = options_of(PopOptions, options, "options")
+        addresses = None if namesrv is None else namesrv_addresses(namesrv, client)
+        common = options_of(ClientOptions, client, "client")
+
+        def make() -> AsyncPopConsumer:
+            return AsyncPopConsumer(
+                group,
+                addresses,
+                topic=topic,
+                expression=expression,
+                from_where=where,
+                options=self.options,
+                client=common,
+            )
+
+        self._factory = make
+
+    def _make(self) -> AsyncPopConsumer:
+        return self._factory()
+
+    def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
+        """Messages that are ours for a while; see AsyncPopConsumer.pop."""
+        return self._run(lambda consumer: consumer.pop(timeout_s))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """The message is consumed; see AsyncPopConsumer.ack."""
+        self._run(lambda consumer: consumer.ack(message))
+
+    def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """The same for many, side by side."""
+        self._run(lambda consumer: consumer.ack_all(messages))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """The message stays ours for so long from now on; see AsyncPopConsumer.change_invisible."""
+        return self._run(lambda consumer: consumer.change_invisible(message, invisible_s))
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
+
+        Ctrl-C and SIGTERM end it between two messages, once the listeners that run have ended, with the
+        exceptions of `PushConsumer.wait`.
+        """
+        inner, thread = self._open()
+        ended = self._begin(lambda consumer: consumer.listen(listener))
+        with terminated_by_exception():
+            try:
+                ended()
+            except (KeyboardInterrupt, SystemExit) as end:
+                with suppress(LoopClosed):  # it is closed meanwhile
+                    thread.call_soon(inner.listen_no_more)
+                ended()
+                if isinstance(end, KeyboardInterrupt):
+                    raise Interrupted from None
+                raise
+
+    def _called_by(self, inner: AsyncPopConsumer) -> bool:
+        return inner.inside

@@ -1,0 +1,192 @@
+"""A client on an event loop, behind a face for threads: its loop runs in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
+from dledger.client.errors import ClientClosed, ClientError
+from dledger.client.lifecycle import AsyncClient
+from dledger.runtime.forks import FORKS
+from dledger.runtime.loops import (
+    Cancelled,
+    LoopClosed,
+    LoopThread,
+    Submitted,
+    Waiter,
+    one_at_a_time,
+)
+
+T = TypeVar("T")
+C = TypeVar("C", bound=AsyncClient)
+
+
+@contextmanager
+def told_of_the_end() -> Iterator[None]:
+    """Within, the end of the loop thread is the client's: ClientClosed."""
+    try:
+        yield
+    except (Cancelled, LoopClosed) as error:
+        raise ClientClosed("the client was closed while this call waited") from error
+
+
+class Hosted(Generic[C]):
+    """An asynchronous client on a loop thread. `_make` builds it there, anew for each start."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: LoopThread | None = None
+        self._inner: C | None = None
+        self._ended = Waiter()
+        self._closing = False
+        self._starting = one_at_a_time()
+        self._forks = FORKS.count
+        self._failure: BaseException | None = None
+        """What ended it, when `close` did not."""
+
+    def _make(self) -> C:
+        raise NotImplementedError
+
+    def start(self) -> Self:
+        """Start; `with` does it too. What was closed may be started again. ClientError when it cannot."""
+        if self._forks != FORKS.count:  # who started it in the parent goes on there
+            self._forks, self._starting = FORKS.count, one_at_a_time()
+        self._stopped()
+        with self._starting:
+            return self._start()
+
+    def _stopped(self) -> LoopThread | None:
+        """The thread of the life before, where it is to be closed. ClientError unless it may be started."""
+        thread = self._thread
+        if thread is None or thread.forked:
+            return None
+        if not self._closing and not thread.closed:
+            raise ClientError("already started")
+        if thread.inside or (self._inner is not None and self._called_by(self._inner)):
+            raise ClientError("it is about to end, and waits for this call: start it again elsewhere")
+        return thread
+
+    def _start(self) -> Self:
+        if self._stopped() is not None:
+            self.close()
+        self._ended = ended = Waiter()
+        self._failure = None
+        self._closing = False
+        self._inner = None
+        self._thread = thread = LoopThread(self._name)
+        ready = Waiter()
+        living = thread.submit(self._live(ready))
+        living.add_done_callback(lambda done: self._over(done, thread, ready, ended))
+        try:
+            ready.wait()
+        except BaseException:
+            living.cancel()
+            raise
+        failure = self._failure
+        if failure is not None and self._inner is None:  # else it began, and has ended by itself already
+            self._thread = None
+            thread.close()
+            raise failure
+        return self
+
+    def close(self, drain: bool = True) -> None:
+        """End in order: what is under way is finished or reported, offsets are committed. Idempotent.
+
+        `drain=False` does not wait for what is under way. Called by a callback or a listener of this client
+        it asks for the end and returns at once. In a forked child it does nothing.
+        """
+        thread, inner = self._thread, self._inner
+        if thread is None:
+            return
+        if thread.forked:
+            self._thread = self._inner = None
+            return
+        self._closing = True
+        inside = thread.inside or (inner is not None and self._called_by(inner))
+        if inner is not None:
+            self._hand_out_no_more(inner)
+            with suppress(LoopClosed):  # it has ended by itself meanwhile
+                thread.call_soon(inner.stop_soon, drain)
+        if not inside:
+            self._ended.wait()
+            thread.close()
+            if self._thread is thread:  # else somebody else who waited has started it again
+                self._thread = self._inner = None
+
+    def _called_by(self, inner: C) -> bool:
+        """Whether the caller is a listener in one of the client's own threads."""
+        return False
+
+    def _hand_out_no_more(self, inner: C) -> None:
+        """What takes effect before the loop hears of the end."""
+
+    async def _live(self, ready: Waiter) -> BaseException | None:
+        """From start to end; what ended it, None when that was `close`."""
+        inner = self._make()
+        await inner.start()
+        self._inner = inner
+        ready.set()
+        await inner.over()
+        return inner.failure
+
+    def _over(
+        self,
+        done: Submitted[BaseException | None],
+        thread: LoopThread,
+        ready: Waiter,
+        ended: Waiter,
+    ) -> None:
+        if done.cancelled():
+            self._failure = ClientClosed("the thread of this client was ended")
+        else:
+            self._failure = done.exception() or done.result()
+        thread.end_soon()
+        ended.set()
+        ready.set()
+
+    def _run(self, call: Callable[[C], Awaitable[T]]) -> T:
+        """Run something on the loop and wait for it."""
+        inner, thread = self._open()
+
+        async def run() -> T:
+            return await call(inner)
+
+        return self._wait(thread, run())
+
+    def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
+        with told_of_the_end():
+            return thread.run(coroutine)
+
+    def _begin(self, call: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[], T]:
+        """Run something on the loop; the function that is returned waits for it."""
+        inner, thread = self._open()
+        with told_of_the_end():
+            future = thread.submit(call(inner))
+
+        def result() -> T:
+            with told_of_the_end():
+                return future.result()
+
+        return result
+
+    def _open(self) -> tuple[C, LoopThread]:
+        inner, thread = self._inner, self._thread
+        if inner is None or thread is None or self._closing:
+            raise ClientClosed(NOT_OPEN)
+        if thread.forked:
+            raise ClientClosed(OPENED_BEFORE_FORK)
+        if thread.closed:
+            raise ClientClosed(f"the client has ended: {self._failure!r}") from self._failure
+        return inner, thread
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,95 @@
+"""Writing to two clusters while a program moves from one to the other.
+
+The first cluster decides: what it does not acknowledge is not sent to the second, and its result is the
+caller's. The second gets the same message under the same unique id, so that an account of both by unique ids
+finds what one of them lacks. What the second does not take is counted and logged; with an
+`AsyncSpoolingProducer` as second it waits on this machine's disk for as long as that cluster is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dledger.client.callback_failures import Failures
+from dledger.client.errors import ClientError, OutcomeUnknown
+from dledger.client.message import Message, SendResult
+from dledger.client.producing.preset_ids import NamedMessage, named_as
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled
+
+MAX_COUNTS = 10_000
+"""Days and topics that are counted; with more the oldest are forgotten."""
+
+
+@dataclass
+class DualCount:
+    """What became of the messages of one topic on one day (UTC), for a comparison with what was stored."""
+
+    sent: int = 0
+    """Acknowledged by the first cluster."""
+    unknown: int = 0
+    """The first cluster may have them; the second does not get them."""
+    both: int = 0
+    """Acknowledged by the second cluster, too."""
+    kept: int = 0
+    """Wait in the spool of the second."""
+    missed: int = 0
+    """The first cluster has them; the second refused them or was away, or the call was cancelled."""
+
+
+class AsyncDualProducer:
+    """Two open producers as one; whoever opened them closes them.
+
+    >>> async with AsyncProducer("orders", OLD) as old, AsyncProducer("orders", NEW) as new:  # doctest: +SKIP
+    ...     await AsyncDualProducer(old, new).send(Message("orders", b"17"))
+    """
+
+    def __init__(self, first: AsyncProducer, second: AsyncProducer) -> None:
+        self._first = first
+        self._second = second
+        self._failures = Failures(second._core.log)
+        self.counts: dict[tuple[str, str], DualCount] = {}
+        """By day (`2026-11-26`) and topic."""
+
+    async def send(self, message: Message, ordering_key: str | None = None) -> SendResult:
+        """Send to the first cluster, then to the second; the first one's result, or what it raises."""
+        self._first._core.check_open()
+        named = named_as(message, self._first._ids.next())
+        count = self._count(message.topic)
+        try:
+            result = await self._first.send(named, None, ordering_key)
+        except (OutcomeUnknown, asyncio.CancelledError):
+            count.unknown += 1
+            raise
+        count.sent += 1
+        try:
+            second = await self._repeat(named, ordering_key)
+        except ClientError as error:
+            count.missed += 1
+            self._failures.tell("second cluster", error, topic=message.topic, id=named.unique_id)
+        except BaseException:  # cancelled: nobody hears what became of it there
+            count.missed += 1
+            raise
+        else:
+            if isinstance(second, Spooled):
+                count.kept += 1
+            else:
+                count.both += 1
+        return result
+
+    async def _repeat(self, named: NamedMessage, ordering_key: str | None) -> SendResult | Spooled:
+        second = self._second
+        if isinstance(second, AsyncSpoolingProducer):
+            return await second.deliver(named, ordering_key)
+        return await second.send(named, None, ordering_key)
+
+    def _count(self, topic: str) -> DualCount:
+        day = datetime.fromtimestamp(self._first._env.wall.now_ms() / 1000, UTC).date().isoformat()
+        count = self.counts.get((day, topic))
+        if count is None:
+            while len(self.counts) >= MAX_COUNTS:
+                del self.counts[next(iter(self.counts))]  # the oldest
+            count = self.counts[day, topic] = DualCount()
+        return count

@@ -1,0 +1,32 @@
+"""Messages that get their unique id before they are sent, so that each copy of them has the same id."""
+
+from __future__ import annotations
+
+from dledger.client.message import Message
+
+
+class NamedMessage(Message):
+    """A message that has a unique id already."""
+
+    __slots__ = ("again", "unique_id")
+    unique_id: str
+    again: bool
+    """Whether it may be stored already; the broker is then told that it is a copy."""
+
+
+def named_as(message: Message, unique_id: str, again: bool = False) -> NamedMessage:
+    """A copy with this unique id."""
+    named = NamedMessage(
+        message.topic,
+        message.body,
+        None,
+        message.keys,
+        message.properties,
+        message.flag,
+        message.delay_level,
+        message.delay,
+        message.deliver_at,
+    )
+    named.tags = message.tags  # as it is: it may be a copy of another client's message
+    named.unique_id, named.again = unique_id, again
+    return named

@@ -1,0 +1,577 @@
+"""The way of a message to its acknowledgement: attempts, failover, order. One `PendingSend` per message.
+
+Each broker group has a *lane*. While its leader is known, messages go straight out, many at once, and per
+message there is no task, future or timer: `RemotingClient.invoke_nowait` calls back. When the leader is
+lost, the lane parks its messages (those in flight come back as failed, in their order) and one task looks
+for the new leader, with the oldest parked message as the question: a follower answers "not me" (code 14,
+certainly not executed, perhaps with the leader's address), the leader answers with the acknowledgement.
+Then the parked messages go out in the order in which they were sent, as fast as its connection takes them:
+what that one refuses (`ClientLimits.max_outbound`) is parked as well, for a short while each time. What was
+sent in the same turn and is smaller may find room before it: only ordered messages keep their order then.
+
+What is known of a failed attempt decides how it is repeated. *Not executed*: as it is. *Unknown* (connection
+lost after the write, time-out, code 1): under the same unique id, marked with the property `__RESEND`, and at
+the same broker group, which answers with the first result if there is one. RocketMQ's brokers do not look,
+and may store it twice.
+
+*Ordered* messages of one queue go one by one: the next leaves when the one before is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from dledger.client.broker_group import LEADER_HINT, BrokerGroup
+from dledger.client.callback_failures import Failures
+from dledger.client.core import NOT_OPEN, ClientCore
+from dledger.client.errors import (
+    ClientClosed,
+    ClientError,
+    InvalidMessage,
+    NoBroker,
+    OutcomeUnknown,
+    Overflow,
+    SendFailed,
+    refused_text,
+)
+from dledger.client.message import MessageQueue, SendResult, SendStatus
+from dledger.client.producing.latency import LatencyFaultTolerance
+from dledger.client.producing.leader_search import LeaderSearch
+from dledger.client.producing.pending_sends import Lane, OnSent, Outcome, PendingSend, Target, by_serial
+from dledger.client.producing.producer_options import ProducerOptions
+from dledger.formats.properties import MSG_REGION, TRACE_ON
+from dledger.remoting.codes import ResponseCode
+from dledger.remoting.commands import Response
+from dledger.remoting.errors import (
+    BadHeader,
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    RemotingError,
+    RequestTimeout,
+    TooLarge,
+    WrongTls,
+)
+from dledger.remoting.headers import Header
+from dledger.runtime.loops import next_turn
+
+CROWDED_PAUSE_S = 0.01
+"""Before a connection that had no room is looked at again."""
+MAX_HINTS = 3
+"""Hints that a message follows straight on; then its lane looks for the leader, with pauses."""
+
+STORED = {
+    int(ResponseCode.SUCCESS): SendStatus.OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+ELSEWHERE = (
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.NO_BUYER_ID,
+    ResponseCode.NOT_IN_CURRENT_UNIT,
+    ResponseCode.GO_AWAY,
+)
+"""Another broker may take what this one refused (RocketMQ's retryResponseCodes)."""
+
+
+class _Stored(Header):
+    """What we need of SendMessageResponseHeader."""
+
+    msgId: str
+    queueId: int
+    queueOffset: int
+    recallHandle: str | None = None
+
+
+class _Flush:
+    """Somebody waits for what was sent so far."""
+
+    def __init__(self, newest: int, left: int) -> None:
+        self.newest = newest
+        """Serial number of the last message that is waited for."""
+        self.left = left
+        self.done = asyncio.Event()
+
+
+class SendKernel:
+    """Sends for one producer. `retarget` finds a usable queue of the topic on another broker, or None."""
+
+    def __init__(
+        self, core: ClientCore, options: ProducerOptions, retarget: Callable[[PendingSend], Target | None]
+    ) -> None:
+        self.options = options
+        self.pending: int = 0
+        """Messages without an acknowledgement."""
+        self._loop = asyncio.get_running_loop()
+        self._core = core
+        # Bound once: these are asked for every message.
+        self._invoke = core.remoting.invoke_nowait
+        self._now_ms = core.env.wall.now_ms
+        self._timeout_s = options.timeout_s
+        self._attempt_timeout_s = min(options.attempt_timeout_s, options.timeout_s)
+        self._max_pending = options.max_pending
+        self._retarget = retarget
+        self._serial = 0
+        self._lanes: dict[str, Lane] = {}
+        self._chains: dict[MessageQueue, deque[PendingSend]] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+        self._pausing: dict[int, PendingSend] = {}  # by serial number: wait before they are sent again
+        self._flushes: list[_Flush] = []
+        self._failures = Failures(core.log)
+        self.regions: dict[str, tuple[str, bool]] | None = None
+        """Broker group -> its region, and whether it wants traces; None where nobody asks."""
+        self.faults: LatencyFaultTolerance | None = None
+        """How fast broker groups answer, where messages go around slow ones."""
+        if options.send_latency_fault:
+            self.faults = LatencyFaultTolerance(options.latency_steps_s, self._loop.time)
+        self._closed = False
+        self._watching: asyncio.TimerHandle | None = None
+
+    def lane(self, group: BrokerGroup) -> Lane:
+        """The lane of a broker group."""
+        lane = self._lanes.get(group.name)
+        if lane is None:
+            lane = self._lanes[group.name] = Lane(group)
+        return lane
+
+    # --- in -------------------------------------------------------------------------------------------
+
+    def submit(self, send: PendingSend) -> None:
+        """Take over a message: from here on `on_done` tells how it ended."""
+        self._serial = send.serial = self._serial + 1
+        send.sent_at = now = self._loop.time()
+        send.deadline = now + self._timeout_s
+        send.born_ms = self._now_ms()
+        self.pending += 1
+        if self.pending >= self._max_pending:
+            self._room.clear()
+        if send.ordered:
+            chain = self._chains.get(send.target.queue)
+            if chain is not None:
+                chain.append(send)
+                return
+            self._chains[send.target.queue] = deque()
+        lane = send.target.lane
+        leader = lane.group.leader
+        if lane.searching or leader is None:
+            self._park(send)
+            return
+        send.addr = leader
+        lane.in_flight[send.serial] = send
+        self._invoke(leader, send.code, send.header(), send.body, self._attempt_timeout_s, send.answered)
+        if self._watching is None:
+            self._watching = self._loop.call_later(self.options.suspicion_s, self._watch)
+
+    @property
+    def resent(self) -> int:
+        """Attempts that went out because the outcome of one before is unknown."""
+        return sum(lane.resent for lane in self._lanes.values())
+
+    async def room(self) -> None:
+        """Wait until another message may be submitted."""
+        while not self._room.is_set():
+            await self._room.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything that was submitted so far has ended, and for nothing that comes meanwhile."""
+        if self.pending:
+            flush = _Flush(self._serial, self.pending)
+            self._flushes.append(flush)
+            try:
+                await flush.done.wait()
+            finally:
+                self._flushes.remove(flush)
+
+    @property
+    def full(self) -> bool:
+        """Whether `max_pending` is reached; ClientClosed when nothing is taken any more."""
+        if self._closed:
+            raise ClientClosed(NOT_OPEN)
+        return self.pending >= self._max_pending
+
+    def _go(self, send: PendingSend) -> None:
+        lane = send.target.lane
+        leader = lane.group.leader
+        if lane.searching or leader is None:
+            self._park(send)
+        else:
+            self._transmit(send, leader)
+
+    def _transmit(self, send: PendingSend, addr: str) -> None:
+        """One more attempt (or the first of a message that had to wait)."""
+        send.addr = addr
+        send.target.lane.in_flight[send.serial] = send
+        send.sent_at = now = self._loop.time()
+        timeout = min(self._attempt_timeout_s, max(send.deadline - now, 0.001))
+        send.target.lane.resent += send.unknown
+        done = partial(self.answered, send, send.attempt)
+        self._invoke(addr, send.code, send.header(), send.body, timeout, done)
+        if self._watching is None:
+            self._watching = self._loop.call_later(self.options.suspicion_s, self._watch)
+
+    # --- out ------------------------------------------------------------------------------------------
+
+    def answered(self, send: PendingSend, attempt: int, outcome: Outcome) -> None:
+        """An attempt ended. The first success counts, whichever attempt it belongs to."""
+        if send.finished:
+            return
+        if type(outcome) is Response and outcome.code in STORED:
+            self._stored(send, outcome)
+        elif attempt == send.attempt:
+            send.target.lane.in_flight.pop(send.serial, None)
+            send.attempt += 1
+            self._failed(send, outcome)
+
+    def _stored(self, send: PendingSend, response: Response) -> None:
+        queue = send.target.queue
+        try:
+            header = response.header(_Stored)
+        except BadHeader as error:
+            self._finish(send, OutcomeUnknown(f"stored, but the broker's answer is not readable: {error}"))
+            return
+        if header.queueId != queue.queue_id:
+            queue = queue._replace(queue_id=header.queueId)
+        status = STORED[response.code]
+        if self.faults is not None:
+            self.faults.update(send.target.queue.broker_name, self._loop.time() - send.sent_at)
+        if self.regions is not None:
+            ext = response.ext
+            region_id = ext.get(MSG_REGION, "")
+            self.regions[queue.broker_name] = region_id, bool(region_id) and ext.get(TRACE_ON) != "false"
+        stored = SendResult(
+            status, send.unique_id, header.msgId, queue, header.queueOffset, header.recallHandle
+        )
+        self._finish(send, stored)
+
+    def _finish(self, send: PendingSend, result: SendResult | ClientError) -> None:
+        if send.finished:
+            return  # an earlier attempt was answered after all
+        send.finished = True
+        send.target.lane.parked.pop(send.serial, None)
+        send.target.lane.in_flight.pop(send.serial, None)
+        self.pending = pending = self.pending - 1
+        if pending == self._max_pending - 1:
+            self._room.set()
+        try:
+            send.on_done(result)
+        except Exception as error:
+            self._failures.tell("callback failed", error, message_id=send.unique_id, queue=send.target.queue)
+        finally:  # SystemExit goes on to the loop, and the messages behind this one go on, too
+            if send.ordered:
+                self._next_of_chain(send.target.queue)
+            if self._flushes:
+                self._tell_flushes(send)
+
+    def tell(self, on_done: OnSent, result: SendResult | ClientError, topic: str) -> None:
+        """Tell how a message ended that did not get here by itself."""
+        try:
+            on_done(result)
+        except Exception as failure:
+            self._failures.tell("callback failed", failure, topic=topic)
+
+    def _tell_flushes(self, ended: PendingSend) -> None:
+        for flush in self._flushes:
+            if ended.serial <= flush.newest:
+                flush.left -= 1
+                if not flush.left:
+                    flush.done.set()
+
+    def _next_of_chain(self, queue: MessageQueue) -> None:
+        chain = self._chains.get(queue)
+        if chain is None:
+            return
+        if not chain:
+            del self._chains[queue]
+            return
+        following = chain.popleft()
+        if self._closed or self._loop.time() >= following.deadline:
+            # From the loop, not from here: a chain of a thousand overdue messages is no recursion.
+            self._loop.call_soon(self._give_up, following)
+        else:
+            self._go(following)
+
+    def _give_up(self, send: PendingSend) -> None:
+        """The time is over, or the producer closes."""
+        if send.finished:
+            return
+        broker = send.target.queue.broker_name
+        detail = f"; last: {send.last_error}" if send.last_error else ""
+        if send.unknown:
+            error: ClientError = OutcomeUnknown(
+                f"no acknowledgement from {broker} after {send.attempt} attempts; the message "
+                f"{send.unique_id} may be stored. What the client repeats has the same id and is stored "
+                f"once; a new send() of your own has a new id and would store it again{detail}"
+            )
+        elif self._closed:
+            error = ClientClosed(
+                f"the producer was closed before this message was sent; it is not stored{detail}"
+            )
+        else:
+            error = NoBroker(
+                f"no leader of {broker} took the message within {self.options.timeout_s:g} s; it is not "
+                f"stored: look at the brokers' /health, then send it again{detail}"
+            )
+        self._finish(send, error)
+
+    # --- failures -------------------------------------------------------------------------------------
+
+    def _failed(self, send: PendingSend, outcome: Outcome) -> None:
+        """Decide what follows a failed attempt."""
+        if send.finished:
+            return  # an earlier attempt was answered after all, before the loop came here
+        if self._closed:
+            send.unknown = send.unknown or not isinstance(outcome, ConnectFailed | Response)
+            self._give_up(send)
+        elif isinstance(outcome, Response):
+            send.last_error = f"{outcome.code} {outcome.remark or ''} from {send.addr}"
+            self._refused(send, outcome)
+        else:
+            send.last_error = outcome.remark
+            self._unanswered(send, outcome)
+
+    def _unanswered(self, send: PendingSend, error: RemotingError) -> None:
+        if isinstance(error, TooLarge):
+            self._finish(send, InvalidMessage(f"{error.remark}; send less in one batch"))
+        elif isinstance(error, Overloaded):
+            limit = self._core.options.limits.max_outbound
+            if len(send.body) > limit:  # never: nothing waits behind it
+                why = f"a body of {len(send.body)} bytes, where max_outbound is {limit}"
+                self._finish(send, Overflow(f"{why}; it is not stored: send less at a time"))
+                return
+            send.target.lane.crowded = True
+            self._park(send)
+        elif isinstance(error, WrongTls) and not send.unknown:
+            self._finish(send, NoBroker(f"{error.remark}; it is not stored"))
+        elif isinstance(error, ConnectFailed):
+            self._leader_lost(send)
+        elif isinstance(error, ConnectionLost):
+            send.mark_unknown()
+            self._leader_lost(send)
+        else:
+            if isinstance(error, RequestTimeout):
+                self._core.refresh_soon(send.target.queue.topic)
+            send.mark_unknown()
+            self._retry(send)
+
+    def _refused(self, send: PendingSend, answer: Response) -> None:
+        code = answer.code
+        if code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._not_leader(send, answer.ext.get(LEADER_HINT))
+        elif code == ResponseCode.SYSTEM_ERROR:  # may have been stored (safety.md S24: outcome unknown)
+            send.mark_unknown()
+            self._retry(send)
+        elif code in BUSY:
+            if send.unknown:
+                self._wait_for_the_broker(send)
+            else:
+                self._retry(send, self.options.busy_pause_s * 2**send.tries, answer)
+        elif code in ELSEWHERE:
+            self._core.refresh_soon(send.target.queue.topic)
+            self._retry(send, self.options.busy_pause_s, answer)
+        else:
+            self._finish(send, SendFailed(refused_text(code, answer.remark), code))
+
+    def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
+        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over.
+
+        The group is isolated, where latencies count. A lost leader does not come here: its group is passed
+        over while it has none, and is no slower than before when it has one.
+        """
+        if self.faults is not None:
+            self.faults.update(
+                send.target.queue.broker_name, self._loop.time() - send.sent_at, isolation=True
+            )
+        send.tries += 1
+        if send.tries > self.options.retry_times or self._loop.time() + pause_s >= send.deadline:
+            if refusal is not None and not send.unknown:
+                self._finish(send, SendFailed(refused_text(refusal.code, refusal.remark), refusal.code))
+            else:
+                self._give_up(send)
+        elif self._move(send) or not pause_s:
+            self._again(send)
+        else:
+            self._pausing[send.serial] = send
+            self._loop.call_later(pause_s, self._again, send)
+
+    def _wait_for_the_broker(self, send: PendingSend) -> None:
+        """It is too busy to say whether it has this message already. That is no failure of an attempt: we ask
+        until the time is over, as nothing else can be known."""
+        if self._loop.time() + self.options.busy_pause_s >= send.deadline:
+            self._give_up(send)
+        else:
+            self._pausing[send.serial] = send
+            self._loop.call_later(self.options.busy_pause_s, self._again, send)
+
+    def _move(self, send: PendingSend) -> bool:
+        """Choose a queue of another broker if the application left us the choice and there is one. Only the
+        group that may have a message knows whether it has."""
+        stays = send.pinned or (send.unknown and not self.options.resend_elsewhere)
+        other = None if stays else self._retarget(send)
+        if other is None:
+            return False
+        send.target = other
+        return True
+
+    def _again(self, send: PendingSend) -> None:
+        self._pausing.pop(send.serial, None)
+        if send.finished:
+            return
+        if self._closed:
+            self._give_up(send)
+        else:
+            self._go(send)
+
+    def _not_leader(self, send: PendingSend, hint: str | None) -> None:
+        """The broker is no leader; the message is not stored. Follow its hint, a few times."""
+        lane = send.target.lane
+        if hint and hint != send.addr and send.hints < MAX_HINTS and not lane.searching:
+            send.hints += 1
+            if lane.group.leader in (None, send.addr):
+                self._core.leader_is(lane.group, hint)
+            self._again(send)
+        else:
+            self._leader_lost(send)
+
+    def _leader_lost(self, send: PendingSend) -> None:
+        lane = send.target.lane
+        self._core.leader_failed(lane.group, send.addr, send.target.queue.topic)
+        if send.tries < self.options.retry_times and self._move(send):
+            send.tries += 1
+            self._again(send)
+        elif lane.usable:  # it moved meanwhile
+            self._again(send)
+        else:
+            self._park(send)
+
+    # --- waiting for a leader, or its connection ------------------------------------------------------
+
+    def _park(self, send: PendingSend) -> None:
+        lane = send.target.lane
+        lane.parked[send.serial] = send
+        if not lane.searching:
+            lane.searching = True
+            self._core.spawn(self._search(lane), f"find the leader of {lane.group.name}")
+
+    async def _search(self, lane: Lane) -> None:
+        """Until all that is parked has left, or is given up."""
+        try:
+            while lane.parked and not lane.closed:
+                if lane.group.leader is None:
+                    lane.crowded = False
+                    await LeaderSearch(self._core, lane, self._give_up, self._settle).run()
+                elif lane.crowded:
+                    await asyncio.sleep(CROWDED_PAUSE_S)
+                self._let_out(lane)
+        finally:
+            lane.searching = False
+            ready, lane.parked = sorted(lane.parked.values(), key=by_serial), {}
+            for send in ready:
+                self._again(send)
+
+    def _let_out(self, lane: Lane) -> None:
+        """Send what is parked, in its order, as far as the leader's connection takes it."""
+        crowded, lane.crowded = lane.crowded, False
+        leader = lane.group.leader
+        if leader is None or lane.closed:
+            return
+        now = self._loop.time()
+        for serial in sorted(lane.parked):
+            send = lane.parked[serial]
+            if send.deadline <= now:  # the oldest come first
+                if not crowded or send.unknown:
+                    self._give_up(send)
+                    continue
+                limit_s = self.options.timeout_s
+                why = f"the connection to {leader} did not take the message within {limit_s:g} s"
+                self._finish(send, Overflow(f"{why}; it is not stored: send less at a time"))
+            elif self._core.remoting.has_room(leader, len(send.body)):
+                del lane.parked[serial]
+                self._transmit(send, leader)
+            else:
+                lane.crowded = True
+                return
+
+    def _settle(self, send: PendingSend, outcome: Outcome) -> None:
+        """The answer to the message that the search asked with."""
+        if isinstance(outcome, Response) and outcome.code in STORED:
+            self._stored(send, outcome)
+        else:  # after the search has ended, so that it goes out with the others
+            self._loop.call_soon(self._failed, send, outcome)
+
+    # --- suspicion ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look for messages that wait suspiciously long: the host may be gone without a word."""
+        self._watching = None
+        now = self._loop.time()
+        busy = False
+        for lane in self._lanes.values():
+            if not lane.in_flight:
+                continue
+            busy = True
+            oldest = next(iter(lane.in_flight.values()))
+            if now - oldest.sent_at < self.options.suspicion_s:
+                continue
+            if lane.group.leader in (None, oldest.addr):
+                self._core.refresh_soon(oldest.target.queue.topic)
+            else:
+                self._abandon(lane, now)
+        if busy:
+            self._watching = self._loop.call_later(self.options.suspicion_s / 2, self._watch)
+
+    def _abandon(self, lane: Lane, now: float) -> None:
+        """The leader moved: what the old one has not answered for long goes to the new one, as a copy."""
+        stale = [
+            send
+            for send in lane.in_flight.values()
+            if send.addr != lane.group.leader and now - send.sent_at >= self.options.suspicion_s
+        ]
+        for send in sorted(stale, key=by_serial):
+            del lane.in_flight[send.serial]
+            send.attempt += 1
+            send.last_error = f"{send.addr} did not answer, {lane.group.leader} is the leader now"
+            send.mark_unknown()
+            self._again(send)
+
+    async def close(self) -> None:
+        """End every message that is still under way with an error. A second call does nothing.
+
+        What has not left this process is certainly not stored, and its error says so; of the rest, those
+        whose answer is still out have an unknown outcome.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._max_pending = 0  # nothing more comes in
+        self._room.set()
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        for lane in self._lanes.values():
+            lane.closed = True
+        self._core.remoting.drop_unsent("the producer was closed")
+        try:
+            await next_turn()  # a search hears that its question was not sent
+        finally:
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        for lane in self._lanes.values():
+            asked = [*lane.in_flight.values(), *([lane.probe] if lane.probe is not None else [])]
+            for send in asked:
+                send.unknown = True
+            parked, lane.parked, lane.probe = lane.parked, {}, None
+            for send in sorted([*asked, *parked.values()], key=by_serial):
+                self._give_up(send)
+        for send in [*self._pausing.values()]:
+            self._give_up(send)
+        chained = [send for chain in self._chains.values() for send in chain]
+        for send in sorted(chained, key=by_serial):
+            self._give_up(send)

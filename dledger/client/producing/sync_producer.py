@@ -1,0 +1,227 @@
+"""The same clients for programs without an event loop: each runs one in a thread of its own.
+
+Methods may be called from any thread. Callbacks run on the client's loop thread: they must be short, and
+must not call blocking methods of the same client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import overload
+
+from dledger.client.loop_thread import Hosted, told_of_the_end
+from dledger.client.message import (
+    Body,
+    Message,
+    MessageQueue,
+    QueueChoice,
+    ReceivedMessage,
+    SendResult,
+    as_message,
+    check_body,
+    check_ordering_key,
+    check_topic,
+)
+from dledger.client.options import ClientOptions, check_group_of, namesrv_addresses, options_of
+from dledger.client.producing.pending_sends import OnSent
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
+from dledger.runtime.loops import Cancelled
+
+
+class Producer(Hosted[AsyncProducer]):
+    """Sends messages.
+
+    >>> with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:    # doctest: +SKIP
+    ...     result = producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
+    ...     print(result.message_id, result.queue, result.queue_offset)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        options: ProducerOptions | None = None,
+        client: ClientOptions | None = None,
+    ) -> None:
+        check_group_of(group, client)
+        super().__init__(f"producer {group}")
+        self.group = group
+        self.options: ProducerOptions = options_of(ProducerOptions, options, "options")
+        self._namesrv = None if namesrv is None else namesrv_addresses(namesrv, client)
+        self._client = options_of(ClientOptions, client, "client")
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
+
+    def _begin_anew(self) -> None:
+        self._numbers = count(1)
+        self._handed = self._arrived = 0
+
+    def _make(self) -> AsyncProducer:
+        self._begin_anew()
+        return AsyncProducer(self.group, self._namesrv, self.options, self._client)
+
+    @overload
+    def send(
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    def send(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: QueueChoice | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    def send(  # type: ignore[misc]  # as in AsyncProducer
+        self,
+        message: Message | str,
+        body: Body | QueueChoice | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: QueueChoice | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Send and wait for the acknowledgement; see AsyncProducer.send."""
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
+        inner, thread = self._open()
+        return self._wait(thread, inner.send(message, queue, ordering_key))
+
+    @overload
+    async def asend(
+        self, message: Message, queue: QueueChoice | None = None, ordering_key: str | None = None
+    ) -> SendResult: ...
+    @overload
+    async def asend(
+        self,
+        message: str,
+        body: Body,
+        *,
+        queue: QueueChoice | None = None,
+        ordering_key: str | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult: ...
+    async def asend(  # type: ignore[misc]  # as in AsyncProducer
+        self,
+        message: Message | str,
+        body: Body | QueueChoice | None = None,
+        ordering_key: str | None = None,
+        *,
+        queue: QueueChoice | None = None,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """The same for a caller on some event loop of its own."""
+        if type(message) is not Message or body is not None or tags or keys or properties:
+            message, queue = as_message(message, body, queue, tags, keys, properties)
+        inner, thread = self._open()
+        with told_of_the_end():
+            sent = thread.submit(inner.send(message, queue, ordering_key))
+            try:
+                return await asyncio.wrap_future(sent)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling():  # nobody asked for it: the thread has ended
+                    raise Cancelled from None
+                raise
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until everything that was begun so far is acknowledged or reported.
+
+        Returns how many messages had neither when `timeout_s` was over: 0 when all have.
+        """
+        return self._run(lambda producer: producer.flush(timeout_s))
+
+    def send_async(
+        self,
+        message: Message,
+        callback: OnSent,
+        queue: QueueChoice | None = None,
+        ordering_key: str | None = None,
+    ) -> None:
+        """Send; `callback` gets the SendResult or the ClientError, on the loop thread.
+
+        Raises InvalidMessage at once. Waits while `max_pending` messages have no acknowledgement yet.
+        """
+        check_topic(message.topic)
+        check_body(message.body, self.options.max_message_size)
+        check_ordering_key(ordering_key)
+        inner, thread = self._open()
+        on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
+        if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
+            self._wait(thread, inner.room())
+        self._handed = next(self._numbers)
+        thread.call_soon(self._send_soon, inner, message, callback, queue, ordering_key)
+
+    def _send_soon(
+        self,
+        inner: AsyncProducer,
+        message: Message,
+        callback: OnSent,
+        queue: QueueChoice | None,
+        ordering_key: str | None,
+    ) -> None:
+        self._arrived += 1
+        inner.take(message, callback, queue, ordering_key)
+
+    def request(
+        self,
+        message: Message,
+        timeout_s: float = 3.0,
+        queue: QueueChoice | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for its reply; see AsyncProducer.request."""
+        return self._run(lambda producer: producer.request(message, timeout_s, queue, ordering_key))
+
+    def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
+        """Send without an acknowledgement; see AsyncProducer.send_oneway."""
+        self._run(lambda producer: producer.send_oneway(message, queue))
+
+    def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
+        """Send messages of one topic as one; see AsyncProducer.send_batch."""
+        return self._run(lambda producer: producer.send_batch(messages, queue))
+
+    def begin_batch(
+        self, messages: Iterable[Message], queue: QueueChoice | None = None
+    ) -> Callable[[], SendResult]:
+        """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
+        return self._begin(lambda producer: producer.send_batch(messages, queue))
+
+    def begin(self, message: Message, queue: QueueChoice | None = None) -> Callable[[], SendResult]:
+        """The same for one message, as `send`."""
+        return self._begin(lambda producer: producer.send(message, queue))
+
+    def has_route(self, topic: str) -> bool:
+        """Whether the topic exists, as far as the NameServers' last answer says."""
+        return self._open()[0].has_route(topic)
+
+    def recall(self, topic: str, handle: str) -> str:
+        """A message that waits for its time is not to come; see AsyncProducer.recall."""
+        return self._run(lambda producer: producer.recall(topic, handle))
+
+    def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
+        """Create a topic and wait until it can be used."""
+        self._run(lambda producer: producer.create_topic(topic, queues, broker_name))
+
+    def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
+        """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
+        already. A try that got no answer is repeated: the lost one may still be carried out, also when the
+        topic was made again."""
+        self._run(lambda producer: producer.delete_topic(topic, broker_name))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a message of this topic may go to."""
+        return self._run(lambda producer: producer.queues(topic))

@@ -1,0 +1,420 @@
+"""Transactions: a message that consumers see when its producer says so, and not otherwise.
+
+A *half message* is stored first. Then the application does what the message is about (the *local
+transaction*), and says how it ended: only then the message comes to its topic, or never. A producer that dies
+in between is asked for by the broker (39 CHECK_TRANSACTION_STATE), as is any other producer of its group.
+
+What this producer knows itself it answers itself: a transaction that is open here is not known yet, one that
+ended here ended so. What an attempt left in the log whose answer was lost, and that was repeated, is rolled
+back. Only for others, as those of a process that is gone, the application is asked (`check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from dledger.client.callback_failures import Failures
+from dledger.client.encoding import received
+from dledger.client.errors import (
+    BrokerRefused,
+    ClientClosed,
+    ClientError,
+    InvalidMessage,
+    NoBroker,
+    OutcomeUnknown,
+    outcome_unknown,
+    refused_text,
+)
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from dledger.client.options import ClientOptions
+from dledger.client.producing.pending_sends import OnSent, PendingSend, Target
+from dledger.client.producing.producer import AsyncProducer
+from dledger.client.producing.producer_options import ProducerOptions
+from dledger.formats.message_ids import decode_message_id
+from dledger.formats.properties import PGROUP, TRAN_MSG
+from dledger.formats.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    CorruptRecord,
+    decode_record,
+)
+from dledger.remoting.client import ClientHandler
+from dledger.remoting.codes import RequestCode, ResponseCode
+from dledger.remoting.commands import Request, Response
+from dledger.remoting.errors import RemotingError
+from dledger.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
+from dledger.runtime import Env, Lane
+
+MAX_CHECKS = 2000
+"""Questions of brokers that are worked on at once (checkRequestHoldMax); further ones are not heard, and come
+again."""
+MAX_ENDED = 10_000
+"""Transactions that ended here whose end is remembered, for brokers that ask."""
+END_TRIES = 3
+"""So often an end is said whose answer is that its outcome is unknown."""
+
+_NOWHERE = (-1, -1)
+
+
+class LocalTransactionState(Enum):
+    """How a local transaction ended."""
+
+    COMMIT_MESSAGE = TRANSACTION_COMMIT
+    ROLLBACK_MESSAGE = TRANSACTION_ROLLBACK
+    UNKNOWN = 0
+    """Not known yet: the broker asks later."""
+
+
+State = LocalTransactionState
+
+
+class TransactionListener:
+    """What an application does and knows (TransactionListener of the Java client). Coroutine functions are
+    run on the loop, others in worker threads; what raises counts as UNKNOWN, and is logged."""
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> State | Awaitable[State]:
+        """The half message is stored: do it. `arg` is what `send_in_transaction` was given."""
+        raise NotImplementedError
+
+    def check_local_transaction(self, message: ReceivedMessage) -> State | Awaitable[State]:
+        """A broker asks how the transaction of this message ended, which may be another process's."""
+        raise NotImplementedError
+
+
+Check = Callable[[ReceivedMessage], State | Awaitable[State]]
+
+
+class _Half(Message):
+    """A half message on its way."""
+
+    __slots__ = ("transaction",)
+    transaction: AsyncTransaction
+
+
+class TransactionSendResult(NamedTuple):
+    """What `send_in_transaction` tells."""
+
+    send_result: SendResult
+    """Of the half message."""
+    state: State
+    """As the listener said."""
+
+
+class AsyncTransaction:
+    """One transaction, open until `commit` or `rollback`; as a block, until its end: `commit` then,
+    `rollback` on an exception."""
+
+    def __init__(
+        self, producer: AsyncTransactionProducer, message: Message, queue: MessageQueue | None
+    ) -> None:
+        self._producer = producer
+        self._queue = queue
+        self.message = message
+        self.transaction_id = ""
+        """Unique id of the message, from when it is sent."""
+        self.state: LocalTransactionState = State.UNKNOWN
+        """As it was decided here."""
+        self.result: SendResult | None = None
+        """The half message is stored."""
+        self.given_away: bool = False
+        """Its listener does not know: who asks is told what the listener says then."""
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Queue offset and physical offset of the half message; None before it is acknowledged."""
+        if self.result is None:
+            return _NOWHERE if self.state is State.ROLLBACK_MESSAGE else None
+        return self.result.queue_offset, decode_message_id(self.result.offset_message_id).physical_offset
+
+    async def begin(self) -> Self:
+        """Send the half message. What `send` raises, `AsyncProducer.send`."""
+        await self._producer._begin_transaction(self, self._queue)
+        return self
+
+    async def commit(self) -> None:
+        """The message comes to its topic. OutcomeUnknown when nobody said that it does: as long as this
+        producer lives, a broker that asks is told so. BrokerRefused when the transaction was ended before."""
+        await self._decide(State.COMMIT_MESSAGE)
+
+    async def rollback(self) -> None:
+        """The message comes never. Errors as of `commit`."""
+        await self._decide(State.ROLLBACK_MESSAGE)
+
+    def leave_open(self) -> None:
+        """It is not known yet: whoever is asked by a broker decides (`check`)."""
+        self.given_away = True
+        self._producer._forget(self)
+
+    async def _decide(self, state: State) -> None:
+        if self.result is None:
+            raise ClientError("the transaction has not begun: use it as a block, or await begin()")
+        if self.state is not State.UNKNOWN and self.state is not state:
+            raise ClientError(f"the transaction was decided already: {self.state.name}")
+        self.state = state
+        await self._producer._end_transaction(self)
+
+    async def __aenter__(self) -> Self:
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state is not State.UNKNOWN or self.given_away:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except ClientError as failure:  # the broker asks, and is told; the caller's own error goes on
+            self._producer._core.log.warning(
+                "a rollback was not acknowledged", message_id=self.transaction_id, error=failure
+            )
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """Sends messages in transactions, and others.
+
+    >>> async with AsyncTransactionProducer("orders", check=how_it_ended) as producer:  # doctest: +SKIP
+    ...     async with producer.transaction(Message("orders", b"17")):
+    ...         await database.execute("...")                   # an exception here rolls the message back
+
+    `check`: called with a message whose transaction is not known here, see `TransactionListener`; the
+    listener's own where one is given. Without either such messages stay undecided until their broker gives
+    them up.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        listener: TransactionListener | None = None,
+        check: Check | None = None,
+        options: ProducerOptions | None = None,
+        client: ClientOptions | None = None,
+        env: Env | None = None,
+    ) -> None:
+        super().__init__(group, namesrv, options, client, env)
+        self._compress_lane = Lane.SCAN  # listeners may occupy every thread of the other lane, and send
+        self._listener = listener
+        self._check_state: Check | None = check
+        if check is None and listener is not None:
+            self._check_state = listener.check_local_transaction
+        self._open_ones: dict[str, AsyncTransaction] = {}
+        self._ended: dict[str, AsyncTransaction] = {}
+        self._checks = 0
+        self._check_failures = Failures(self._core.log)
+
+    @property
+    def _disk_threads(self) -> int:
+        return self.options.listener_threads
+
+    def _handlers(self) -> dict[int, ClientHandler]:
+        return {**super()._handlers(), RequestCode.CHECK_TRANSACTION_STATE: self._asked_for}
+
+    async def _begin(self) -> None:
+        await super()._begin()
+        self._core.spawn(self._be_known(), "be known to brokers")
+
+    async def _be_known(self) -> None:
+        """All brokers may have transactions of this group, also those that this producer never sends to."""
+        while True:
+            await self._core.refresh_quietly(None)
+            await asyncio.sleep(self._core.options.route_poll_s)
+
+    def transaction(self, message: Message, queue: MessageQueue | None = None) -> AsyncTransaction:
+        """A transaction with this message, for `async with`."""
+        return AsyncTransaction(self, message, queue)
+
+    async def send_in_transaction(
+        self, message: Message, arg: Any = None, queue: MessageQueue | None = None
+    ) -> TransactionSendResult:
+        """Send a half message, have the listener execute the local transaction, and say how it ended
+        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
+        listener works, it leaves the transaction open: the listener's check decides."""
+        if self._listener is None:
+            raise ClientError("give the producer a listener=, or use `transaction(message)`")
+        transaction = await AsyncTransaction(self, message, queue).begin()
+        assert transaction.result is not None
+        try:
+            state = await self._ask_application(self._listener.execute_local_transaction, message, arg)
+        except BaseException:  # cancelled: its thread works on, and may yet commit
+            transaction.leave_open()
+            raise
+        if state is State.UNKNOWN:
+            transaction.leave_open()
+        else:
+            await transaction._decide(state)
+        return TransactionSendResult(transaction.result, state)
+
+    # --- the way of a transaction ---------------------------------------------------------------------
+
+    async def _begin_transaction(self, transaction: AsyncTransaction, queue: MessageQueue | None) -> None:
+        message = transaction.message
+        if transaction.transaction_id:
+            raise ClientError("the transaction was begun already")
+        if message.waits:
+            raise InvalidMessage("a transactional message cannot be delayed as well: leave out its delay")
+        half = _Half(
+            message.topic,
+            message.body,
+            message.tags,
+            message.keys,
+            {**(message.properties or {}), TRAN_MSG: "true", PGROUP: self.group},
+            message.flag,
+        )
+        half.transaction = transaction
+        try:
+            transaction.result = await self.send(half, queue)
+        except BaseException:  # what is left of it in a log is rolled back
+            transaction.state = State.ROLLBACK_MESSAGE
+            self._forget(transaction)
+            raise
+
+    def _pending(
+        self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None
+    ) -> PendingSend:
+        send = super()._pending(message, target, on_done, compressed)
+        if isinstance(message, _Half):
+            transaction = message.transaction
+            send.sys_flag |= TRANSACTION_PREPARED
+            transaction.transaction_id = send.unique_id
+            self._open_ones[send.unique_id] = transaction
+        return send
+
+    async def _end_transaction(self, transaction: AsyncTransaction) -> None:
+        result = transaction.result
+        assert result is not None
+        self._forget(transaction)
+        group = self._core.group(result.queue.broker_name)
+        place = transaction.place
+        header = self._end_header(transaction.transaction_id, result.queue.topic, place, transaction.state)
+        lost_before = self._core.unanswered
+        unknown = ""
+        for _ in range(END_TRIES):
+            try:
+                answer = await self._core.invoke_leader(
+                    group, result.queue.topic, RequestCode.END_TRANSACTION, header
+                )
+            except NoBroker as error:
+                unknown = str(error)
+                break
+            if answer.code == ResponseCode.SUCCESS:
+                return
+            text = refused_text(answer.code, answer.remark)
+            if outcome_unknown(answer):
+                unknown = text
+            elif unknown or (
+                answer.code == ResponseCode.SYSTEM_ERROR and self._core.unanswered > lost_before
+            ):
+                unknown = f"an attempt was not answered, and the next one: {text}"
+                break
+            else:
+                raise BrokerRefused(f"the transaction does not end so: {text}", answer.code)
+        raise OutcomeUnknown(
+            f"{transaction.state.name} of {transaction.transaction_id} was not acknowledged ({unknown}); a "
+            "broker that asks is told so as long as this producer lives"
+        )
+
+    def _end_header(
+        self,
+        unique_id: str,
+        topic: str | None,
+        place: tuple[int, int] | None,
+        state: State,
+        asked: bool = False,
+    ) -> EndTransactionHeader:
+        half, position = place or _NOWHERE
+        return EndTransactionHeader(
+            producerGroup=self.group,
+            tranStateTableOffset=half,
+            commitLogOffset=position,
+            commitOrRollback=state.value,
+            msgId=unique_id,
+            fromTransactionCheck=asked,
+            transactionId=unique_id,
+            topic=topic,
+        )
+
+    def _forget(self, transaction: AsyncTransaction) -> None:
+        """It is not open here any more: remember its end for a while."""
+        name = transaction.transaction_id
+        if self._open_ones.pop(name, None) is not None:
+            self._ended[name] = transaction
+            if len(self._ended) > MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    # --- asked by brokers -----------------------------------------------------------------------------
+
+    def _asked_for(self, address: str, request: Request) -> Response | None:
+        """Handler of 39: it is answered by a request of our own."""
+        if self._checks < MAX_CHECKS:
+            header = request.header(CheckTransactionStateHeader)
+            try:
+                message = received(decode_record(request.body), "")
+            except CorruptRecord as error:
+                self._core.log.warning("a broker asks for what is no message", address=address, error=error)
+                return None
+            try:
+                self._core.spawn(self._answer(address, header, message), "check transaction")
+            except ClientClosed:
+                return None
+            self._checks += 1
+        return None
+
+    async def _answer(
+        self, address: str, header: CheckTransactionStateHeader, message: ReceivedMessage
+    ) -> None:
+        try:
+            place = header.tranStateTableOffset, header.commitLogOffset
+            state = await self._state_of(message, place)
+            told = self._end_header(message.message_id, header.topic, place, state, asked=True)
+            await self._core.remoting.invoke_oneway(address, RequestCode.END_TRANSACTION, told)
+        except RemotingError as error:  # it asks again
+            self._core.log.debug("a broker was not told", address=address, error=error)
+        finally:
+            self._checks -= 1
+
+    async def _state_of(self, message: ReceivedMessage, place: tuple[int, int]) -> State:
+        name = message.message_id
+        known = self._open_ones.get(name) or self._ended.get(name)
+        if known is not None:
+            if known.place is None:
+                return State.UNKNOWN  # it is not acknowledged yet
+            if known.place != place:
+                return State.ROLLBACK_MESSAGE  # an earlier attempt of the same send: this one does not count
+            if not known.given_away:
+                return known.state
+        if self._check_state is None:
+            return State.UNKNOWN
+        return await self._ask_application(self._check_state, message)
+
+    async def _ask_application(
+        self, function: Callable[..., State | Awaitable[State]], *arguments: Any
+    ) -> State:
+        """What the application says."""
+        try:
+            if inspect.iscoroutinefunction(function):
+                said: Any = await function(*arguments)
+            else:
+                said = await self._env.workers.run(Lane.DISK, function, *arguments)
+                if inspect.isawaitable(said):
+                    said = await said
+        except Exception as error:
+            self._check_failures.tell("transaction listener failed", error)
+            return State.UNKNOWN
+        if isinstance(said, State):
+            return said
+        self._check_failures.tell_returned(
+            "transaction listener returned what is no LocalTransactionState",
+            said,
+            wanted="a LocalTransactionState",
+            listener=getattr(function, "__qualname__", repr(function)),
+        )
+        return State.UNKNOWN
