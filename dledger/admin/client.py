@@ -25,7 +25,7 @@ from dledger.admin.offsets import Offsets
 from dledger.admin.topics import Topics
 from dledger.client.core import ClientCore
 from dledger.client.lifecycle import AsyncClient
-from dledger.client.loop_thread import Hosted
+from dledger.client.loop_thread import BlockingClient
 from dledger.client.options import ClientOptions, namesrv_addresses, options_of
 from dledger.runtime import Env
 
@@ -68,7 +68,7 @@ class AsyncAdminClient(AsyncClient):
         return self._core.env.wall.now_ms()
 
 
-class AdminClient(Hosted[AsyncAdminClient]):
+class AdminClient(BlockingClient[AsyncAdminClient]):
     """The same for programs without an event loop, from any thread.
 
     >>> with AdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP

@@ -20,8 +20,8 @@ PEER_HELLO = b"\x00\x00\x00\x0d\x00\x0b\x92\x00\x81\xa6client\xc3"
 """The frame with which a client of the log greets (`dledger.peers.wire`)."""
 
 
-async def what_answers(remoting: RemotingClient, address: str) -> str | None:
-    """What the address is instead of a NameServer's; None when it cannot be told."""
+async def identify(remoting: RemotingClient, address: str) -> str | None:
+    """What listens at an address that is no NameServer's; None when that cannot be recognised."""
     try:
         answer = await remoting.invoke(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_TIMEOUT_S

@@ -23,17 +23,17 @@ class Failures:
         self._log = log
         self._times: dict[str, int] = {}
 
-    def tell(self, event: str, error: BaseException, **fields: object) -> None:
+    def log_raised(self, event: str, error: BaseException, **fields: object) -> None:
         """Log what was raised: at the first time of its place in full."""
         place = raised_at(error)
         times = self._count(f"{type(error).__qualname__} {place}")
         if times == 1:
             fields["traceback"] = "\n" + "".join(format_exception(error)).rstrip()
-        self._tell(event, times, error=short(error), at=place, **fields)
+        self._log_times(event, times, error=short(error), at=place, **fields)
 
-    def tell_returned(self, event: str, value: object, **fields: object) -> None:
+    def log_returned(self, event: str, value: object, **fields: object) -> None:
         """Log what was returned; a place is its class."""
-        self._tell(event, self._count(type(value).__qualname__), returned=short(value), **fields)
+        self._log_times(event, self._count(type(value).__qualname__), returned=short(value), **fields)
 
     def _count(self, place: str) -> int:
         if place not in self._times and len(self._times) >= MAX_PLACES:
@@ -41,7 +41,7 @@ class Failures:
         self._times[place] = times = self._times.get(place, 0) + 1
         return times
 
-    def _tell(self, event: str, times: int, **fields: object) -> None:
+    def _log_times(self, event: str, times: int, **fields: object) -> None:
         if times > 1:
             fields["times"] = times
         if times <= TOLD_EACH or not times & (times - 1):

@@ -1,4 +1,4 @@
-"""Bodies as producers gave them, and as they travel: zlib, LZ4 or ZSTD, told by bits of sysFlag.
+"""Compressed message bodies: zlib, LZ4 or ZSTD, as bits of sysFlag say.
 
 ZSTD needs the package `zstandard` (extra `zstd`), which is looked for when it is needed.
 """

@@ -22,7 +22,7 @@ from dledger.client.errors import (
     outcome_unknown,
     refused_text,
 )
-from dledger.client.name_servers import NameServers, Size, told
+from dledger.client.name_servers import NameServers, Size, successful
 from dledger.client.options import ClientOptions, namesrv_addresses
 from dledger.client.routes import (
     groups_in_cluster,
@@ -286,7 +286,7 @@ class ClientCore:
             )
         known_there = [answer for answer in answers if answer.code != ResponseCode.TOPIC_NOT_EXIST]
         try:
-            route = merge_routes([parse_route(answer.body) for answer in told(known_there)])
+            route = merge_routes([parse_route(answer.body) for answer in successful(known_there)])
         except BadBody as error:
             raise BrokerRefused(f"the NameServer's route of {topic!r} is not readable: {error}") from error
         return self._take(topic, route)
@@ -309,7 +309,7 @@ class ClientCore:
     async def cluster(self) -> dict[str, BrokerData]:
         """All broker groups that any NameServer knows, by name. NoNameServer, BrokerRefused."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        answers = told(await self.ask_namesrvs(code, None, groups_in_cluster))
+        answers = successful(await self.ask_namesrvs(code, None, groups_in_cluster))
         try:
             found = [decode_body(answer.body, ClusterInfo, "cluster info") for answer in answers]
         except BadBody as error:

@@ -1,4 +1,4 @@
-"""Messages of the application <-> what travels: properties text, compression, send headers, records."""
+"""Messages as they travel: properties text, compression, send headers, and records as brokers store them."""
 
 from __future__ import annotations
 

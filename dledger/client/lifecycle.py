@@ -1,4 +1,4 @@
-"""The life of a client: opened once, ended once; as a block, or by `start` and `close`."""
+"""Start and end of a client: opened once and closed once, as a block or with `start` and `close`."""
 
 from __future__ import annotations
 

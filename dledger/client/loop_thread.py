@@ -1,4 +1,4 @@
-"""A client on an event loop, behind a face for threads: its loop runs in a thread of its own."""
+"""Runs an asynchronous client on an event loop in a thread of its own, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ C = TypeVar("C", bound=AsyncClient)
 
 
 @contextmanager
-def told_of_the_end() -> Iterator[None]:
-    """Within, the end of the loop thread is the client's: ClientClosed."""
+def ending_is_client_closed() -> Iterator[None]:
+    """Inside this block, the end of the loop thread raises ClientClosed."""
     try:
         yield
     except (Cancelled, LoopClosed) as error:
         raise ClientClosed("the client was closed while this call waited") from error
 
 
-class Hosted(Generic[C]):
-    """An asynchronous client on a loop thread. `_make` builds it there, anew for each start."""
+class BlockingClient(Generic[C]):
+    """Base of the clients whose methods block. Each start builds a new asynchronous client with `_make`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -158,17 +158,17 @@ class Hosted(Generic[C]):
 
     def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
-        with told_of_the_end():
+        with ending_is_client_closed():
             return thread.run(coroutine)
 
     def _begin(self, call: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[], T]:
         """Run something on the loop; the function that is returned waits for it."""
         inner, thread = self._open()
-        with told_of_the_end():
+        with ending_is_client_closed():
             future = thread.submit(call(inner))
 
         def result() -> T:
-            with told_of_the_end():
+            with ending_is_client_closed():
                 return future.result()
 
         return result

@@ -1,4 +1,4 @@
-"""Questions to NameServers: one of them, or all of them where the word of one is not enough.
+"""Requests to NameServers: to one of them, or to all where the answer of one is not enough.
 
 Each NameServer knows what brokers have told it. One that was started a moment ago knows nothing, and one
 that a broker does not reach knows less than the others. So a topic, group or broker is unknown only when
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from dledger.client.address_hints import what_answers
+from dledger.client.address_hints import identify
 from dledger.client.errors import BrokerRefused, NoNameServer, refused_text
 from dledger.remoting.address_server import CLIENT_INTERVAL_S, NoAddresses, fetch_addresses
 from dledger.remoting.client import RemotingClient
@@ -54,7 +54,7 @@ class NameServers:
         """Whether any has ever answered."""
         self._silent: dict[str, None] = {}
         """Those that gave no answer when they were asked last."""
-        self._strangers: dict[str, str | None] = {}
+        self._hints: dict[str, str | None] = {}
 
     async def ask(self, code: int, header: Fields) -> Response:
         """An answer from the current NameServer, or from the next one that answers; NoNameServer."""
@@ -119,7 +119,7 @@ class NameServers:
         """RemotingError also where something else than a NameServer answers."""
         try:
             answer = await self._remoting.invoke(address, code, header, timeout_s=self._timeout_s)
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._stranger(address):
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._hint(address):
                 raise ConnectionLost(f"{address}: no NameServer")
         except RemotingError:
             self._silent[address] = None
@@ -165,8 +165,8 @@ class NameServers:
         """Why none answered; what else lives at the addresses, as far as that can be told."""
         if not self._found:
             there = [address for address, error in failures.items() if not isinstance(error, ConnectFailed)]
-            found = {address: await self._stranger(address) for address in there}
-            told = "; ".join(f"{address} is {stranger}" for address, stranger in found.items() if stranger)
+            found = {address: await self._hint(address) for address in there}
+            told = "; ".join(f"{address} is {hint}" for address, hint in found.items() if hint)
             if told:
                 return f"no NameServer answers ({told}): give the NameServer's address (its port: often 9876)"
         reasons = "; ".join(error.remark for error in failures.values())
@@ -174,19 +174,19 @@ class NameServers:
             return f"no NameServer answers ({reasons})"
         return f"no NameServer answers ({reasons}): is it running, is the address right?"
 
-    async def _stranger(self, address: str) -> str | None:
+    async def _hint(self, address: str) -> str | None:
         """What answers there instead of a NameServer; looked at once."""
-        if address not in self._strangers:
-            self._strangers[address] = await what_answers(self._remoting, address)
-        return self._strangers[address]
+        if address not in self._hints:
+            self._hints[address] = await identify(self._remoting, address)
+        return self._hints[address]
 
 
 def _left(tasks: dict[str, asyncio.Task[None]]) -> list[asyncio.Task[None]]:
     return [task for task in tasks.values() if not task.done()]
 
 
-def told(answers: Sequence[Response]) -> list[Response]:
-    """Those that are no refusal; BrokerRefused when all refuse."""
+def successful(answers: Sequence[Response]) -> list[Response]:
+    """The answers that are not refusals. BrokerRefused when all are."""
     good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
     if not good:
         first = answers[0]

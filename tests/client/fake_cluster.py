@@ -290,7 +290,7 @@ class FakeBroker:
         if not self.cluster.takes_back:
             connection.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not supported")
             return
-        self.cluster.given_back.append(request.header(ConsumerSendMsgBackHeader))
+        self.cluster.sent_back.append(request.header(ConsumerSendMsgBackHeader))
         connection.respond(request, 0)
 
     def _done(self, connection: Connection, request: Request) -> None:
@@ -435,7 +435,7 @@ class FakeCluster:
         """Topics that brokers count, but do not list."""
         self.ours = True
         """Whether the brokers say that they are ours."""
-        self.given_back: list[ConsumerSendMsgBackHeader] = []
+        self.sent_back: list[ConsumerSendMsgBackHeader] = []
         self.takes_back = True
         self.ends: list[EndTransactionHeader] = []
         """What was said of transactions."""

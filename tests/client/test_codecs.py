@@ -109,7 +109,7 @@ def test_values_through_a_broker_and_what_is_none_is_a_failure_of_its_message() 
             async with AsyncPushConsumer(
                 "group", fake.namesrv, listener, topic="prices", from_where=FromWhere.FIRST, options=QUICK
             ):
-                await eventually(lambda: len(got) == 2 and len(fake.given_back) == 1)
+                await eventually(lambda: len(got) == 2 and len(fake.sent_back) == 1)
         assert sorted(got, key=str) == [(5, "a"), (6, None)]
 
     asyncio.run(main())

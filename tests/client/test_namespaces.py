@@ -96,7 +96,7 @@ def test_clients_of_a_namespace_share_topics_that_others_do_not_see() -> None:
         ):
             until(lambda: len(got) >= 7)
         assert set(got) == {"orders"}
-        (back,) = fake.given_back
+        (back,) = fake.sent_back
         assert (back.group, back.originTopic) == ("INST%group", "INST%orders")
         assert {group for group, topic, _ in fake.offsets if topic == "INST%orders"} >= {"INST%group"}
 

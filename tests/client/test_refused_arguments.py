@@ -31,7 +31,7 @@ from dledger.client import (
     PullConsumer,
     PushConsumer,
 )
-from dledger.client.producing.preset_ids import named_as
+from dledger.client.producing.preset_ids import with_unique_id
 from tests.client.fake_cluster import FakeCluster
 from tests.client.test_sync import running
 
@@ -76,7 +76,7 @@ def test_a_tag_that_no_subscription_names_is_refused_but_in_a_copy(tag: str) -> 
             with pytest.raises(InvalidMessage, match="no subscription can name this tag"):
                 await producer.send("orders", b"x", tags=tag or " ")
             if tag.isprintable():  # what brokers cannot store is refused by them
-                await producer.send(named_as(copied, "0123456789ABCDEF"))
+                await producer.send(with_unique_id(copied, "0123456789ABCDEF"))
                 assert fake.stored("orders")[0].properties.get("TAGS", "") == tag
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dledger.client.bulk.ranges import RangeOptions, RangeReader
 from dledger.client.consuming.subscription import ALL
 from dledger.client.errors import ClientError
-from dledger.client.loop_thread import Hosted
+from dledger.client.loop_thread import BlockingClient
 from dledger.client.message import (
     MessageQueue,
 )
@@ -17,7 +17,7 @@ PULLED_AHEAD = 8
 """Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
 
 
-class RangePuller(Hosted[RangeReader]):
+class RangePuller(BlockingClient[RangeReader]):
     """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
 
     >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP

@@ -18,7 +18,7 @@ from dledger.client.core import ClientCore
 from dledger.client.errors import BrokerRefused, ClientError, NoBroker, refused_text
 from dledger.client.lifecycle import AsyncClient
 from dledger.client.message import MessageQueue
-from dledger.client.name_servers import told
+from dledger.client.name_servers import successful
 from dledger.client.options import ClientOptions
 from dledger.client.routes import subscribe_queues, topics_in_list
 from dledger.remoting.bodies import KvTable, TopicList, decode_body
@@ -118,7 +118,7 @@ class RangeReader(AsyncClient):
         return dict(zip(known, await asyncio.gather(*map(one, known)), strict=True))
 
     async def _topic_list(self, code: RequestCode) -> list[str]:
-        answers = told(await self._core.ask_namesrvs(code, None, topics_in_list))
+        answers = successful(await self._core.ask_namesrvs(code, None, topics_in_list))
         try:
             lists = [decode_body(answer.body, TopicList, "list of topics").topicList for answer in answers]
             return sorted(set(chain.from_iterable(lists)))

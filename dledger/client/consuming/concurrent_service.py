@@ -37,7 +37,7 @@ class _Run:
         """So many units from the first are done with: not to wait for a later one that takes too long."""
         self.since = now
         """Loop time at which the unit `at` was first seen."""
-        self.given_back: set[int] = set()
+        self.sent_back: set[int] = set()
         """Queue offsets of messages whose call took too long."""
 
 
@@ -133,7 +133,7 @@ class ConcurrentService(ConsumeService):
             if self._broadcasting:
                 self._core.log.warning("message dropped: broadcasting has no retry", **message_name(message))
                 done.append(message)
-            elif await self._giving_back.give(message):
+            elif await self._send_back.send(message):
                 done.append(message)
             else:
                 self._retry_here(assigned, message)
@@ -153,7 +153,7 @@ class ConcurrentService(ConsumeService):
                     await self._too_long(run, at)
 
     async def _too_long(self, run: _Run, at: int) -> None:
-        messages = [one for one in messages_of(run.units[at]) if one.queue_offset not in run.given_back]
+        messages = [one for one in messages_of(run.units[at]) if one.queue_offset not in run.sent_back]
         if not messages:
             return
         limit_s = self._options.consume_timeout_s
@@ -173,13 +173,13 @@ class ConcurrentService(ConsumeService):
         for message in messages:
             if self._broadcasting or run.assigned.process.dropped:
                 return
-            run.given_back.add(
+            run.sent_back.add(
                 message.queue_offset
             )  # first: the call may end meanwhile, and would do it again
-            if await self._giving_back.give(message, RETRY_LEVEL):
+            if await self._send_back.send(message, RETRY_LEVEL):
                 run.assigned.consumed([message])
                 continue
-            run.given_back.discard(message.queue_offset)  # what the call says counts, or the next look tries
+            run.sent_back.discard(message.queue_offset)  # what the call says counts, or the next look tries
             if run not in self._runs:
                 self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
 
@@ -187,7 +187,7 @@ class ConcurrentService(ConsumeService):
         """Call the listener again after a pause; the committed offset stays in front of the message."""
         options = self._options
         pause = options.send_back_retry_s
-        if not self._giving_back.supported(message):
+        if not self._send_back.supported(message):
             tries = min(message.reconsume_times, 16)
             pause = min(options.local_retry_first_s * 2**tries, options.local_retry_longest_s)
         again = replace(message, reconsume_times=message.reconsume_times + 1)
@@ -202,6 +202,6 @@ def _parted(
     failed: list[ReceivedMessage] = []
     # Those behind a stop have no verdict: they stay in process, in front of the committed offset.
     for unit, status in zip(units, verdicts, strict=False):
-        members = [one for one in messages_of(unit) if one.queue_offset not in run.given_back]
+        members = [one for one in messages_of(unit) if one.queue_offset not in run.sent_back]
         (done if status is ConsumeStatus.SUCCESS else failed).extend(members)
     return done, failed

@@ -88,7 +88,7 @@ class ConsumeHooks:
             try:
                 hook.before(context)
             except Exception as error:
-                self._failures.tell("consume hook failed", error)
+                self._failures.log_raised("consume hook failed", error)
         return context
 
     def after(
@@ -106,7 +106,7 @@ class ConsumeHooks:
             try:
                 hook.after(context)
             except Exception as failure:
-                self._failures.tell("consume hook failed", failure)
+                self._failures.log_raised("consume hook failed", failure)
 
 
 def filtered(
@@ -118,7 +118,7 @@ def filtered(
         try:
             kept = {message.queue_offset for message in hook(tuple(left))}
         except Exception as error:
-            failures.tell("filter hook failed", error)
+            failures.log_raised("filter hook failed", error)
             continue
         left = [message for message in left if message.queue_offset in kept]
     return left

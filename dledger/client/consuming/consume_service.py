@@ -14,7 +14,7 @@ from dledger.client.consuming.consume_statistics import ConsumeStatistics
 from dledger.client.consuming.consumer_options import ConsumerOptions
 from dledger.client.consuming.listener_calls import ListenerCalls, Raised
 from dledger.client.consuming.process_queue import ProcessQueue
-from dledger.client.consuming.send_back import GivingBack
+from dledger.client.consuming.send_back import SendBack
 from dledger.client.core import ClientCore
 from dledger.client.listeners import Unit
 from dledger.client.message import ReceivedMessage
@@ -62,7 +62,7 @@ class ConsumeService:
         self._available = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._giving_back = GivingBack(core, consumer_group, options)
+        self._send_back = SendBack(core, consumer_group, options)
 
     def start(self) -> None:
         """Start the workers."""

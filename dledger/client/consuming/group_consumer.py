@@ -1,4 +1,4 @@
-"""A consumer that shares the queues of its topics with its group: what all such have in common."""
+"""What push and lite pull consumers have in common: sharing queues with the rest of their group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 from dledger.client.consuming.consume_statistics import ConsumeStatistics
 from dledger.client.consuming.consumer_options import ConsumerOptions
-from dledger.client.consuming.initial_offsets import Beginnings
+from dledger.client.consuming.initial_offsets import InitialOffsets
 from dledger.client.consuming.offsets import BrokerProgress, FileProgress, FromWhere, Progress, QueueOffsets
 from dledger.client.consuming.open_consumers import OPEN_CONSUMERS
 from dledger.client.consuming.queue_locks import QueueLocks
@@ -91,7 +91,7 @@ class GroupConsumer(AsyncClient):
         self._share = QueueShare(
             self._core, self.group, self.options, progress, receiver, locks, self._statistics
         )
-        self._beginnings = Beginnings(
+        self._initial_offsets = InitialOffsets(
             self._core, self.group, self.offsets, progress, self._from_where, from_timestamp_ms
         )
         self._share.on_reset = lambda: self._rebalancer.soon()
@@ -100,7 +100,7 @@ class GroupConsumer(AsyncClient):
             self.group,
             self.options,
             self._share,
-            self._beginnings,
+            self._initial_offsets,
             broadcasting,
             locks,
         )
@@ -139,7 +139,7 @@ class GroupConsumer(AsyncClient):
     def _check(self) -> None:
         if not self._subscriptions:
             raise ClientError("nothing subscribed: call subscribe(topic) before starting")
-        self._name_taken = OPEN_CONSUMERS.take(self._core, self.group)
+        self._name_taken = OPEN_CONSUMERS.register(self._core, self.group)
 
     async def _begin(self) -> None:
         self._core.spawn(self._rebalancer.run(), f"rebalance {self.group}")
@@ -163,7 +163,7 @@ class GroupConsumer(AsyncClient):
         topic = with_namespace(topic, self._core.options.namespace)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
-                await self._beginnings.wait(topic)
+                await self._initial_offsets.wait(topic)
 
     async def _finish(self, drain: bool) -> None:
         try:
@@ -174,7 +174,7 @@ class GroupConsumer(AsyncClient):
             await self._share.close()
             await self._core.unregister(None, self.group)
         finally:
-            OPEN_CONSUMERS.give_back(self._name_taken)
+            OPEN_CONSUMERS.release(self._name_taken)
 
     async def _finish_calls(self) -> None:
         """Wait for what the application is at."""
@@ -209,7 +209,9 @@ class GroupConsumer(AsyncClient):
                 subscriptionDataSet=[
                     wanted
                     for wanted in self._subscription_data()
-                    if self._beginnings.decided(wanted.topic)  # what others take from it: see `Beginnings`
+                    if self._initial_offsets.decided(
+                        wanted.topic
+                    )  # what others take from it: see `InitialOffsets`
                 ],
             )
         ]

@@ -41,7 +41,7 @@ LOOK_PAUSE_S = 0.2
 """Between two of these looks."""
 
 
-class Beginnings:
+class InitialOffsets:
     """Decides where a group begins, topic by topic."""
 
     def __init__(
@@ -193,7 +193,7 @@ async def _each(
     return found
 
 
-class FirstSight:
+class FirstSeenQueues:
     """Which queues a consumer found when it looked at a topic for the first time; for consumers whose
     application chooses the queues."""
 

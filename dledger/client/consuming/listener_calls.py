@@ -117,9 +117,9 @@ class ListenerCalls:
             return result
         first = unit if isinstance(unit, ReceivedMessage) else unit[0]
         if isinstance(result, Raised):
-            self._failures.tell("listener failed", result.error, **message_name(first))
+            self._failures.log_raised("listener failed", result.error, **message_name(first))
         else:
-            self._failures.tell_returned(
+            self._failures.log_returned(
                 "listener returned what is no ConsumeStatus",
                 result,
                 wanted=ORDERLY_WANTED if self._orderly else WANTED,

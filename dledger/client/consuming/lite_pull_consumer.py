@@ -14,11 +14,11 @@ from msgspec.structs import asdict, astuple
 
 from dledger.client.consuming.consumer_options import ConsumerOptions
 from dledger.client.consuming.group_consumer import GroupConsumer, MessageModel
-from dledger.client.consuming.initial_offsets import FirstSight
+from dledger.client.consuming.initial_offsets import FirstSeenQueues
 from dledger.client.consuming.offsets import FromWhere, check_offset, start_of
 from dledger.client.consuming.open_consumers import OPEN_CONSUMERS
 from dledger.client.consuming.rebalancing import AssignedQueue
-from dledger.client.consuming.send_back import BROKERS_CHOICE, GivingBack, level_of
+from dledger.client.consuming.send_back import BROKERS_CHOICE, SendBack, level_of
 from dledger.client.consuming.subscription import ALL, Subscription, subscribe
 from dledger.client.core import NOT_OPEN, ClientCore
 from dledger.client.errors import ClientClosed, ClientError, ended_by
@@ -50,7 +50,7 @@ class Delivery(ReceivedMessage, frozen=True):
             if delay_level != BROKERS_CHOICE:
                 raise ClientError("give nack either delay_level or delay")
             delay_level = level_of(delay)
-        return await self._inbox.give_back(self._assigned, self, delay_level)
+        return await self._inbox.send_back(self._assigned, self, delay_level)
 
 
 class Inbox:
@@ -60,7 +60,7 @@ class Inbox:
         self.paused: dict[MessageQueue, None] = {}
         self.arrived: asyncio.Event = asyncio.Event()
         self._options = options
-        self._giving_back = GivingBack(core, group, options)
+        self._send_back = SendBack(core, group, options)
         self._waiting: dict[AssignedQueue, deque[ReceivedMessage]] = {}
         self._turn = 0
 
@@ -98,11 +98,11 @@ class Inbox:
         assigned.consumed(messages)
         return True
 
-    async def give_back(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> bool:
+    async def send_back(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> bool:
         """To the broker; else it comes again here after a pause."""
         if assigned.process.dropped:
             return False
-        if await self._giving_back.give(message, delay_level):
+        if await self._send_back.send(message, delay_level):
             return self.consumed(assigned, [message])
         pause_s = self._options.send_back_retry_s
         asyncio.get_running_loop().call_later(pause_s, self.put, assigned, [_plain(message)])
@@ -146,7 +146,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._handed: list[tuple[AssignedQueue, list[ReceivedMessage]]] = []
         """By `poll`, and not consumed yet."""
         self._assigning = asyncio.Lock()
-        self._sight = FirstSight()
+        self._first_seen = FirstSeenQueues()
         self._begin_with(self._inbox, from_timestamp_ms, None)
         if topic is not None:
             self.subscribe(topic, expression)
@@ -176,7 +176,7 @@ class AsyncLitePullConsumer(GroupConsumer):
                 await self._queues(queue.topic)
                 start = await self._share.committed(queue)
                 if start is None:
-                    start = await self._sight.offset(
+                    start = await self._first_seen.offset(
                         self.offsets, queue, self._from_where, self._from_timestamp_ms
                     )
                 self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
@@ -295,14 +295,14 @@ class AsyncLitePullConsumer(GroupConsumer):
     # --------------------------------------------------------------------------------------------------
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
-        return await self._sight.queues(self._core, topic)
+        return await self._first_seen.queues(self._core, topic)
 
     @property
     def _assigned_by_hand(self) -> bool:
         return not self._subscriptions and bool(self._share.queues)
 
     def _check(self) -> None:
-        self._name_taken = OPEN_CONSUMERS.take(self._core, self.group)
+        self._name_taken = OPEN_CONSUMERS.register(self._core, self.group)
 
     def _consumer_data(self) -> list[ConsumerData]:
         return super()._consumer_data() if self._subscriptions else []  # else a share would be kept for us

@@ -1,4 +1,4 @@
-"""Where consumers stand: asking brokers for offsets, and keeping a group's progress."""
+"""Offsets of queues, as brokers tell them, and the progress of a group: the offsets that it has consumed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The push consumers that are open in this process, by what must tell them apart.
+"""The push and lite pull consumers that are open in this process.
 
-Two with one name would both get everything, since the group counts them as one.
+A group counts two consumers of the same name as one, so both would receive every message. The second one is
+therefore refused.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ Name = tuple[int, tuple[str, ...], str, str]
 
 
 class OpenConsumers:
-    """Their names. Consumers open and close on threads of their own: every step here is one of a dict's."""
+    """The names in use. Consumers open and close on any thread, so each step is one operation of a dict."""
 
     def __init__(self) -> None:
         self._open: dict[Name, object] = {}
 
-    def take(self, core: ClientCore, group: str) -> Name:
-        """Note a consumer; ClientError when there is one with its name already."""
+    def register(self, core: ClientCore, group: str) -> Name:
+        """Register a consumer. ClientError when one of the same name is open already."""
         name = (FORKS.count, tuple(sorted(core.cluster_id)), core.client_id, group)
         if self._open.setdefault(name, core) is not core:
             raise ClientError(
@@ -29,10 +30,10 @@ class OpenConsumers:
             )
         return name
 
-    def give_back(self, name: Name) -> None:
-        """The consumer has ended."""
+    def release(self, name: Name) -> None:
+        """Remove a consumer that has ended."""
         self._open.pop(name, None)
 
 
 OPEN_CONSUMERS = OpenConsumers()
-"""Of this process."""
+"""The open consumers of this process."""

@@ -180,7 +180,7 @@ class OrderlyService(ConsumeService):
                     "message dropped: broadcasting has no dead letters", **message_name(message)
                 )
                 queue.assigned.consumed([message])
-            elif await self._giving_back.give(message, DEAD_LETTER):
+            elif await self._send_back.send(message, DEAD_LETTER):
                 queue.assigned.consumed([message])
             else:
                 again.append(message)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from dledger.client.consuming.consumer_options import PullOptions
-from dledger.client.consuming.initial_offsets import FirstSight
+from dledger.client.consuming.initial_offsets import FirstSeenQueues
 from dledger.client.consuming.offsets import BrokerProgress, FromWhere, QueueOffsets, check_offset, start_of
 from dledger.client.consuming.queue_reader import QueueReader
 from dledger.client.consuming.subscription import ALL, Subscription, subscribe
@@ -102,14 +102,14 @@ class AsyncPullConsumer(AsyncClient):
         self._subscriptions: dict[str, Subscription] = {}
         self._arrived = asyncio.Event()
         self._assigning = asyncio.Lock()
-        self._sight = FirstSight()
+        self._first_seen = FirstSeenQueues()
         self._turn = 0
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic. TopicNotFound, NoNameServer."""
         self._core.check_open()
         topic = with_namespace(topic, self._core.options.namespace)
-        return await self._sight.queues(self._core, topic)
+        return await self._first_seen.queues(self._core, topic)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
@@ -135,7 +135,7 @@ class AsyncPullConsumer(AsyncClient):
                     await self.queues(queue.topic)
                     offset = await self._progress.load(queue)
                     if offset is None:
-                        offset = await self._sight.offset(self.offsets, queue, where, timestamp_ms)
+                        offset = await self._first_seen.offset(self.offsets, queue, where, timestamp_ms)
                     self._fetch(queue, offset)
 
     @property

@@ -11,7 +11,7 @@ from typing import Protocol
 from dledger.client.consuming.allocation import allocate, strategy_of
 from dledger.client.consuming.consume_statistics import ConsumeStatistics
 from dledger.client.consuming.consumer_options import ConsumerOptions
-from dledger.client.consuming.initial_offsets import Beginnings
+from dledger.client.consuming.initial_offsets import InitialOffsets
 from dledger.client.consuming.offsets import Progress
 from dledger.client.consuming.orderly_service import OrderlyService
 from dledger.client.consuming.process_queue import ProcessQueue
@@ -360,7 +360,7 @@ class Rebalancer:
         consumer_group: str,
         options: ConsumerOptions,
         share: QueueShare,
-        beginnings: Beginnings,
+        initial_offsets: InitialOffsets,
         broadcasting: bool,
         locks: QueueLocks | None,
     ) -> None:
@@ -371,7 +371,7 @@ class Rebalancer:
         self._group = consumer_group
         self._options = options
         self._share = share
-        self._beginnings = beginnings
+        self._initial_offsets = initial_offsets
         self._broadcasting = broadcasting
         self.ready = False
         """Whether heartbeats may name us: the topics were looked at."""
@@ -411,7 +411,7 @@ class Rebalancer:
             self._core.watched[topic] = None
             await self._core.refresh_quietly(topic)
             try:
-                await self._beginnings.look(topic)
+                await self._initial_offsets.look(topic)
             except (ClientError, OSError) as error:
                 self._core.log.debug("where to begin is not known yet", topic=topic, error=error)
         if any(topic not in self._core.routes for topic in self.subscriptions):
@@ -444,8 +444,8 @@ class Rebalancer:
 
     async def _rebalance(self, subscription: Subscription) -> bool:
         topic = subscription.topic
-        if not self._beginnings.decided(topic):
-            await self._beginnings.look(topic)
+        if not self._initial_offsets.decided(topic):
+            await self._initial_offsets.look(topic)
             self._core.beat_soon()  # the next heartbeat says that we consume it
         queues = subscribe_queues(topic, await self._core.route(topic))
         mine = queues
@@ -474,7 +474,7 @@ class Rebalancer:
             if self._locks is None or self._locks.holds(queue):
                 start = await self._share.committed(queue)
                 if start is None:
-                    start, begun = await self._beginnings.offset(queue), True
+                    start, begun = await self._initial_offsets.offset(queue), True
                 if self._stopped:
                     return True
                 if self._locks is not None and not self._locks.holds(queue):

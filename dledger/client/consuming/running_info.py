@@ -1,5 +1,5 @@
-"""What a consumer tells of itself when a broker asks (221, 307, 309; ConsumerRunningInfo), and 220, which
-sends it elsewhere."""
+"""Answers a broker's questions about this consumer (221, 307, 309; ConsumerRunningInfo), and resets its
+offsets when a broker says so (220)."""
 
 from __future__ import annotations
 

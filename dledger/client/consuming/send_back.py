@@ -1,4 +1,4 @@
-"""Giving a message back to the broker, which delivers it to the group again later (36)."""
+"""Sending a failed message back to the broker, which delivers it to the group again later (request 36)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def level_of(delay_s: float) -> int:
     return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))
 
 
-class GivingBack:
-    """Of one consumer."""
+class SendBack:
+    """Sends messages of one consumer back to their brokers."""
 
     def __init__(self, core: ClientCore, consumer_group: str, options: ConsumerOptions) -> None:
         self._core = core
@@ -39,8 +39,8 @@ class GivingBack:
         """Whether its broker takes messages back, as far as is known."""
         return message.queue.broker_name not in self._unsupported
 
-    async def give(self, message: ReceivedMessage, delay_level: int = BROKERS_CHOICE) -> bool:
-        """Give one back. False when it stays with us: that is logged."""
+    async def send(self, message: ReceivedMessage, delay_level: int = BROKERS_CHOICE) -> bool:
+        """Send one back. False when the broker did not take it, which is logged."""
         broker = message.queue.broker_name
         if broker in self._unsupported:
             return False
@@ -57,13 +57,13 @@ class GivingBack:
                 self._core.group(broker), message.queue.topic, RequestCode.CONSUMER_SEND_MSG_BACK, header
             )
         except ClientError as error:
-            self._core.log.warning("message not given back", error=error, **message_name(message))
+            self._core.log.warning("message not sent back", error=error, **message_name(message))
             return False
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._core.log.info("broker takes no messages back: retrying here", broker=broker)
             self._unsupported[broker] = None
         elif answer.code != ResponseCode.SUCCESS:
-            self._core.log.warning("message not given back", code=answer.code, remark=answer.remark)
+            self._core.log.warning("message not sent back", code=answer.code, remark=answer.remark)
         return answer.code == ResponseCode.SUCCESS
 
 

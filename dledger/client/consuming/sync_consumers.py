@@ -1,4 +1,4 @@
-"""Consumers for programs without an event loop; see `sync`, which has what holds for all of them."""
+"""Consumers for programs without an event loop: each runs one in a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dledger.client.consuming.subscription import ALL, subscribe
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ended_by
 from dledger.client.listeners import BatchListener, Listener
-from dledger.client.loop_thread import Hosted, T
+from dledger.client.loop_thread import BlockingClient, T
 from dledger.client.message import (
     MessageQueue,
     ReceivedMessage,
@@ -28,7 +28,7 @@ from dledger.runtime.loops import LoopClosed
 from dledger.runtime.signals import Interrupted, terminated_by_exception
 
 
-class PushConsumer(Hosted[AsyncPushConsumer]):
+class PushConsumer(BlockingClient[AsyncPushConsumer]):
     """Calls a listener with messages, until closed.
 
     >>> def handle(message): print(message.body)
@@ -136,7 +136,7 @@ class PushConsumer(Hosted[AsyncPushConsumer]):
         return inner.queues
 
 
-class PullConsumer(Hosted[AsyncPullConsumer]):
+class PullConsumer(BlockingClient[AsyncPullConsumer]):
     """Reads chosen queues from chosen positions.
 
     >>> with PullConsumer("reports", "127.0.0.1:9876") as consumer:             # doctest: +SKIP
@@ -242,7 +242,7 @@ class PullConsumer(Hosted[AsyncPullConsumer]):
         return self._run(lambda consumer: consumer.offsets.highest(queue))
 
 
-class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
+class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
     """Shares the queues of some topics with its group, and hands out messages when it is asked.
 
     >>> with LitePullConsumer("reports", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
@@ -363,7 +363,7 @@ class LitePullConsumer(Hosted[AsyncLitePullConsumer]):
         return self._run(run)
 
 
-class PopConsumer(Hosted[AsyncPopConsumer]):
+class PopConsumer(BlockingClient[AsyncPopConsumer]):
     """Takes messages of a topic, each for a while, and acknowledges them one by one.
 
     >>> with PopConsumer("billing", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP

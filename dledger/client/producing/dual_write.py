@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from dledger.client.callback_failures import Failures
 from dledger.client.errors import ClientError, OutcomeUnknown
 from dledger.client.message import Message, SendResult
-from dledger.client.producing.preset_ids import NamedMessage, named_as
+from dledger.client.producing.preset_ids import MessageWithId, with_unique_id
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled
 
@@ -56,7 +56,7 @@ class AsyncDualProducer:
     async def send(self, message: Message, ordering_key: str | None = None) -> SendResult:
         """Send to the first cluster, then to the second; the first one's result, or what it raises."""
         self._first._core.check_open()
-        named = named_as(message, self._first._ids.next())
+        named = with_unique_id(message, self._first._ids.next())
         count = self._count(message.topic)
         try:
             result = await self._first.send(named, None, ordering_key)
@@ -68,7 +68,7 @@ class AsyncDualProducer:
             second = await self._repeat(named, ordering_key)
         except ClientError as error:
             count.missed += 1
-            self._failures.tell("second cluster", error, topic=message.topic, id=named.unique_id)
+            self._failures.log_raised("second cluster", error, topic=message.topic, id=named.unique_id)
         except BaseException:  # cancelled: nobody hears what became of it there
             count.missed += 1
             raise
@@ -79,7 +79,7 @@ class AsyncDualProducer:
                 count.both += 1
         return result
 
-    async def _repeat(self, named: NamedMessage, ordering_key: str | None) -> SendResult | Spooled:
+    async def _repeat(self, named: MessageWithId, ordering_key: str | None) -> SendResult | Spooled:
         second = self._second
         if isinstance(second, AsyncSpoolingProducer):
             return await second.deliver(named, ordering_key)

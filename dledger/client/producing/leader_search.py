@@ -1,4 +1,4 @@
-"""Looking for the leader of a broker group, with a message that has to get there as the question."""
+"""Finds the leader of a broker group, by asking with a message that has to get there anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is under way: a message without its acknowledgement, the queue it goes to, the lane of that group."""
+"""A message that has no acknowledgement yet, the queue it goes to, and the lane of that broker group."""
 
 from __future__ import annotations
 

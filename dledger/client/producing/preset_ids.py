@@ -5,7 +5,7 @@ from __future__ import annotations
 from dledger.client.message import Message
 
 
-class NamedMessage(Message):
+class MessageWithId(Message):
     """A message that has a unique id already."""
 
     __slots__ = ("again", "unique_id")
@@ -14,9 +14,9 @@ class NamedMessage(Message):
     """Whether it may be stored already; the broker is then told that it is a copy."""
 
 
-def named_as(message: Message, unique_id: str, again: bool = False) -> NamedMessage:
+def with_unique_id(message: Message, unique_id: str, again: bool = False) -> MessageWithId:
     """A copy with this unique id."""
-    named = NamedMessage(
+    named = MessageWithId(
         message.topic,
         message.body,
         None,

@@ -1,4 +1,4 @@
-"""The producer on an event loop. `client.sync.Producer` is the same for programs without one."""
+"""The producer for programs with an event loop; `sync_producer.Producer` is the same without one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.options import ClientOptions, check_group_of, options_of
 from dledger.client.producing.accumulator import Accumulator, BatchItem, Key
 from dledger.client.producing.pending_sends import SEND_BATCH, SEND_REPLY, OnSent, PendingSend, Target
-from dledger.client.producing.preset_ids import NamedMessage
+from dledger.client.producing.preset_ids import MessageWithId
 from dledger.client.producing.producer_options import ProducerOptions
 from dledger.client.producing.queue_selection import TopicTargets, selected
 from dledger.client.producing.recalls import recall
@@ -763,7 +763,7 @@ class AsyncProducer(AsyncClient):
     def _pending(
         self, message: Message, target: Target, on_done: OnSent, compressed: tuple[bytes, int] | None
     ) -> PendingSend:
-        named = type(message) is NamedMessage
+        named = type(message) is MessageWithId
         unique_id = message.unique_id if named else self._ids.next()  # type: ignore[attr-defined]
         properties = properties_text(message, unique_id)
         body, sys_flag = message.body, 0

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: in turn, by the application's own choice, around slow brokers."""
+"""Which queue a message goes to: each in turn, or the application's choice; slow brokers can be avoided."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class SendHooks:
             try:
                 hook.before(context)
             except Exception as error:
-                self._failures.tell("send hook failed", error)
+                self._failures.log_raised("send hook failed", error)
         return context
 
     def after(self, context: SendContext, result: SendResult | ClientError | None) -> None:
@@ -79,7 +79,7 @@ class SendHooks:
             try:
                 hook.after(context)
             except Exception as error:
-                self._failures.tell("send hook failed", error)
+                self._failures.log_raised("send hook failed", error)
 
     def around(self, context: SendContext, on_done: OnSent) -> OnSent:
         """`on_done`, with the hooks called before it."""

@@ -262,7 +262,9 @@ class SendKernel:
         try:
             send.on_done(result)
         except Exception as error:
-            self._failures.tell("callback failed", error, message_id=send.unique_id, queue=send.target.queue)
+            self._failures.log_raised(
+                "callback failed", error, message_id=send.unique_id, queue=send.target.queue
+            )
         finally:  # SystemExit goes on to the loop, and the messages behind this one go on, too
             if send.ordered:
                 self._next_of_chain(send.target.queue)
@@ -274,7 +276,7 @@ class SendKernel:
         try:
             on_done(result)
         except Exception as failure:
-            self._failures.tell("callback failed", failure, topic=topic)
+            self._failures.log_raised("callback failed", failure, topic=topic)
 
     def _tell_flushes(self, ended: PendingSend) -> None:
         for flush in self._flushes:

@@ -39,7 +39,7 @@ from dledger.client.message import (
     joined_keys,
 )
 from dledger.client.options import ClientOptions
-from dledger.client.producing.preset_ids import NamedMessage, named_as
+from dledger.client.producing.preset_ids import MessageWithId, with_unique_id
 from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.producer_options import ProducerOptions
 from dledger.client.producing.send_kernel import BUSY
@@ -168,7 +168,7 @@ class AsyncSpoolingProducer(AsyncProducer):
         check_topic(message.topic)
         check_body(message.body, self._max_size)
         check_ordering_key(ordering_key)
-        named = message if isinstance(message, NamedMessage) else named_as(message, self._ids.next())
+        named = message if isinstance(message, MessageWithId) else with_unique_id(message, self._ids.next())
         properties_text(message, named.unique_id)  # what cannot travel is refused now
         with self._on_the_way():
             async with self._in_turn(message.topic, ordering_key):
@@ -218,7 +218,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
     # --- into the spool -------------------------------------------------------------------------------
 
-    async def _keep(self, named: NamedMessage, ordering_key: str | None) -> Spooled:
+    async def _keep(self, named: MessageWithId, ordering_key: str | None) -> Spooled:
         limits = self.spool_options
         if self.spooled >= limits.max_messages or self.spooled_bytes >= limits.max_bytes:
             raise Overflow(
@@ -365,7 +365,7 @@ def _is_away(error: ClientError) -> bool:
     )
 
 
-def _again(kept: Kept) -> NamedMessage:
+def _again(kept: Kept) -> MessageWithId:
     deliver_at = kept.deliver_at_ms
     message = Message(
         kept.topic,
@@ -379,4 +379,4 @@ def _again(kept: Kept) -> NamedMessage:
         None if deliver_at is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=deliver_at),
     )
     message.tags = kept.tags  # as it was, also where no subscription can name it
-    return named_as(message, kept.unique_id, again=True)
+    return with_unique_id(message, kept.unique_id, again=True)

@@ -1,4 +1,4 @@
-"""The same clients for programs without an event loop: each runs one in a thread of its own.
+"""The producer for programs without an event loop: it runs one in a thread of its own.
 
 Methods may be called from any thread. Callbacks run on the client's loop thread: they must be short, and
 must not call blocking methods of the same client.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import overload
 
-from dledger.client.loop_thread import Hosted, told_of_the_end
+from dledger.client.loop_thread import BlockingClient, ending_is_client_closed
 from dledger.client.message import (
     Body,
     Message,
@@ -31,7 +31,7 @@ from dledger.client.producing.producer_options import ProducerOptions
 from dledger.runtime.loops import Cancelled
 
 
-class Producer(Hosted[AsyncProducer]):
+class Producer(BlockingClient[AsyncProducer]):
     """Sends messages.
 
     >>> with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:    # doctest: +SKIP
@@ -127,7 +127,7 @@ class Producer(Hosted[AsyncProducer]):
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
-        with told_of_the_end():
+        with ending_is_client_closed():
             sent = thread.submit(inner.send(message, queue, ordering_key))
             try:
                 return await asyncio.wrap_future(sent)

@@ -1,4 +1,4 @@
-"""The producer with a spool for programs without an event loop (see `spooling`)."""
+"""The producer with a spool for programs without an event loop; see `spooling_producer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions for programs without an event loop (see `transactions`)."""
+"""Transactions for programs without an event loop; see `transaction_producer`."""
 
 from __future__ import annotations
 

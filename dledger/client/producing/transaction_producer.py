@@ -407,11 +407,11 @@ class AsyncTransactionProducer(AsyncProducer):
                 if inspect.isawaitable(said):
                     said = await said
         except Exception as error:
-            self._check_failures.tell("transaction listener failed", error)
+            self._check_failures.log_raised("transaction listener failed", error)
             return State.UNKNOWN
         if isinstance(said, State):
             return said
-        self._check_failures.tell_returned(
+        self._check_failures.log_returned(
             "transaction listener returned what is no LocalTransactionState",
             said,
             wanted="a LocalTransactionState",

@@ -32,7 +32,7 @@ from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
 from dledger.client.message import ReceivedMessage
-from dledger.client.producing.preset_ids import named_as
+from dledger.client.producing.preset_ids import with_unique_id
 from dledger.commands.moving.mirrored_queues import (
     DEAD_ORIGIN,
     EARLIER,
@@ -355,7 +355,7 @@ class Mirror:
         message.tags = found.tags  # also one that no subscription can name
         target = copy.target
         sent = await self._producer.send(
-            named_as(message, found.message_id), Target(target.topic, target.brokerName, target.queueId)
+            with_unique_id(message, found.message_id), Target(target.topic, target.brokerName, target.queueId)
         )
         copy.add_copies(sent.queue_offset, sent.queue_offset + 1)
 

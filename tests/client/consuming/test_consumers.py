@@ -152,8 +152,8 @@ def test_a_failed_message_is_given_back_to_the_broker() -> None:
             consumer.subscribe("orders")
             async with consumer:
                 await eventually(lambda: fake.offsets.get(("group", "orders", 0)) == 4)
-            assert sorted(header.offset for header in fake.given_back) == [1000, 2000]
-            assert fake.given_back[0].originTopic == "orders"
+            assert sorted(header.offset for header in fake.sent_back) == [1000, 2000]
+            assert fake.sent_back[0].originTopic == "orders"
 
     asyncio.run(main())
 
@@ -170,7 +170,7 @@ def test_the_log_says_where_a_listener_failed(caplog: pytest.LogCaptureFixture) 
             )
             consumer.subscribe("orders")
             async with consumer:
-                await eventually(lambda: len(fake.given_back) > 0)
+                await eventually(lambda: len(fake.sent_back) > 0)
 
     asyncio.run(main())
     (said,) = [line for line in caplog.messages if line.startswith("listener failed")]

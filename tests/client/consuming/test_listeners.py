@@ -143,7 +143,7 @@ def test_what_can_be_awaited_has_run_before_its_message_counts(
         fill(fake, 10)
         consume(face, fake, shape(real), lambda: committed(fake) == 10, batch=batch)
         assert sorted(map(int, ran)) == list(range(10))
-        assert not fake.given_back
+        assert not fake.sent_back
 
 
 @faces
@@ -155,7 +155,7 @@ def test_a_failure_of_what_is_awaited_is_one_of_its_message(face: Face) -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 3)
         consume(face, fake, traced(real), lambda: committed(fake) == 3)
-        assert {header.offset for header in fake.given_back} == {1000}
+        assert {header.offset for header in fake.sent_back} == {1000}
 
 
 def says_so(message: ReceivedMessage) -> Any:
@@ -181,7 +181,7 @@ def test_what_is_no_status_is_an_error_by_name_and_another_delivery(
 ) -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 2)
-        consume(face, fake, listener, lambda: len(fake.given_back) >= 2)
+        consume(face, fake, listener, lambda: len(fake.sent_back) >= 2)
     said = [line for line in caplog.messages if line.startswith("listener returned what is no ConsumeStatus")]
     assert len(said) >= 2
     assert f"listener={listener.__qualname__}" in said[0] and "attempt=1" in said[0]
@@ -196,7 +196,7 @@ def test_the_two_statuses_are_taken_at_their_word(face: Face) -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 3)
         consume(face, fake, listener, lambda: committed(fake) == 3)
-        assert {header.offset for header in fake.given_back} == {1000}
+        assert {header.offset for header in fake.sent_back} == {1000}
 
 
 class _Unshowable(Exception):
@@ -244,7 +244,7 @@ def test_whatever_a_listener_raises_is_a_failure_of_that_message_alone(
         fill(fake, 8)
         consume(face, fake, raising(error, later)(seen), lambda: committed(fake) == 8, options=one_worker)
         assert sorted(seen) == [b"%d" % number for number in range(8)]
-        assert {header.offset for header in fake.given_back} == {3000}
+        assert {header.offset for header in fake.sent_back} == {3000}
 
 
 @faces
@@ -259,7 +259,7 @@ def test_a_listener_that_cancels_its_own_task_takes_no_worker_along(face: Face) 
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 8)
         consume(face, fake, listener, lambda: committed(fake) == 8, options=one_worker)
-        assert {header.offset for header in fake.given_back} == {3000}
+        assert {header.offset for header in fake.sent_back} == {3000}
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -308,7 +308,7 @@ def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCap
 
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 3)
-        consume(PushConsumer, fake, listener, lambda: len(fake.given_back) >= 3)
+        consume(PushConsumer, fake, listener, lambda: len(fake.sent_back) >= 3)
     told = [line for line in caplog.messages if line.startswith("listener failed")]
     first, second, third = told[:3]
     line = listener.__code__.co_firstlineno + 1
@@ -493,8 +493,8 @@ def test_a_call_that_takes_too_long_holds_up_nothing_but_itself(face: Face) -> N
         # While the call still lasts.
         consume(face, fake, handle, all_but_that, options=options, meanwhile=meanwhile)
         assert sorted(calls) == list(range(20))
-        backs = {back.offset // 1000: back.delayLevel for back in fake.given_back}
-        assert backs == {1: 0, 3: 3} and len(fake.given_back) == 2
+        backs = {back.offset // 1000: back.delayLevel for back in fake.sent_back}
+        assert backs == {1: 0, 3: 3} and len(fake.sent_back) == 2
 
 
 @faces
@@ -506,7 +506,7 @@ def test_a_call_that_ends_in_time_is_no_such(face: Face) -> None:
     with running(FakeCluster(topics={"orders": 1})) as fake:
         fill(fake, 12)
         consume(face, fake, handle, lambda: committed(fake) == 12, options=options)
-        assert not fake.given_back
+        assert not fake.sent_back
 
 
 @pytest.mark.parametrize("late", [None, ConsumeStatus.RECONSUME_LATER])
@@ -526,7 +526,7 @@ def test_what_took_too_long_and_is_not_taken_back_is_not_lost(late: ConsumeStatu
         await takes_too_long(consumer, calls, 1)
         await eventually(lambda: RequestCode.CONSUMER_SEND_MSG_BACK in fake.brokers[0].requests)
         (run,) = consumer._dispatcher._runs  # type: ignore[attr-defined]
-        await eventually(lambda: not run.given_back)  # the consumer has heard of it
+        await eventually(lambda: not run.sent_back)  # the consumer has heard of it
         refused.set()
 
     options = replace(QUICK, concurrency=2, consume_timeout_s=60.0)

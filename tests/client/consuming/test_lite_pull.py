@@ -119,7 +119,7 @@ def test_each_message_is_acknowledged_and_the_position_waits_for_the_first_that_
             await asyncio.sleep(0.05)
             assert committed(fake) == 2
             assert await got[2].nack(3)
-            (back,) = fake.given_back
+            (back,) = fake.sent_back
             assert (back.delayLevel, back.offset) == (3, got[2].physical_offset)
             await eventually(lambda: committed(fake) == 6)
         assert [message.queue_offset for message in got] == list(range(6))
@@ -144,7 +144,7 @@ def test_a_message_is_given_back_for_some_seconds() -> None:
                 with pytest.raises(ClientError, match="give"):
                     await message.nack(**wrong)  # type: ignore[arg-type]
             assert await message.nack(delay=25.0)
-            assert [back.delayLevel for back in fake.given_back] == [4]
+            assert [back.delayLevel for back in fake.sent_back] == [4]
 
     play(test, queues=1)
 
@@ -183,7 +183,7 @@ def test_a_queue_of_somebody_else_acknowledges_nothing() -> None:
         async with consumer(fake) as one:
             message = await anext(one)
             await one.seek(message.queue, 0)
-            assert not await message.ack() and not await message.nack() and not fake.given_back
+            assert not await message.ack() and not await message.nack() and not fake.sent_back
             again = await anext(one)
             assert again.queue_offset == 0 and await again.ack()
 

@@ -128,7 +128,7 @@ def test_nothing_overtakes_what_failed() -> None:
             assert offsets == [(0, 0), (1, 0), *((2, times) for times in range(4))] + [
                 (offset, 0) for offset in range(3, count)
             ]
-        assert not fake.given_back
+        assert not fake.sent_back
 
 
 @pytest.mark.parametrize("takes_back", [True, False])
@@ -147,7 +147,7 @@ def test_what_had_its_tries_is_a_dead_letter_or_stays(takes_back: bool) -> None:
             if takes_back:
                 await eventually(lambda: committed(fake) == 3)
                 assert calls == [0, 1, 1, 1, 2]
-                (told,) = fake.given_back
+                (told,) = fake.sent_back
                 assert (told.delayLevel, told.maxReconsumeTimes) == (-1, 2)
             else:
                 await eventually(lambda: len(calls) > 6)
