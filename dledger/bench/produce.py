@@ -116,7 +116,7 @@ async def produce(
         await run.ended.wait()
         result["size"] = load.size
         result["warmup_s"] = load.warmup_s
-        result["resent"] = sum(producer.resent for producer in producers)
+        result["resent"] = sum(producer._resent_count for producer in producers)
         return result
 
 

@@ -80,7 +80,7 @@ class _Run:
 
     async def send(self, due_ms: int) -> None:
         """One message for a time."""
-        await self._producer.room()
+        await self._producer._room()
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
         self._producer.send_nowait(Message(TOPIC, self._body, deliver_at=at), self.done)
 
@@ -166,7 +166,7 @@ async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[
     leader = run.group.wait_leader()
     memory = _resident_mib(run.group.pid(leader))
     queues = await consumer.queues(TOPIC)
-    begin = {queue: await consumer.offsets.highest(queue) for queue in queues}
+    begin = {queue: await consumer.highest(queue) for queue in queues}
     began = run.now_ms
     due = await run.send_all(messages)
     sent = messages * 1000 // max(run.now_ms - began, 1)
@@ -177,7 +177,7 @@ async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[
         stored = 0
         while stored < messages:  # asked seldom: it costs the leader some time
             await asyncio.sleep(0.5)
-            stored = sum([await consumer.offsets.highest(queue) - begin[queue] for queue in queues])
+            stored = sum([await consumer.highest(queue) - begin[queue] for queue in queues])
     last = run.cpu_s()
     taken = {node: (last[node] - first[node]) / messages * 1e6 for node in last}
     await consumer.assign(queues)
@@ -250,7 +250,7 @@ async def _others_send(
         while now_ms() < due_ms + after_s * 1000:
             # Of one that should have gone before, what it waited here counts as well.
             while at_s <= loop.time():
-                await producer.room()
+                await producer._room()
                 producer.send_nowait(message, sent(at_s))
                 at_s += 1 / BESIDE_RATE
             await asyncio.sleep(max(at_s - loop.time(), 0))

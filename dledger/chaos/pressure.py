@@ -83,13 +83,13 @@ class Pressure:
         """
         kept = 0
         for queue, places in self._places.items():
-            kept += places[: await consumer.offsets.highest(queue)].count(1)
+            kept += places[: await consumer.highest(queue)].count(1)
         return self.acked - kept
 
     async def stored(self, consumer: AsyncPullConsumer) -> int:
         """Messages of the topic, to which nobody else sends."""
         queues = await consumer.queues(self._message.topic)
-        return sum([await consumer.offsets.highest(queue) for queue in queues])
+        return sum([await consumer.highest(queue) for queue in queues])
 
     def _next(self) -> None:
         if self._on:
@@ -122,7 +122,7 @@ async def main(arguments: argparse.Namespace) -> None:
             elif line == "check\n":
                 answer["lost"] = await pressure.lost(consumer)
                 answer["stored"] = await pressure.stored(consumer)
-                answer["resent"] = producer.resent
+                answer["resent"] = producer._resent_count
             answer |= {"acked": pressure.acked, "failed": pressure.failed}
             print(json.dumps(answer), flush=True)
         await pressure.off()

@@ -11,7 +11,15 @@ import msgspec
 from dledger._fast import FAST
 from dledger.client.compression import CorruptBody, NotInstalled, decompress
 from dledger.client.errors import InvalidMessage, LibraryMissing
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, check_flag, check_tags, joined_keys
+from dledger.client.message import (
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    check_flag,
+    check_tags,
+    comes_later,
+    joined_keys,
+)
 from dledger.client.namespaces import without_namespace
 from dledger.formats import record as records
 from dledger.formats.message_ids import encode_message_id, host_text
@@ -53,7 +61,7 @@ def properties_text(message: Message, unique_id: str) -> str:
     flag = message.flag
     if type(flag) is not int or flag:
         check_flag(flag)
-    waits = message.waits
+    waits = comes_later(message)
     if message.tags is None and message.keys is None and message.properties is None and not waits:
         return text
     named = _waiting(message) if waits else {}

@@ -52,7 +52,7 @@ class AsyncClient:
         """Whether the caller is something whose end `close` would wait for."""
         return False
 
-    def stop_soon(self, drain: bool = True) -> None:
+    def _stop_soon(self, drain: bool = True) -> None:
         """Ask for the end, without waiting for it; on the loop."""
         self._drain = drain
         self._stop.set()
@@ -112,7 +112,7 @@ class AsyncClient:
         if self._over.is_set() if self._hosting is None else self._hosting.cancelled():
             return
         self._core.check_loop()
-        self.stop_soon(drain)
+        self._stop_soon(drain)
         if self._inside:
             return
         if self._hosting is None:
@@ -125,7 +125,7 @@ class AsyncClient:
         """What ended it against the application's will, None when nothing did."""
         return self._failure
 
-    async def over(self) -> None:
+    async def _wait_until_over(self) -> None:
         """Wait until it has ended."""
         if self._over.is_set():
             return
@@ -160,7 +160,7 @@ class AsyncClient:
             await self._over.wait()
             return
         self._state = _State.ENDING
-        self.stop_soon(self._drain)
+        self._stop_soon(self._drain)
         try:
             await self._finish(self._drain and self._core.failure is None)
         finally:

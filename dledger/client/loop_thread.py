@@ -107,20 +107,25 @@ class BlockingClient(Generic[C]):
         self._closing = True
         inside = thread.inside or (inner is not None and self._called_by(inner))
         if inner is not None:
-            self._hand_out_no_more(inner)
+            self._stop_handing_out(inner)
             with suppress(LoopClosed):  # it has ended by itself meanwhile
-                thread.call_soon(inner.stop_soon, drain)
+                thread.call_soon(inner._stop_soon, drain)
         if not inside:
             self._ended.wait()
             thread.close()
             if self._thread is thread:  # else somebody else who waited has started it again
                 self._thread = self._inner = None
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended it against the application's will, None when nothing did."""
+        return self._failure
+
     def _called_by(self, inner: C) -> bool:
         """Whether the caller is a listener in one of the client's own threads."""
         return False
 
-    def _hand_out_no_more(self, inner: C) -> None:
+    def _stop_handing_out(self, inner: C) -> None:
         """What takes effect before the loop hears of the end."""
 
     async def _live(self, ready: Waiter) -> BaseException | None:
@@ -129,7 +134,7 @@ class BlockingClient(Generic[C]):
         await inner.start()
         self._inner = inner
         ready.set()
-        await inner.over()
+        await inner._wait_until_over()
         return inner.failure
 
     def _over(

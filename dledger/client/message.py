@@ -112,11 +112,6 @@ class Message:
         self.delay = delay
         self.deliver_at = deliver_at
 
-    @property
-    def waits(self) -> bool:
-        """Whether it is to come later: such a message goes by itself, in no batch and no transaction."""
-        return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
-
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Called with the queues of the topic, sorted, and the message; gives one of them (MessageQueueSelector). It
@@ -171,6 +166,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
 
 _SHOWN = tuple(name for name in ReceivedMessage.__struct_fields__ if name not in ("properties", "sys_flag"))
+
+
+def comes_later(message: Message) -> bool:
+    """Whether consumers get it after a delay, or at a time. It goes by itself, in no batch or transaction."""
+    return bool(message.delay_level) or message.delay is not None or message.deliver_at is not None
 
 
 def check_topic(topic: str) -> None:

@@ -69,7 +69,7 @@ CALLS: list[tuple[str, Callable[[Any], Awaitable[object]]]] = [
     ("lite pull", lambda consumer: consumer.__anext__()),
     ("pop", lambda consumer: consumer.pop()),
     *((name, lambda client: client.close()) for name in CLIENTS),
-    *((name, lambda client: client.over()) for name in CLIENTS),
+    *((name, lambda client: client._wait_until_over()) for name in CLIENTS),
 ]
 """What an application awaits."""
 
@@ -105,7 +105,7 @@ def test_what_its_loop_has_ended_is_closed(name: str, tmp_path: Any) -> None:
         client = asyncio.run(opened(fake))
         asyncio.run(client.close())
         asyncio.run(client.close())
-        asyncio.run(client.over())
+        asyncio.run(client._wait_until_over())
         if "producer" in name:
             with pytest.raises(ClientClosed):
                 asyncio.run(client.send(MESSAGE))

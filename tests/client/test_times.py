@@ -105,10 +105,10 @@ def _threads_lite(fake: FakeCluster, time_ms: int) -> Awaitable[Any]:
 
 
 ASKED: dict[str, Call] = {
-    "at_time": lambda fake, at: _pull(fake, lambda one: one.offsets.at_time(ZERO, at)),
+    "at_time": lambda fake, at: _pull(fake, lambda one: one.offset_at(ZERO, at)),
     "seek_to_time": lambda fake, at: _pull(fake, lambda one: one.seek_to_time(ZERO, at)),
     "assign": lambda fake, at: _pull(fake, lambda one: one.assign([ZERO], "timestamp", at)),
-    "reset": lambda fake, at: _pull(fake, lambda one: one.offsets.reset("orders", GROUP, "group", at)),
+    "reset": lambda fake, at: _pull(fake, lambda one: one._offsets.reset("orders", GROUP, "group", at)),
     "query begin": lambda fake, at: _pull(fake, lambda one: one.query_by_key("orders", "k", begin_ms=at)),
     "query end": lambda fake, at: _pull(fake, lambda one: one.query_by_key("orders", "k", end_ms=at)),
     "offset_for_timestamp": _lite,

@@ -52,7 +52,7 @@ def told(fake: FakeCluster, client: ClientOptions, text: str) -> None:
                 with pytest.raises(NoBroker, match=text):
                     await consumer.assign(await consumer.queues("orders"))
                 with pytest.raises(NoBroker, match=text):
-                    await consumer.offsets.highest(MessageQueue("orders", GROUP, 0))
+                    await consumer.highest(MessageQueue("orders", GROUP, 0))
             assert not fake.bodies("orders")
 
     asyncio.run(main())

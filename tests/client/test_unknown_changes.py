@@ -48,13 +48,13 @@ async def _delete(fake: FakeCluster, client: ClientOptions | None) -> Any:
 async def _reset(fake: FakeCluster, client: ClientOptions | None) -> Any:
     async with AsyncPullConsumer("group", fake.namesrv, client=client) as consumer:
         await consumer.queues("orders")
-        await consumer.offsets.reset("orders", GROUP, "group", STORED_AT_MS)
+        await consumer._offsets.reset("orders", GROUP, "group", STORED_AT_MS)
 
 
 async def _commit(fake: FakeCluster, client: ClientOptions | None) -> Any:
     async with AsyncPullConsumer("group", fake.namesrv, client=client) as consumer:
         [queue] = await consumer.queues("orders")
-        await consumer.offsets.commit(queue, "group", 3, sets_back=False)
+        await consumer._offsets.commit(queue, "group", 3, sets_back=False)
 
 
 async def _ack(fake: FakeCluster, client: ClientOptions | None) -> Any:

@@ -110,7 +110,7 @@ def test_a_wrong_argument_is_told_and_holds_up_nothing_behind_it(
             producer.send_soon(Message("orders", b"behind"), told.append)
             await producer.flush()
             assert sorted(type(outcome).__name__ for outcome in told) == ["InvalidMessage", "SendResult"]
-            assert fake.bodies("orders") == [b"behind"] and producer.pending == 0
+            assert fake.bodies("orders") == [b"behind"] and producer._pending_count == 0
             with pytest.raises(InvalidMessage):
                 await producer.send(Message("orders", b"x", **fields), **how)
 
@@ -155,9 +155,9 @@ def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
         lambda producer: producer.send_nowait(Message("orders", b"x"), print),
         lambda producer: producer.send_soon(Message("orders", b"x"), print),
         lambda producer: producer.send_batch_nowait([Message("orders", b"x")], print),
-        lambda producer: producer.pending,
-        lambda producer: producer.resent,
-        lambda producer: asyncio.run(producer.room()),
+        lambda producer: producer._pending_count,
+        lambda producer: producer._resent_count,
+        lambda producer: asyncio.run(producer._room()),
     ],
 )
 def test_a_producer_that_was_not_started_says_so(call: Callable[[Any], Any]) -> None:

@@ -95,10 +95,10 @@ async def churn(group: LocalCluster, topics: int, rounds: int) -> tuple[dict[str
     async def one(producer: AsyncProducer, number: int) -> None:
         name = f"Churn{number}"
         for turn in range(rounds):
-            lost = producer.unanswered
+            lost = producer._unanswered_count
             try:
                 await producer.create_topic(name, 2)
-                resent = producer.resent
+                resent = producer._resent_count
                 bodies = [b"%d %d %d" % (number, turn, one) for one in range(MESSAGES)]
                 found = await asyncio.gather(*(producer.send(Message(name, body)) for body in bodies))
                 if turn < rounds - 1:
@@ -106,11 +106,11 @@ async def churn(group: LocalCluster, topics: int, rounds: int) -> tuple[dict[str
             except ClientError:
                 doubtful[name] = None
                 return
-            if producer.unanswered != lost:
+            if producer._unanswered_count != lost:
                 doubtful[name] = None
                 return
             first = min(one.queue_offset for one in found)
-            assert first == 0 or producer.resent != resent, (name, turn, found)
+            assert first == 0 or producer._resent_count != resent, (name, turn, found)
 
     async with AsyncProducer("PG_churn", group.namesrv_addr) as producer:
         killing = asyncio.create_task(kill())

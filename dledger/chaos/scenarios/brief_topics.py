@@ -53,7 +53,7 @@ class BriefTopics(Program):
         life = Life(topic, number)
         history.lives.append(life)
         history.unsure[topic] = None  # until this is through, without any doubt
-        core, lost = producer._core, producer.unanswered
+        core, lost = producer._core, producer._unanswered_count
         elections = self._stage.elections
         offsets = QueueOffsets(core)
         try:
@@ -79,7 +79,7 @@ class BriefTopics(Program):
                 self._stage.marks.reach("a topic was made again and deleted while the leader changed")
         except ClientError:
             return
-        if producer.unanswered == lost:
+        if producer._unanswered_count == lost:
             del history.unsure[topic]
 
     async def _in_time(self, ask: Callable[[], Awaitable[T]], right: Callable[[T], bool]) -> T:
@@ -95,7 +95,7 @@ class BriefTopics(Program):
         value = b"%s#%d#%d|" % (life.topic.encode(), life.number, len(life.sends))
         send = BriefSend(value, delayed=env.random.randrange(3) == 0)
         life.sends.append(send)
-        resent = producer.resent
+        resent = producer._resent_count
         message = Message(life.topic, value, keys=value.decode().rstrip("|"))
         waits = Send(self.name, SCHEDULE, [value], self.now(), batch=False)
         if send.delayed:
@@ -105,7 +105,7 @@ class BriefTopics(Program):
             result = await producer.send(message)
             send.outcome, send.queue = ACKNOWLEDGED, result.queue.queue_id
             send.offset = result.queue_offset
-            send.once = producer.resent == resent
+            send.once = producer._resent_count == resent
             waits.queue, waits.offset = 0, send.offset
             waits.ids = tuple(result.offset_message_id.split(","))
         except OutcomeUnknown:

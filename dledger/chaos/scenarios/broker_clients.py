@@ -320,7 +320,7 @@ class Operator(Planned):
         queues = self._queues[topic] = self._queues.get(topic, 0) + 1 + operation.pick % 2
         change = TopicChange(topic, queues, self.now())
         self._history.changes.append(change)
-        elections, unanswered = self._stage.elections, producer.unanswered
+        elections, unanswered = self._stage.elections, producer._unanswered_count
         try:
             await producer.create_topic(topic, queues)
             change.outcome = ACKNOWLEDGED
@@ -330,7 +330,7 @@ class Operator(Planned):
                 self._stage.marks.reach("a topic was made while the leader changed")
         except ClientError as error:
             change.outcome, change.text = UNKNOWN, str(error)
-        change.unanswered = producer.unanswered > unanswered
+        change.unanswered = producer._unanswered_count > unanswered
         change.end = self.now()
         if operation.pick % RESET_EVERY == 0:
             await self._reset(producer, PUSH_GROUP)
@@ -437,7 +437,7 @@ class PullReader(Consumer):
             commit = Commit(self.group, key, offset, self.now())
             self._history.commits.append(commit)
             try:
-                await consumer.offsets.commit(queue, self.group, offset, sets_back=False)
+                await consumer._offsets.commit(queue, self.group, offset, sets_back=False)
             except ClientError:
                 commit.outcome, commit.end = UNKNOWN, self.now()
                 continue

@@ -143,8 +143,9 @@ class ConsumerOptions:
                 f"lock_valid_s={self.lock_valid_s!r}: each lock would be lost before it is renewed"
             )
 
-    def reconsume_limit(self, orderly: bool) -> int | None:
-        """`max_reconsume_times` as it counts; None: without end."""
-        if self.max_reconsume_times is not None:
-            return self.max_reconsume_times
-        return None if orderly else MAX_RECONSUME_TIMES
+
+def reconsume_limit(options: ConsumerOptions, orderly: bool) -> int | None:
+    """How often a failed message is delivered, at most; None where there is no limit."""
+    if options.max_reconsume_times is not None:
+        return options.max_reconsume_times
+    return None if orderly else MAX_RECONSUME_TIMES

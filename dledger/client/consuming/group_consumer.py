@@ -20,7 +20,7 @@ from dledger.client.core import ClientCore
 from dledger.client.encoding import RETRY_PREFIX
 from dledger.client.errors import ClientError
 from dledger.client.lifecycle import AsyncClient
-from dledger.client.message import MessageQueue, check_topic
+from dledger.client.message import check_topic
 from dledger.client.namespaces import with_namespace
 from dledger.client.options import ClientOptions, options_of
 from dledger.remoting.bodies import ConsumerData, TopicRoute
@@ -44,7 +44,7 @@ class MessageModel(Enum):
 class GroupConsumer(AsyncClient):
     """Tells brokers of its subscriptions, divides queues, keeps the group's progress."""
 
-    consume_type = "CONSUME_PASSIVELY"
+    _consume_type = "CONSUME_PASSIVELY"
     """As brokers are told: CONSUME_ACTIVELY of consumers that ask for messages."""
 
     def __init__(
@@ -77,7 +77,7 @@ class GroupConsumer(AsyncClient):
         self._core.on_route.append(self._route_changed)
         self._core.on_members.append(self._members_changed)
         self._subscriptions: dict[str, Subscription] = {}
-        self.offsets: QueueOffsets = QueueOffsets(self._core)
+        self._offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues."""
         self._share: QueueShare
         self._rebalancer: Rebalancer
@@ -85,14 +85,14 @@ class GroupConsumer(AsyncClient):
     def _begin_with(self, receiver: Receiver, from_timestamp_ms: int, locks: QueueLocks | None) -> None:
         """Last step of the constructor. `receiver` gets the messages."""
         broadcasting = self._model is MessageModel.BROADCASTING
-        progress: Progress = BrokerProgress(self.offsets, self.group)
+        progress: Progress = BrokerProgress(self._offsets, self.group)
         if broadcasting:
             progress = FileProgress(self._env, self.options.offsets_dir, self._core.client_id, self.group)
         self._share = QueueShare(
             self._core, self.group, self.options, progress, receiver, locks, self._statistics
         )
         self._initial_offsets = InitialOffsets(
-            self._core, self.group, self.offsets, progress, self._from_where, from_timestamp_ms
+            self._core, self.group, self._offsets, progress, self._from_where, from_timestamp_ms
         )
         self._share.on_reset = lambda: self._rebalancer.soon()
         self._rebalancer = Rebalancer(
@@ -112,7 +112,7 @@ class GroupConsumer(AsyncClient):
             self._subscription_data,
             {
                 "PROP_NAMESERVER_ADDR": ";".join(self._core.namesrv),
-                "PROP_CONSUME_TYPE": self.consume_type,
+                "PROP_CONSUME_TYPE": self._consume_type,
                 "PROP_CONSUMEORDERLY": "true" if locks is not None else "false",
                 "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),
             },
@@ -155,9 +155,9 @@ class GroupConsumer(AsyncClient):
         """What makes it impossible to go on."""
         self._core.log.error("consumer ends", group=self.group, reason=repr(error))
         self._failure = self._failure or error
-        self.stop_soon()
+        self._stop_soon()
 
-    async def looked(self, topic: str) -> None:
+    async def _looked(self, topic: str) -> None:
         """Wait until it is decided where the group begins in a topic that was subscribed; no longer than
         `start` waits for that."""
         topic = with_namespace(topic, self._core.options.namespace)
@@ -180,11 +180,6 @@ class GroupConsumer(AsyncClient):
         """Wait for what the application is at."""
 
     @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        return self._share.queues
-
-    @property
     def client_id(self) -> str:
         """The name by which brokers know this consumer."""
         return self._core.client_id
@@ -203,7 +198,7 @@ class GroupConsumer(AsyncClient):
         return [
             ConsumerData(
                 groupName=self.group,
-                consumeType=self.consume_type,
+                consumeType=self._consume_type,
                 messageModel=self._model.value,
                 consumeFromWhere=self._from_where.value,
                 subscriptionDataSet=[

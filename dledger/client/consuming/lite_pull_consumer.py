@@ -122,7 +122,7 @@ class AsyncLitePullConsumer(GroupConsumer):
     is called. With `assign` instead of `subscribe` the application chooses the queues: nothing is divided.
     """
 
-    consume_type = "CONSUME_ACTIVELY"
+    _consume_type = "CONSUME_ACTIVELY"
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class AsyncLitePullConsumer(GroupConsumer):
                 start = await self._share.committed(queue)
                 if start is None:
                     start = await self._first_seen.offset(
-                        self.offsets, queue, self._from_where, self._from_timestamp_ms
+                        self._offsets, queue, self._from_where, self._from_timestamp_ms
                     )
                 self._share.add(queue, subscribe(queue.topic, expression, self._env.wall.now_ms()), start)
             await self._share.commit()  # also where nothing was consumed yet: a restart goes on there
@@ -190,7 +190,7 @@ class AsyncLitePullConsumer(GroupConsumer):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours now."""
-        return self.queues
+        return self._share.queues
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -238,9 +238,9 @@ class AsyncLitePullConsumer(GroupConsumer):
             raise ended_by(self._failure) from self._failure
         raise StopAsyncIteration
 
-    def stop_soon(self, drain: bool = True) -> None:
+    def _stop_soon(self, drain: bool = True) -> None:
         """Ask for the end. On the loop."""
-        super().stop_soon(drain)
+        super()._stop_soon(drain)
         self._inbox.arrived.set()
 
     async def commit(self) -> None:
@@ -271,15 +271,15 @@ class AsyncLitePullConsumer(GroupConsumer):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""
-        await self.seek(queue, await self.offsets.lowest(queue))
+        await self.seek(queue, await self._offsets.lowest(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that is stored."""
-        await self.seek(queue, await self.offsets.highest(queue))
+        await self.seek(queue, await self._offsets.highest(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms since the epoch."""
-        return await self.offsets.at_time(queue, timestamp_ms)
+        return await self._offsets.at_time(queue, timestamp_ms)
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message of this queue, at least."""
@@ -318,7 +318,7 @@ class AsyncLitePullConsumer(GroupConsumer):
     def _of(self, queue: MessageQueue) -> AssignedQueue:
         found = self._share.assigned(queue)
         if found is None:
-            raise ClientError(f"{queue} is not ours now: {len(self.queues)} other queues are")
+            raise ClientError(f"{queue} is not ours now: {len(self._share.queues)} other queues are")
         return found
 
     def _delivery(self, assigned: AssignedQueue, message: ReceivedMessage) -> Delivery:

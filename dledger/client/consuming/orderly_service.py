@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dledger.client.consuming.consume_service import Assigned, ConsumeService
 from dledger.client.consuming.consume_statistics import ConsumeStatistics
-from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.consuming.consumer_options import ConsumerOptions, reconsume_limit
 from dledger.client.consuming.listener_calls import ListenerCalls
 from dledger.client.consuming.send_back import DEAD_LETTER, message_name
 from dledger.client.core import ClientCore
@@ -172,7 +172,7 @@ class OrderlyService(ConsumeService):
         """Those that come again; the others had their tries and are dead letters now."""
         again: list[ReceivedMessage] = []
         for message in messages:
-            limit = self._options.reconsume_limit(orderly=True)
+            limit = reconsume_limit(self._options, orderly=True)
             if limit is None or message.reconsume_times < limit:
                 again.append(replace(message, reconsume_times=message.reconsume_times + 1))
             elif self._broadcasting:

@@ -100,7 +100,7 @@ class AsyncPopConsumer(AsyncClient):
         self._turn = 0
         self._calls: ListenerCalls | None = None
         """While `listen` runs."""
-        self._listen_no_more = asyncio.Event()
+        self._listening_ends = asyncio.Event()
         self._listened = asyncio.Event()
         self._tracing = tracing_of(self._core)
 
@@ -230,34 +230,29 @@ class AsyncPopConsumer(AsyncClient):
                 handing = tasks.create_task(
                     self._hand_out(calls, tasks, free, waiting), name=f"pop {self.topic}"
                 )
-                await self._listen_no_more.wait()
+                await self._listening_ends.wait()
                 handing.cancel()
             await asyncio.gather(*map(self._give_back, waiting))
         finally:
             self._calls = None
             self._listened.set()
             if not self._stop.is_set():
-                self._listen_no_more.clear()
+                self._listening_ends.clear()
 
-    def listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         """`listen` ends, between two messages. On the loop."""
         if self._calls is not None:
             self._calls.stopped = True
-        self._listen_no_more.set()
+        self._listening_ends.set()
 
-    def stop_soon(self, drain: bool = True) -> None:
+    def _stop_soon(self, drain: bool = True) -> None:
         """Ask for the end: no further message is handed out. On the loop."""
-        self.listen_no_more()
-        super().stop_soon(drain)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the caller is the function that listens."""
-        return self._calls is not None and self._calls.inside
+        self._stop_listening()
+        super()._stop_soon(drain)
 
     @property
     def _inside(self) -> bool:
-        return self.inside
+        return self._calls is not None and self._calls.inside
 
     async def _hand_out(
         self,

@@ -93,10 +93,10 @@ class AsyncPullConsumer(AsyncClient):
         self.options: PullOptions = options_of(PullOptions, options, "options")
         super().__init__(ClientCore(env, namesrv, common), f"consumer {group}")
         self._env = self._core.env
-        self.offsets: QueueOffsets = QueueOffsets(self._core)
+        self._offsets: QueueOffsets = QueueOffsets(self._core)
         """Asks brokers for offsets of queues: lowest, highest, at a time, committed."""
         self._queries = MessageQueries(self._core)
-        self._progress = BrokerProgress(self.offsets, self.group)
+        self._progress = BrokerProgress(self._offsets, self.group)
         self._fetched: dict[MessageQueue, _Fetched] = {}
         self._committing = asyncio.Lock()
         self._subscriptions: dict[str, Subscription] = {}
@@ -135,7 +135,7 @@ class AsyncPullConsumer(AsyncClient):
                     await self.queues(queue.topic)
                     offset = await self._progress.load(queue)
                     if offset is None:
-                        offset = await self._first_seen.offset(self.offsets, queue, where, timestamp_ms)
+                        offset = await self._first_seen.offset(self._offsets, queue, where, timestamp_ms)
                     self._fetch(queue, offset)
 
     @property
@@ -154,15 +154,15 @@ class AsyncPullConsumer(AsyncClient):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""
-        await self.seek(queue, await self.offsets.lowest(queue))
+        await self.seek(queue, await self._offsets.lowest(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that is stored."""
-        await self.seek(queue, await self.offsets.highest(queue))
+        await self.seek(queue, await self._offsets.highest(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on with the first message stored at or after a time, in ms since the epoch."""
-        await self.seek(queue, await self.offsets.at_time(queue, timestamp_ms))
+        await self.seek(queue, await self._offsets.at_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that `poll` will return of this queue."""
@@ -188,9 +188,9 @@ class AsyncPullConsumer(AsyncClient):
         except TimeoutError:
             return []
 
-    def stop_soon(self, drain: bool = True) -> None:
+    def _stop_soon(self, drain: bool = True) -> None:
         """Ask for the end. On the loop."""
-        super().stop_soon(drain)
+        super()._stop_soon(drain)
         self._arrived.set()
 
     async def commit(self) -> None:
@@ -205,6 +205,18 @@ class AsyncPullConsumer(AsyncClient):
             await self._progress.save_first({queue: one.position for queue, one in fetched.items()}, sought)
             for one in sought.values():
                 one.sought = False
+
+    async def lowest(self, queue: MessageQueue) -> int:
+        """Offset of the oldest message that is still there."""
+        return await self._offsets.lowest(queue)
+
+    async def highest(self, queue: MessageQueue) -> int:
+        """Offset that the next message will get."""
+        return await self._offsets.highest(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch."""
+        return await self._offsets.at_time(queue, timestamp_ms)
 
     async def query_by_key(
         self,

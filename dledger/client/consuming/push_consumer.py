@@ -112,7 +112,7 @@ class AsyncPushConsumer(GroupConsumer):
 
         def end_with(error: SystemExit) -> None:
             ends.append(error)
-            self.stop_soon()
+            self._stop_soon()
 
         with (
             on_termination(lambda: end_with(SystemExit(TERMINATED))),
@@ -129,19 +129,19 @@ class AsyncPushConsumer(GroupConsumer):
             raise ended_by(self._failure) from self._failure
         return True
 
-    def stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end: no further message is handed out. On the loop."""
-        self.hand_out_no_more()
-        super().stop_soon(drain)
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._share.queues
 
-    def hand_out_no_more(self) -> None:
+    def _stop_soon(self, drain: bool = True) -> None:
+        """Ask for the end: no further message is handed out. On the loop."""
+        self._stop_handing_out()
+        super()._stop_soon(drain)
+
+    def _stop_handing_out(self) -> None:
         """From now on the listener is not called. From any thread."""
         self._dispatcher.stop_soon()
-
-    @property
-    def inside(self) -> bool:
-        """Whether the caller is this consumer's listener."""
-        return self._dispatcher.inside
 
     @property
     def _inside(self) -> bool:

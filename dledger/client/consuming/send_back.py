@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.client.consuming.consumer_options import ConsumerOptions
+from dledger.client.consuming.consumer_options import ConsumerOptions, reconsume_limit
 from dledger.client.core import ClientCore
 from dledger.client.errors import ClientError
 from dledger.client.message import ReceivedMessage
@@ -50,7 +50,7 @@ class SendBack:
             delayLevel=delay_level,
             originMsgId=message.offset_message_id,
             originTopic=with_namespace(message.topic, self._core.options.namespace),
-            maxReconsumeTimes=self._options.reconsume_limit(orderly=False),
+            maxReconsumeTimes=reconsume_limit(self._options, orderly=False),
         )
         try:
             answer = await self._core.invoke_leader(

@@ -94,7 +94,7 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
             inner, thread = self._open()
             thread.call_soon(inner.subscribe, topic, expression)
             if not thread.inside:
-                self._wait(thread, inner.looked(topic))
+                self._wait(thread, inner._looked(topic))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the consumer has ended (True) or the time is over (False).
@@ -124,10 +124,16 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         return ended
 
     def _called_by(self, inner: AsyncPushConsumer) -> bool:
-        return inner.inside
+        return inner._inside
 
-    def _hand_out_no_more(self, inner: AsyncPushConsumer) -> None:
-        inner.hand_out_no_more()
+    def _stop_handing_out(self, inner: AsyncPushConsumer) -> None:
+        inner._stop_handing_out()
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know this consumer."""
+        inner, _ = self._open()
+        return inner.client_id
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -180,6 +186,12 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
         self._run(lambda consumer: consumer.assign(queues, start, timestamp_ms))
 
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read."""
+        inner, _ = self._open()
+        return inner.assignment
+
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset."""
         self._run(lambda consumer: consumer.seek(queue, offset))
@@ -215,7 +227,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms since the epoch."""
-        return self._run(lambda consumer: consumer.offsets.at_time(queue, timestamp_ms))
+        return self._run(lambda consumer: consumer.offset_at(queue, timestamp_ms))
 
     def query_by_key(
         self,
@@ -235,11 +247,11 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
 
     def lowest(self, queue: MessageQueue) -> int:
         """Offset of the oldest message that is still there."""
-        return self._run(lambda consumer: consumer.offsets.lowest(queue))
+        return self._run(lambda consumer: consumer.lowest(queue))
 
     def highest(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
-        return self._run(lambda consumer: consumer.offsets.highest(queue))
+        return self._run(lambda consumer: consumer.highest(queue))
 
 
 class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
@@ -297,7 +309,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         if self._thread is not None:
             self._do(lambda consumer: consumer.subscribe(topic, expression))
-            self._run(lambda consumer: consumer.looked(topic))
+            self._run(lambda consumer: consumer._looked(topic))
         self._subscribed[topic] = expression
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
@@ -312,6 +324,11 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours now."""
         return self._do(lambda consumer: consumer.assignment)
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know this consumer."""
+        return self._do(lambda consumer: consumer.client_id)
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
         """Messages of our queues, in order per queue; empty when none came in time. With
@@ -437,11 +454,11 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
                 ended()
             except (KeyboardInterrupt, SystemExit) as end:
                 with suppress(LoopClosed):  # it is closed meanwhile
-                    thread.call_soon(inner.listen_no_more)
+                    thread.call_soon(inner._stop_listening)
                 ended()
                 if isinstance(end, KeyboardInterrupt):
                     raise Interrupted from None
                 raise
 
     def _called_by(self, inner: AsyncPopConsumer) -> bool:
-        return inner.inside
+        return inner._inside

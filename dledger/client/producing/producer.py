@@ -35,6 +35,7 @@ from dledger.client.message import (
     check_body,
     check_ordering_key,
     check_topic,
+    comes_later,
 )
 from dledger.client.namespaces import REPLY_SUFFIX, with_namespace
 from dledger.client.options import ClientOptions, check_group_of, options_of
@@ -123,7 +124,7 @@ class AsyncProducer(AsyncClient):
         self._accumulator: Accumulator | None = None
         self._hooks: SendHooks | None = None
         self._tracing: Tracing | None = None
-        # Calls that have not reached the kernel yet, by number: with how many messages that `pending` lacks.
+        # Calls that have not reached the kernel yet, by number: how many messages `_pending_count` lacks.
         self._entering: dict[int, int] = {}
         self._entered = 0
         self._entry = asyncio.Event()
@@ -186,7 +187,7 @@ class AsyncProducer(AsyncClient):
                     self._accumulator.send_all()
                 await self._kernel.flush()
         except TimeoutError:
-            return self.pending + sum(self._entering.values())
+            return self._pending_count + sum(self._entering.values())
         return 0
 
     @contextmanager
@@ -253,7 +254,7 @@ class AsyncProducer(AsyncClient):
         ):
             with self._on_the_way():
                 await self.prepare(message.topic)
-                await self.room()
+                await self._room()
                 compressed = await self._compress_large(message.body)
         elif self._forks != FORKS.count or _get_running_loop() is not self._loop:
             self._core.check_open()
@@ -313,7 +314,7 @@ class AsyncProducer(AsyncClient):
         messages = [self._named(message) for message in messages] if self._namespace else messages
         with self._on_the_way():
             await self.prepare(messages[0].topic)
-            await self.room()
+            await self._room()
         done = _Done()
         self.send_batch_nowait(messages, done, queue)
         return await done.future
@@ -385,15 +386,15 @@ class AsyncProducer(AsyncClient):
 
         Messages of one topic keep their order.
         """
-        if 0 < self._max_pending <= self.pending:
+        if 0 < self._max_pending <= self._pending_count:
             self._kernel.tell(on_done, Overflow(self._too_many()), message.topic)
         else:
-            self.take(message, on_done, queue, ordering_key)
+            self._take(message, on_done, queue, ordering_key)
 
-    def take(
+    def _take(
         self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
-        """`send_soon` for callers that wait for `room` themselves: takes a few messages too many as well."""
+        """`send_soon` for callers that wait for `_room` themselves: takes a few messages too many as well."""
         if self._namespace:
             message = self._named(message)
         if message.topic in self._topics and message.topic not in self._early:
@@ -411,11 +412,11 @@ class AsyncProducer(AsyncClient):
                 self._kernel.tell(on_done, error, message.topic)
 
     def _too_many(self) -> str:
-        return f"{self.pending} messages wait for their acknowledgement (max_pending): wait for some"
+        return f"{self._pending_count} messages wait for their acknowledgement (max_pending): wait for some"
 
-    async def room(self) -> None:
+    async def _room(self) -> None:
         """Wait until fewer than `max_pending` messages have no acknowledgement."""
-        while self._kernel.full or self.pending >= self._max_pending:
+        while self._kernel.full or self._pending_count >= self._max_pending:
             if self._kernel.full:
                 await self._kernel.room()
             elif self._accumulator is not None and self._accumulator.messages:
@@ -447,7 +448,7 @@ class AsyncProducer(AsyncClient):
         for message in messages:
             if message.topic != topic:
                 raise InvalidMessage(f"a batch has one topic, not {topic!r} and {message.topic!r}")
-            if message.waits:
+            if comes_later(message):
                 raise InvalidMessage("a batch takes no message that comes later: send it by itself")
             check_body(message.body, self.options.max_message_size)
             items.append(self._item(message))
@@ -481,7 +482,7 @@ class AsyncProducer(AsyncClient):
     def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
         """Have a message travel with others, where it may. Whether it does."""
         size = len(message.body)
-        if message.waits or not held.has_room(size) or 0 < self.options.compress_over < size:
+        if comes_later(message) or not held.has_room(size) or 0 < self.options.compress_over < size:
             return False
         if type(message) is not Message:
             return False  # it has an id of its own, or is a half message
@@ -589,19 +590,19 @@ class AsyncProducer(AsyncClient):
             self._core.routes.pop(topic, None)
 
     @property
-    def pending(self) -> int:
+    def _pending_count(self) -> int:
         """Messages without an acknowledgement, those that wait for the route of their topic among them. A
         batch counts as one once it is sent."""
         held = self._accumulator.messages if self._accumulator is not None else 0
         return self._kernel.pending + self._early_count + held
 
     @property
-    def resent(self) -> int:
+    def _resent_count(self) -> int:
         """Attempts repeated with an unknown outcome of the one before."""
         return self._kernel.resent
 
     @property
-    def unanswered(self) -> int:
+    def _unanswered_count(self) -> int:
         """Tries of `create_topic` that were lost after they were sent: each may be carried out later."""
         return self._core.unanswered
 

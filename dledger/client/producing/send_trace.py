@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dledger.client.core import ClientCore
-from dledger.client.message import SendStatus
+from dledger.client.message import SendStatus, comes_later
 from dledger.client.namespaces import without_namespace
 from dledger.client.producing.send_hooks import SendContext, SendHook
 from dledger.client.trace import TraceDispatcher
@@ -40,7 +40,7 @@ class TraceSendHook(SendHook):
                 store_host=context.broker_address,
                 body_length=sum(len(one.body) for one in context.messages),
                 cost_ms=max(0, self._core.env.wall.now_ms() - began_ms),
-                message_type=DELAY_MSG if message.waits else NORMAL_MSG,
+                message_type=DELAY_MSG if comes_later(message) else NORMAL_MSG,
                 offset_message_id=result.offset_message_id.rpartition(",")[2],
                 success=result.status is SendStatus.OK,
             )

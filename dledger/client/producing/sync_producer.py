@@ -160,8 +160,8 @@ class Producer(BlockingClient[AsyncProducer]):
         check_ordering_key(ordering_key)
         inner, thread = self._open()
         on_the_way = self._handed - self._arrived  # to the loop; a few more or less where threads race
-        if on_the_way + inner.pending >= self.options.max_pending and not thread.inside:
-            self._wait(thread, inner.room())
+        if on_the_way + inner._pending_count >= self.options.max_pending and not thread.inside:
+            self._wait(thread, inner._room())
         self._handed = next(self._numbers)
         thread.call_soon(self._send_soon, inner, message, callback, queue, ordering_key)
 
@@ -174,7 +174,7 @@ class Producer(BlockingClient[AsyncProducer]):
         ordering_key: str | None,
     ) -> None:
         self._arrived += 1
-        inner.take(message, callback, queue, ordering_key)
+        inner._take(message, callback, queue, ordering_key)
 
     def request(
         self,

@@ -30,7 +30,7 @@ from dledger.client.errors import (
     outcome_unknown,
     refused_text,
 )
-from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from dledger.client.message import Message, MessageQueue, ReceivedMessage, SendResult, comes_later
 from dledger.client.options import ClientOptions
 from dledger.client.producing.pending_sends import OnSent, PendingSend, Target
 from dledger.client.producing.producer import AsyncProducer
@@ -122,11 +122,11 @@ class AsyncTransaction:
         """As it was decided here."""
         self.result: SendResult | None = None
         """The half message is stored."""
-        self.given_away: bool = False
+        self._left_open: bool = False
         """Its listener does not know: who asks is told what the listener says then."""
 
     @property
-    def place(self) -> tuple[int, int] | None:
+    def _place(self) -> tuple[int, int] | None:
         """Queue offset and physical offset of the half message; None before it is acknowledged."""
         if self.result is None:
             return _NOWHERE if self.state is State.ROLLBACK_MESSAGE else None
@@ -148,7 +148,7 @@ class AsyncTransaction:
 
     def leave_open(self) -> None:
         """It is not known yet: whoever is asked by a broker decides (`check`)."""
-        self.given_away = True
+        self._left_open = True
         self._producer._forget(self)
 
     async def _decide(self, state: State) -> None:
@@ -165,7 +165,7 @@ class AsyncTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state is not State.UNKNOWN or self.given_away:
+        if self.state is not State.UNKNOWN or self._left_open:
             return
         if error is None:
             await self.commit()
@@ -259,7 +259,7 @@ class AsyncTransactionProducer(AsyncProducer):
         message = transaction.message
         if transaction.transaction_id:
             raise ClientError("the transaction was begun already")
-        if message.waits:
+        if comes_later(message):
             raise InvalidMessage("a transactional message cannot be delayed as well: leave out its delay")
         half = _Half(
             message.topic,
@@ -293,7 +293,7 @@ class AsyncTransactionProducer(AsyncProducer):
         assert result is not None
         self._forget(transaction)
         group = self._core.group(result.queue.broker_name)
-        place = transaction.place
+        place = transaction._place
         header = self._end_header(transaction.transaction_id, result.queue.topic, place, transaction.state)
         lost_before = self._core.unanswered
         unknown = ""
@@ -385,11 +385,11 @@ class AsyncTransactionProducer(AsyncProducer):
         name = message.message_id
         known = self._open_ones.get(name) or self._ended.get(name)
         if known is not None:
-            if known.place is None:
+            if known._place is None:
                 return State.UNKNOWN  # it is not acknowledged yet
-            if known.place != place:
+            if known._place != place:
                 return State.ROLLBACK_MESSAGE  # an earlier attempt of the same send: this one does not count
-            if not known.given_away:
+            if not known._left_open:
                 return known.state
         if self._check_state is None:
             return State.UNKNOWN

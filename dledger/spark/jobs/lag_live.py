@@ -34,14 +34,15 @@ async def lag_live(
     limit = asyncio.Semaphore(AT_ONCE)
     try:
         async with AsyncPullConsumer(ASKING_GROUP, namesrv, client=client, env=env) as asking:
+            offsets = asking._offsets  # which also knows the offsets of other groups
 
             async def look(consumer: str, queue: MessageQueue) -> tuple[QueueLag, bool]:
                 async with limit:
                     end, committed = await asyncio.gather(
-                        asking.offsets.highest(queue), asking.offsets.committed(queue, consumer)
+                        offsets.highest(queue), offsets.committed(queue, consumer)
                     )
                     known = committed is not None
-                    stands = committed if committed is not None else await asking.offsets.lowest(queue)
+                    stands = committed if committed is not None else await offsets.lowest(queue)
                 place = (queue.broker_name, queue.topic, queue.queue_id)
                 return QueueLag(consumer, *place, end, stands, max(0, end - stands)), known
 

@@ -266,7 +266,7 @@ def test_a_topic_that_is_subscribed_later_is_begun_at_its_end_by_then() -> None:
             consumer = pushed(fake, listener, options=QUICK)
             async with old, consumer:
                 consumer.subscribe("bills")
-                await consumer.looked("bills")
+                await consumer._looked("bills")
                 for queue in range(2):  # one of them is the other member's, which does not read it
                     await send(fake, b"after", topic="bills", queue=queue)
                 await eventually(lambda: listener.messages)
@@ -310,7 +310,7 @@ def test_committed_is_none_where_the_group_has_no_offset() -> None:
             await send(fake, b"before")
             async with AsyncPullConsumer("group", fake.namesrv) as pull:
                 assert await pull.committed(QUEUES[0]) is None
-                assert await pull.offsets.committed(QUEUES[0], "another") is None
+                assert await pull._offsets.committed(QUEUES[0], "another") is None
                 await pull.assign(QUEUES)
                 assert [pull.position(queue) for queue in QUEUES] == [1, 0, 0, 0]
                 assert await pull.committed(QUEUES[0]) is None  # the application commits

@@ -171,7 +171,7 @@ def test_what_the_broker_does_not_take_back_comes_again_here() -> None:
 def test_iteration_ends_with_the_consumer() -> None:
     async def test(fake: FakeCluster) -> None:
         async with consumer(fake) as one:
-            asyncio.get_running_loop().call_later(0.05, one.stop_soon)
+            asyncio.get_running_loop().call_later(0.05, one._stop_soon)
             assert [message async for message in one] == []
 
     play(test)

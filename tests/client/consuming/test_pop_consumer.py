@@ -103,7 +103,7 @@ def test_a_listener_s_messages_are_acknowledged_and_those_that_failed_come_again
             async def listen(message: ReceivedMessage) -> ConsumeStatus | None:
                 seen.append((message.body, message.reconsume_times))
                 if len(seen) == 8:
-                    one.stop_soon()
+                    await one.close()
                 if message.reconsume_times == 0 and message.body in (b"2", b"4"):
                     if message.body == b"2":
                         raise ValueError("not yet")
@@ -158,7 +158,7 @@ def test_a_close_waits_for_listeners_and_gives_back_what_they_did_not_get(tmp_pa
             async with consumer(namesrv, options) as one:
                 listening = asyncio.ensure_future(one.listen(listen))
                 await begun.wait()
-                one.stop_soon()
+                one._stop_soon()
                 asyncio.get_running_loop().call_later(0.05, may_end.set)
             await listening
             assert len(handled) == 1
@@ -189,7 +189,7 @@ def test_what_is_popped_while_it_closes_is_given_back(tmp_path: Path) -> None:
                 await begun.wait()
                 await eventually(lambda: "broker-a" in one._asked)  # the next pop is asked for
                 asked = one._asked["broker-a"]
-                one.stop_soon()
+                one._stop_soon()
 
                 async def send_and_end() -> None:
                     await world.send("T", b"second")

@@ -115,7 +115,7 @@ def test_a_consumer_that_all_brokers_refuse_later_ends(kind: Callable[..., Any])
         async with FakeCluster(topics={"orders": 1}) as fake, asyncio.timeout(60):
             consumer = await kind(fake, OFTEN).start()
             refuse(fake, REFUSALS[1])
-            await consumer.over()
+            await consumer._wait_until_over()
             assert isinstance(consumer.failure, BrokerRefused)
             with pytest.raises(ClientError, match="no permission for group"):
                 if isinstance(consumer, AsyncPushConsumer):

@@ -70,11 +70,11 @@ def test_a_full_batch_goes_at_once_and_the_rest_with_flush() -> None:
         for _ in range(10):
             producer.send_nowait(Message("orders", b"x" * 10_000), ended.append)
         producer.send_nowait(Message("orders", b"alone" * 20_000), ended.append)  # larger than any batch
-        assert producer.pending > 1
+        assert producer._pending_count > 1
         await eventually(lambda: len(ended) == 10)
         assert requests(fake) == (1, 3), "three of 30 KB each; the tenth still waits"
         assert await producer.flush(60) == 0
-        assert requests(fake) == (1, 4) and len(ended) == 11 and producer.pending == 0
+        assert requests(fake) == (1, 4) and len(ended) == 11 and producer._pending_count == 0
 
     run(scenario, ProducerOptions(auto_batch=True, batch_hold_s=20.0, compress_over=0))
 
@@ -157,7 +157,7 @@ def test_threads_share_batches() -> None:
             producer.queues("orders")  # before its route is known a message is sent by itself
             sending = threads.map(producer.send, messages(16))
             for _ in range(2):
-                until(lambda: producer._inner.pending == 8)  # each thread waits for its message
+                until(lambda: producer._inner._pending_count == 8)  # each thread waits for its message
                 assert producer.flush(60) == 0
             results = list(sending)
             assert len({(result.queue, result.queue_offset) for result in results}) == 16

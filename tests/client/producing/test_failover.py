@@ -143,7 +143,7 @@ def test_messages_in_flight_at_a_kill_are_sent_again_and_marked() -> None:
         await producer.send(Message("orders", b"first"))
         fake.brokers[0].silent = True
         sends = asyncio.gather(*(producer.send(Message("orders", b"%d" % number)) for number in range(100)))
-        await eventually(lambda: producer.pending == 100)
+        await eventually(lambda: producer._pending_count == 100)
         await fake.kill(0)
         fake.lead(1)
         await sends
@@ -159,7 +159,7 @@ def test_messages_sent_while_nobody_leads_arrive_in_their_order() -> None:
         await producer.send(Message("orders", b"first"))
         await fake.kill(0)
         sending = asyncio.ensure_future(send_many(producer, 200))
-        await eventually(lambda: producer.pending == 200)
+        await eventually(lambda: producer._pending_count == 200)
         fake.lead(2)
         results = await sending
         assert all(isinstance(result, SendResult) for result in results)
@@ -177,7 +177,7 @@ def test_more_than_a_connection_takes_at_once_waits_for_it_in_its_order() -> Non
         await producer.send(Message("orders", b"first"))
         await fake.kill(0)
         sending = asyncio.ensure_future(send_many(producer, 300))
-        await eventually(lambda: producer.pending == 300)
+        await eventually(lambda: producer._pending_count == 300)
         fake.lead(2)
         results = await sending
         assert all(isinstance(result, SendResult) for result in results)

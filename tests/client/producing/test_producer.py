@@ -218,7 +218,7 @@ def test_bad_messages_are_refused_before_they_are_sent(message: Message, text: s
     async def scenario(fake: FakeCluster, producer: AsyncProducer) -> None:
         with pytest.raises(InvalidMessage, match=text):
             await producer.send(message)
-        assert producer.pending == 0
+        assert producer._pending_count == 0
         await producer.send(Message("orders", b"good"))
 
     run(scenario)
@@ -249,7 +249,7 @@ def test_an_unknown_outcome_is_sent_again_with_the_same_id_and_a_mark() -> None:
         fake.script = answer_once(ResponseCode.SYSTEM_ERROR, "outcome unknown: leadership was lost")
         await producer.send_batch([Message("orders", b"y"), Message("orders", b"z")])
         assert [item.properties.get("__RESEND") for item in fake.stored("orders")] == ["1"] * 3
-        assert producer.resent == 2
+        assert producer._resent_count == 2
 
     run(scenario)
 
@@ -298,7 +298,7 @@ def test_send_nowait_reports_by_callback_and_has_a_limit() -> None:
             producer.send_nowait(Message("orders", b"x"), results.append)
         with pytest.raises(Overflow, match="max_pending"):
             producer.send_nowait(Message("orders", b"x"), results.append)
-        await producer.room()
+        await producer._room()
         await producer.send(Message("orders", b"x"))  # waits for room by itself
         assert len(results) == 3
         assert all(isinstance(result, SendResult) for result in results)
@@ -389,7 +389,7 @@ def test_sends_under_way_when_their_topic_is_deleted_hear_that_it_is_gone() -> N
         assert not producer.has_route("orders")
         ends = await asyncio.gather(*senders, return_exceptions=True)
         assert {type(end) for end in ends} <= {SendFailed, TopicNotFound}
-        assert producer.pending == 0
+        assert producer._pending_count == 0
 
     run(scenario, options=ProducerOptions(close_timeout_s=1.0))
 

@@ -261,7 +261,7 @@ def test_a_spool_that_cannot_be_opened_is_an_error_of_the_start_and_close_return
             with pytest.raises(SpoolFailed, match="cannot be opened"):
                 await producer.start()
             await producer.close()
-            await producer.over()
+            await producer._wait_until_over()
 
     asyncio.run(main())
     with pytest.raises(SpoolFailed, match="cannot be opened"):

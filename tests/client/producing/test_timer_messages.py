@@ -10,7 +10,7 @@ import pytest
 
 from dledger.client.encoding import properties_text
 from dledger.client.errors import InvalidMessage
-from dledger.client.message import Message
+from dledger.client.message import Message, comes_later
 from dledger.client.producing.recalls import recall
 from dledger.formats.properties import decode_properties
 from dledger.formats.timers import RecallHandle
@@ -34,7 +34,7 @@ EAST = timezone(timedelta(hours=8))
 )
 def test_when_a_message_comes_is_a_property(given: dict[str, Any], told: dict[str, str]) -> None:
     message = Message("T", b"x", **given)
-    assert message.waits == bool(told)
+    assert comes_later(message) == bool(told)
     assert decode_properties(properties_text(message, "ID")) == {"UNIQ_KEY": "ID", "WAIT": "true", **told}
 
 
