@@ -161,6 +161,17 @@ class BlockingClient(Generic[C]):
 
         return self._wait(thread, run())
 
+    def _call(self, call: Callable[[C], T]) -> T:
+        """Call something quick on the loop, and wait for its result. On the loop itself, call it at once."""
+        inner, thread = self._open()
+        if thread.inside:
+            return call(inner)
+
+        async def run() -> T:
+            return call(inner)
+
+        return self._wait(thread, run())
+
     def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
         """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
         with ending_is_client_closed():

@@ -164,3 +164,23 @@ def test_errors_reach_the_caller_and_closing_twice_is_fine() -> None:
 def test_a_consumer_that_cannot_start_says_why() -> None:
     with pytest.raises(ClientError, match="nothing subscribed"):
         PushConsumer("group", "127.0.0.1:1", print).start()
+
+
+def test_what_needs_no_waiting_may_be_asked_in_a_coroutine_listener() -> None:
+    """It runs on the client's own loop, where waiting for that loop would wait for ever."""
+    answers: list[object] = []
+    enough = Waiter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        try:
+            answers.extend([consumer.queues, consumer.client_id, producer.has_route("orders")])
+        finally:
+            enough.set()
+
+    with running(FakeCluster(topics={"orders": 1})) as fake:
+        consumer = PushConsumer("group", fake.namesrv, handle, topic="orders", from_where="first")
+        with Producer("producers", fake.namesrv) as producer:
+            producer.send(Message("orders", b"x"))
+            with consumer:
+                assert enough.wait(60.0)
+                assert answers == [consumer.queues, consumer.client_id, True]

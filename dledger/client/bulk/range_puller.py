@@ -33,30 +33,6 @@ class RangePuller(BlockingClient[RangeReader]):
     def _make(self) -> RangeReader:
         return RangeReader(self._namesrv, self.options)
 
-    def topics(self) -> list[str]:
-        """All topics that the NameServer knows."""
-        return self._run(lambda reader: reader.topics())
-
-    def system_topics(self) -> list[str]:
-        """Those that brokers made for themselves."""
-        return self._run(lambda reader: reader.system_topics())
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic."""
-        return self._run(lambda reader: reader.queues(topic))
-
-    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        """Of each queue the offset of the oldest message, and that which the next one will get."""
-        return self._run(lambda reader: reader.bounds(queues))
-
-    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
-        return self._run(lambda reader: reader.at_time(queues, timestamp_ms))
-
-    def keeps_order(self, group: str) -> bool:
-        """Whether store times never go back in the queues of a broker group."""
-        return self._run(lambda reader: reader.keeps_order(group))
-
     def pull(
         self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
     ) -> Iterator[tuple[MessageQueue, bytes]]:
@@ -72,6 +48,36 @@ class RangePuller(BlockingClient[RangeReader]):
             pulling.result()
         finally:
             pulling.cancel()
+
+    # Generated from RangeReader by scripts/blocking_methods.py: change it there.
+
+    def topics(self) -> list[str]:
+        """All topics that any NameServer knows, sorted. NoNameServer, BrokerRefused."""
+        return self._run(lambda inner: inner.topics())
+
+    def system_topics(self) -> list[str]:
+        """Topics that brokers made for themselves, as NameServers tell; names of clusters and brokers."""
+        return self._run(lambda inner: inner.system_topics())
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic. TopicNotFound, NoNameServer."""
+        return self._run(lambda inner: inner.queues(topic))
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        return self._run(lambda inner: inner.bounds(queues))
+
+    def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda inner: inner.at_time(queues, timestamp_ms))
+
+    def keeps_order(self, group: str) -> bool:
+        """Whether store times never go back in the queues of a broker group: so it is in a log of ours.
+
+        Other brokers stamp messages with their own clock, whatever the last leader's was. NoBroker,
+        BrokerRefused.
+        """
+        return self._run(lambda inner: inner.keeps_order(group))
 
 
 async def _pull_all(

@@ -89,7 +89,7 @@ class RangeReader(AsyncClient):
         return {queue: (low, highest[queue]) for queue, low in lowest.items()}
 
     async def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Of each queue the offset of the first message stored at or after a time."""
+        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
         return await self._each(queues, lambda queue: self.offsets.search(queue, timestamp_ms))
 
     async def keeps_order(self, group: str) -> bool:

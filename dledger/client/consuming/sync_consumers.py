@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from dledger.client.consuming.consumer_options import ConsumerOptions, PopOptions, PullOptions
@@ -16,7 +16,7 @@ from dledger.client.consuming.subscription import ALL, subscribe
 from dledger.client.core import NOT_OPEN, OPENED_BEFORE_FORK
 from dledger.client.errors import ClientClosed, ended_by
 from dledger.client.listeners import BatchListener, Listener
-from dledger.client.loop_thread import BlockingClient, T
+from dledger.client.loop_thread import BlockingClient
 from dledger.client.message import (
     MessageQueue,
     ReceivedMessage,
@@ -129,17 +129,17 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     def _stop_handing_out(self, inner: AsyncPushConsumer) -> None:
         inner._stop_handing_out()
 
+    # Generated from AsyncPushConsumer by scripts/blocking_methods.py: change it there.
+
     @property
     def client_id(self) -> str:
         """The name by which brokers know this consumer."""
-        inner, _ = self._open()
-        return inner.client_id
+        return self._call(lambda inner: inner.client_id)
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are ours now."""
-        inner, _ = self._open()
-        return inner.queues
+        return self._call(lambda inner: inner.queues)
 
 
 class PullConsumer(BlockingClient[AsyncPullConsumer]):
@@ -168,10 +168,6 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     def _make(self) -> AsyncPullConsumer:
         return AsyncPullConsumer(self.group, self._namesrv, self.options, self._client)
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic."""
-        return self._run(lambda consumer: consumer.queues(topic))
-
     def subscribe(self, topic: str, expression: str = ALL) -> None:
         """Read only messages with one of some tags, or whose properties fulfil a condition (`Sql`); counts
         for queues assigned afterwards."""
@@ -180,78 +176,82 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         inner, thread = self._open()
         thread.call_soon(inner.subscribe, topic, expression)
 
+    # Generated from AsyncPullConsumer by scripts/blocking_methods.py: change it there.
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic. TopicNotFound, NoNameServer."""
+        return self._run(lambda inner: inner.queues(topic))
+
     def assign(
         self, queues: Iterable[MessageQueue], start: FromWhere | str = FromWhere.LAST, timestamp_ms: int = 0
     ) -> None:
         """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
-        self._run(lambda consumer: consumer.assign(queues, start, timestamp_ms))
+        self._run(lambda inner: inner.assign(queues, start, timestamp_ms))
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read."""
-        inner, _ = self._open()
-        return inner.assignment
+        return self._call(lambda inner: inner.assignment)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset."""
-        self._run(lambda consumer: consumer.seek(queue, offset))
+        self._run(lambda inner: inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""
-        self._run(lambda consumer: consumer.seek_to_begin(queue))
+        self._run(lambda inner: inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that is stored."""
-        self._run(lambda consumer: consumer.seek_to_end(queue))
+        self._run(lambda inner: inner.seek_to_end(queue))
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
         """Go on with the first message stored at or after a time, in ms since the epoch."""
-        self._run(lambda consumer: consumer.seek_to_time(queue, timestamp_ms))
+        self._run(lambda inner: inner.seek_to_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that `poll` will return of this queue."""
-        inner, _ = self._open()
-        return inner.position(queue)
+        return self._call(lambda inner: inner.position(queue))
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of the assigned queues, in order per queue; empty when none came in time."""
-        return self._run(lambda consumer: consumer.poll(timeout_s, max_messages))
+        """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
+        when closed meanwhile."""
+        return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
-        """Make the positions those of the group."""
-        self._run(lambda consumer: consumer.commit())
+        """Make the positions those of the group: where it goes on after a restart. ClientError.
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset in a queue, None without one."""
-        return self._run(lambda consumer: consumer.committed(queue))
-
-    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time, in ms since the epoch."""
-        return self._run(lambda consumer: consumer.offset_at(queue, timestamp_ms))
-
-    def query_by_key(
-        self,
-        topic: str,
-        key: str,
-        begin_ms: int = 0,
-        end_ms: int = NEVER_MS,
-        most: int = MAX_MESSAGES,
-    ) -> list[ReceivedMessage]:
-        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
-        oldest first: of each broker group the newest `most` (1 to 64)."""
-        return self._run(lambda consumer: consumer.query_by_key(topic, key, begin_ms, end_ms, most))
-
-    def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
-        """The message with this unique key, which is the `message_id` of a send result; None without one."""
-        return self._run(lambda consumer: consumer.query_by_unique_key(topic, unique_key))
+        A group goes back only in queues of which `seek` was called; a broker refuses that while other
+        consumers of the group are connected, and for a minute after its leader has changed."""
+        self._run(lambda inner: inner.commit())
 
     def lowest(self, queue: MessageQueue) -> int:
         """Offset of the oldest message that is still there."""
-        return self._run(lambda consumer: consumer.lowest(queue))
+        return self._run(lambda inner: inner.lowest(queue))
 
     def highest(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
-        return self._run(lambda consumer: consumer.highest(queue))
+        return self._run(lambda inner: inner.highest(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time, in ms since the epoch."""
+        return self._run(lambda inner: inner.offset_at(queue, timestamp_ms))
+
+    def query_by_key(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
+    ) -> list[ReceivedMessage]:
+        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
+        oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        return self._run(lambda inner: inner.query_by_key(topic, key, begin_ms, end_ms, most))
+
+    def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
+        """The message with this unique key, which is the `message_id` of a send result; None without one.
+        ClientError."""
+        return self._run(lambda inner: inner.query_by_unique_key(topic, unique_key))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset in a queue, None without one."""
+        return self._run(lambda inner: inner.committed(queue))
 
 
 class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
@@ -308,76 +308,75 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         check_topic(topic)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         if self._thread is not None:
-            self._do(lambda consumer: consumer.subscribe(topic, expression))
+            self._call(lambda consumer: consumer.subscribe(topic, expression))
             self._run(lambda consumer: consumer._looked(topic))
         self._subscribed[topic] = expression
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
-        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`."""
-        self._run(lambda consumer: consumer.assign(queues, expression))
-
-    def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, ours and others'."""
-        return self._run(lambda consumer: consumer.fetch_queues(topic))
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        return self._do(lambda consumer: consumer.assignment)
+    # Generated from AsyncLitePullConsumer by scripts/blocking_methods.py: change it there.
 
     @property
     def client_id(self) -> str:
         """The name by which brokers know this consumer."""
-        return self._do(lambda consumer: consumer.client_id)
+        return self._call(lambda inner: inner.client_id)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
+        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`.
+        Others of the group do not know of it."""
+        self._run(lambda inner: inner.assign(queues, expression))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
+        return self._run(lambda inner: inner.fetch_queues(topic))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        return self._call(lambda inner: inner.assignment)
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of our queues, in order per queue; empty when none came in time. With
-        `ConsumerOptions.auto_commit` what the last call gave counts as consumed now."""
-        return self._run(lambda consumer: consumer.poll(timeout_s, max_messages))
+        """Messages of our queues, in order per queue; empty when none came in time.
+
+        With `ConsumerOptions.auto_commit` what the last call gave counts as consumed now; else `commit` says
+        so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
+        """
+        return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
-        """What `poll` gave is consumed, and the group goes on behind it after a restart."""
-        self._run(lambda consumer: consumer.commit())
+        """What `poll` gave is consumed, and the group goes on behind it after a restart. ClientError when a
+        broker did not take it."""
+        self._run(lambda inner: inner.commit())
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these until `resume`. They stay ours."""
-        self._do(lambda consumer: consumer.pause(queues))
+        self._call(lambda inner: inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with these."""
-        self._do(lambda consumer: consumer.resume(queues))
+        self._call(lambda inner: inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on with this queue offset. What was handed out of the queue does not count any more."""
-        self._run(lambda consumer: consumer.seek(queue, offset))
+        self._run(lambda inner: inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the oldest message that is still there."""
-        self._run(lambda consumer: consumer.seek_to_begin(queue))
+        self._run(lambda inner: inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the next message that is stored."""
-        self._run(lambda consumer: consumer.seek_to_end(queue))
+        self._run(lambda inner: inner.seek_to_end(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms since the epoch."""
-        return self._run(lambda consumer: consumer.offset_for_timestamp(queue, timestamp_ms))
+        return self._run(lambda inner: inner.offset_for_timestamp(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message of this queue, at least."""
-        return self._do(lambda consumer: consumer.position(queue))
+        return self._call(lambda inner: inner.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset in a queue, None without one."""
-        return self._run(lambda consumer: consumer.committed(queue))
-
-    def _do(self, call: Callable[[AsyncLitePullConsumer], T]) -> T:
-        """The same as `_run` for what is quick, and not awaited."""
-
-        async def run(consumer: AsyncLitePullConsumer) -> T:
-            return call(consumer)
-
-        return self._run(run)
+        return self._run(lambda inner: inner.committed(queue))
 
 
 class PopConsumer(BlockingClient[AsyncPopConsumer]):
@@ -425,22 +424,6 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
     def _make(self) -> AsyncPopConsumer:
         return self._factory()
 
-    def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
-        """Messages that are ours for a while; see AsyncPopConsumer.pop."""
-        return self._run(lambda consumer: consumer.pop(timeout_s))
-
-    def ack(self, message: ReceivedMessage) -> None:
-        """The message is consumed; see AsyncPopConsumer.ack."""
-        self._run(lambda consumer: consumer.ack(message))
-
-    def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
-        """The same for many, side by side."""
-        self._run(lambda consumer: consumer.ack_all(messages))
-
-    def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """The message stays ours for so long from now on; see AsyncPopConsumer.change_invisible."""
-        return self._run(lambda consumer: consumer.change_invisible(message, invisible_s))
-
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
 
@@ -462,3 +445,28 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
 
     def _called_by(self, inner: AsyncPopConsumer) -> bool:
         return inner._inside
+
+    # Generated from AsyncPopConsumer by scripts/blocking_methods.py: change it there.
+
+    def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
+        """Messages that are ours for `PopOptions.invisible_s`, at most `PopOptions.batch_size` of one broker
+        group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
+
+        Brokers hold the requests, also longer than this call waits: what they give then comes with the next
+        one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
+        """
+        return self._run(lambda inner: inner.pop(timeout_s))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """The message is consumed: it does not come again. One that came again already is not told apart.
+        NoBroker, BrokerRefused."""
+        self._run(lambda inner: inner.ack(message))
+
+    def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
+        """The same for many, side by side."""
+        self._run(lambda inner: inner.ack_all(messages))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """The message stays ours for so long from now on, or comes again after it. It has a new handle: the
+        returned message is the one to acknowledge. BrokerRefused, also where it came again already."""
+        return self._run(lambda inner: inner.change_invisible(message, invisible_s))

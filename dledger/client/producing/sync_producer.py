@@ -137,13 +137,6 @@ class Producer(BlockingClient[AsyncProducer]):
                     raise Cancelled from None
                 raise
 
-    def flush(self, timeout_s: float | None = None) -> int:
-        """Wait until everything that was begun so far is acknowledged or reported.
-
-        Returns how many messages had neither when `timeout_s` was over: 0 when all have.
-        """
-        return self._run(lambda producer: producer.flush(timeout_s))
-
     def send_async(
         self,
         message: Message,
@@ -176,24 +169,6 @@ class Producer(BlockingClient[AsyncProducer]):
         self._arrived += 1
         inner._take(message, callback, queue, ordering_key)
 
-    def request(
-        self,
-        message: Message,
-        timeout_s: float = 3.0,
-        queue: QueueChoice | None = None,
-        ordering_key: str | None = None,
-    ) -> ReceivedMessage:
-        """Send a message and wait for its reply; see AsyncProducer.request."""
-        return self._run(lambda producer: producer.request(message, timeout_s, queue, ordering_key))
-
-    def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
-        """Send without an acknowledgement; see AsyncProducer.send_oneway."""
-        self._run(lambda producer: producer.send_oneway(message, queue))
-
-    def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
-        """Send messages of one topic as one; see AsyncProducer.send_batch."""
-        return self._run(lambda producer: producer.send_batch(messages, queue))
-
     def begin_batch(
         self, messages: Iterable[Message], queue: QueueChoice | None = None
     ) -> Callable[[], SendResult]:
@@ -201,27 +176,67 @@ class Producer(BlockingClient[AsyncProducer]):
         return self._begin(lambda producer: producer.send_batch(messages, queue))
 
     def begin(self, message: Message, queue: QueueChoice | None = None) -> Callable[[], SendResult]:
-        """The same for one message, as `send`."""
+        """`send` that does not wait: the function that it returns does, and raises what it would."""
         return self._begin(lambda producer: producer.send(message, queue))
+
+    # Generated from AsyncProducer by scripts/blocking_methods.py: change it there.
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until every message that was begun so far has its acknowledgement or its error.
+
+        Returns how many had neither when `timeout_s` was over: 0 when all have. What is sent meanwhile is not
+        waited for.
+        """
+        return self._run(lambda inner: inner.flush(timeout_s))
+
+    def request(
+        self,
+        message: Message,
+        timeout_s: float = 3.0,
+        queue: QueueChoice | None = None,
+        ordering_key: str | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
+
+        `timeout_s`: from this call to the reply, NoReply when it is over; sending has its own time-outs
+        (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        """
+        return self._run(lambda inner: inner.request(message, timeout_s, queue, ordering_key))
+
+    def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
+        """Send messages of one topic as one request: all are stored in one queue, in order, or none.
+
+        The result has the first one's unique id and queue offset, and all offset message ids.
+        """
+        return self._run(lambda inner: inner.send_batch(messages, queue))
+
+    def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
+        """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
+        self._run(lambda inner: inner.send_oneway(message, queue))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a message of this topic may go to."""
+        return self._run(lambda inner: inner.queues(topic))
 
     def has_route(self, topic: str) -> bool:
         """Whether the topic exists, as far as the NameServers' last answer says."""
-        return self._open()[0].has_route(topic)
+        return self._call(lambda inner: inner.has_route(topic))
 
     def recall(self, topic: str, handle: str) -> str:
-        """A message that waits for its time is not to come; see AsyncProducer.recall."""
-        return self._run(lambda producer: producer.recall(topic, handle))
+        """A message that was sent with a `delay` or for a time (`deliver_at`) is not to come.
+
+        `handle`: `SendResult.recall_handle`. Its unique id. The broker does not say whether there was such a
+        message. BrokerRefused when its time is over; then it came, or is about to. OutcomeUnknown when no
+        broker answered: it may be recalled, and may be recalled again.
+        """
+        return self._run(lambda inner: inner.recall(topic, handle))
 
     def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
-        """Create a topic and wait until it can be used."""
-        self._run(lambda producer: producer.create_topic(topic, queues, broker_name))
+        """Create a topic in every broker group (or one) and wait until it can be used."""
+        self._run(lambda inner: inner.create_topic(topic, queues, broker_name))
 
     def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
         """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
         already. A try that got no answer is repeated: the lost one may still be carried out, also when the
         topic was made again."""
-        self._run(lambda producer: producer.delete_topic(topic, broker_name))
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may go to."""
-        return self._run(lambda producer: producer.queues(topic))
+        self._run(lambda inner: inner.delete_topic(topic, broker_name))

@@ -38,14 +38,6 @@ class SpoolingProducer(Producer):
             self.group, self._namesrv, self.options, self._client, spool=self.spool_options
         )
 
-    def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
-        """See `AsyncSpoolingProducer.deliver`."""
-        return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).deliver(message, ordering_key))
-
-    def delivered(self, timeout_s: float | None = None) -> bool:
-        """Wait until the spool is empty; False when the time was over first."""
-        return self._run(lambda producer: cast(AsyncSpoolingProducer, producer).delivered(timeout_s))
-
     @property
     def spooled(self) -> int:
         """Messages in the spool."""
@@ -55,3 +47,18 @@ class SpoolingProducer(Producer):
     def refused(self) -> int:
         """Messages that the cluster refused when they were sent from the spool: see the log."""
         return cast(AsyncSpoolingProducer, self._open()[0]).refused
+
+    # Generated from AsyncSpoolingProducer by scripts/blocking_methods.py: change it there.
+
+    def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
+        """Send and wait for the acknowledgement, or until the message is kept on this machine.
+
+        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, or at once while others
+        wait in the spool. InvalidMessage, TopicNotFound, SendFailed (refused), Overflow (the spool is full),
+        SpoolFailed: it is neither stored nor kept.
+        """
+        return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).deliver(message, ordering_key))
+
+    def delivered(self, timeout_s: float | None = None) -> bool:
+        """Wait until the spool is empty; False when the time was over first."""
+        return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).delivered(timeout_s))

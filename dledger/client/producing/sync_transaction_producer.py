@@ -106,14 +106,6 @@ class TransactionProducer(Producer):
         inner = cast(AsyncTransactionProducer, self._open()[0])
         return Transaction(self, inner.transaction(message, queue))
 
-    def send_in_transaction(
-        self, message: Message, arg: Any = None, queue: MessageQueue | None = None
-    ) -> TransactionSendResult:
-        """Send a half message, have the listener execute the local transaction, and say how it ended."""
-        return self._run(
-            lambda producer: cast(AsyncTransactionProducer, producer).send_in_transaction(message, arg, queue)
-        )
-
     def _on_loop(self, step: Callable[[], None]) -> None:
         async def run() -> None:
             step()
@@ -122,3 +114,15 @@ class TransactionProducer(Producer):
 
     def _do(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._run(lambda _: step())
+
+    # Generated from AsyncTransactionProducer by scripts/blocking_methods.py: change it there.
+
+    def send_in_transaction(
+        self, message: Message, arg: Any = None, queue: MessageQueue | None = None
+    ) -> TransactionSendResult:
+        """Send a half message, have the listener execute the local transaction, and say how it ended
+        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
+        listener works, it leaves the transaction open: the listener's check decides."""
+        return self._run(
+            lambda inner: cast(AsyncTransactionProducer, inner).send_in_transaction(message, arg, queue)
+        )
