@@ -71,6 +71,7 @@ def test_produce_and_consume_in_a_few_lines() -> None:
         with PullConsumer("reports", fake.namesrv) as reader:
             queues = reader.queues("orders")
             reader.assign(queues, start=FromWhere.FIRST)
+            assert reader.assignment == sorted(queues) and reader.failure is None
             read: list[ReceivedMessage] = []
             while len(read) < 4:
                 read += reader.poll(20.0)

@@ -283,6 +283,7 @@ def test_a_listener_that_ends_the_program_ends_the_consumer_which_says_so(
             pytest.raises(ClientError, match=type(error).__name__),
         ):
             consumer.wait(60)
+        assert type(consumer.failure) is type(error)
         assert seen == [b"0", b"1", b"2", b"3"]
         assert committed(fake) == 3  # the message comes again
 
