@@ -12,12 +12,13 @@ process without pyspark, which reads the same views with `dledger.read` (`arrow_
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 _datasource: ModuleType | None
 try:
-    import pyspark.sql.datasource as _datasource
+    _datasource = import_module("pyspark.sql.datasource")
 except ModuleNotFoundError as _error:
     if (_error.name or "").partition(".")[0] != "pyspark":
         raise

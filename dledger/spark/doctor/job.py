@@ -82,7 +82,8 @@ def ask(spark: SparkSession, stores: tuple[str, ...]) -> list[Row]:
     tasks = 2 * int(spark.conf.get("spark.default.parallelism", "") or _cores(spark))
     spark.dataSource.register(ProbeSource)
     frame = spark.read.format(ProbeSource.name()).options(tasks=str(tasks), paths=json.dumps(stores))
-    return frame.load().collect()
+    rows: list[Row] = frame.load().collect()
+    return rows
 
 
 def _cores(spark: SparkSession) -> int:
