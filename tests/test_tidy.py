@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -392,44 +392,103 @@ def is_set(node: ast.expr | None, names: frozenset[str]) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and dotted(node) in names
 
 
-def set_names(tree: ast.Module) -> frozenset[str]:
-    """Names and `self.` attributes that some statement of the module makes or annotates as a set."""
-    names, other = set(), set()
-    for node in nodes_of(tree):
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module, class or function, without those of the classes and functions in it."""
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def named_as_set(annotation: ast.expr | None) -> bool:
+    """Whether an annotation says that something is a set."""
+    return annotation is not None and ast.unparse(annotation).split("[")[0] in (
+        "set",
+        "frozenset",
+        "AbstractSet",
+    )
+
+
+def set_names(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Names and attributes to which these statements assign sets, and those to which they assign others.
+
+    A name to which both are assigned is in both.
+    """
+    names: set[str] = set()
+    other: set[str] = set()
+    for node in nodes:
         targets: list[ast.expr] = []
         kind = False
         if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-            kind = ast.unparse(node.annotation).split("[")[0] in ("set", "frozenset", "AbstractSet")
+            targets, kind = [node.target], named_as_set(node.annotation)
         elif isinstance(node, ast.Assign):
             targets, kind = node.targets, is_set(node.value, frozenset())
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            targets = [node.target]
+        elif isinstance(node, ast.arg):
+            (names if named_as_set(node.annotation) else other).add(node.arg)
         (names if kind else other).update(filter(None, map(dotted, targets)))
+    return names, other
+
+
+def attributes_of(scope: ast.ClassDef) -> frozenset[str]:
+    """The attributes `self.x` of a class that are sets, by what its body and all its methods assign."""
+    names, other = set_names(own_nodes(scope))
+    names, other = {f"self.{name}" for name in names}, {f"self.{name}" for name in other}
+    inside, others = set_names(ast.walk(scope))
+    names |= {name for name in inside if name.startswith("self.")}
+    other |= {name for name in others if name.startswith("self.")}
     return frozenset(names - other)
 
 
 def check_sets(path: str, tree: ast.Module) -> Iterator[Finding]:
-    if allowed(path, IDENTITY):
-        return
-    names = set_names(tree)
-    for node in nodes_of(tree):
-        over: list[ast.expr] = []
-        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-            over = [node.iter]
-        elif isinstance(node, ast.Call) and dotted(node.func) in (
-            "list",
-            "tuple",
-            "enumerate",
-            "iter",
-            "next",
-        ):
-            over = node.args[:1]
-        elif isinstance(node, ast.Starred):
-            over = [node.value]
+    """Nothing iterates over a set. Names are judged by function: another may use the same name for a list."""
+    if not allowed(path, IDENTITY):
+        yield from _check_scope(path, tree, frozenset())
+
+
+def _check_scope(path: str, scope: ast.AST, known: frozenset[str]) -> Iterator[Finding]:
+    nodes = list(own_nodes(scope))
+    if isinstance(scope, ast.ClassDef):
+        inner = known | attributes_of(scope)
+    else:
+        parameters = ast.walk(scope.args) if isinstance(scope, FUNCTIONS) else ()
+        names, other = set_names([*parameters, *nodes])
+        other = {name for name in other if not name.startswith("self.")}
+        known = inner = frozenset((known - other) | (names - other))
+    orderless = [part for node in nodes for part in without_order(node)]
+    for node in nodes:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield from _check_scope(path, node, inner)
+        over = [] if node in orderless else iterated(node)
         over += [part for part in over for part in _copies(part)]
-        if any(is_set(part, names) for part in over):
-            yield Finding(
-                path, getattr(node, "lineno", over[0].lineno), "set", "the order of a set is chance: sort it"
-            )
+        if any(is_set(part, known) for part in over):
+            line = getattr(node, "lineno", over[0].lineno)
+            yield Finding(path, line, "set", "the order of a set is chance: sort it")
+
+
+def without_order(node: ast.AST) -> list[ast.comprehension]:
+    """Loops whose result is the same in any order: those of a set, and those that `all` and the like take."""
+    if isinstance(node, ast.SetComp):
+        return node.generators
+    takes = ("all", "any", "set", "frozenset", "sorted", "min", "max")
+    if isinstance(node, ast.Call) and dotted(node.func) in takes:
+        return [part for one in node.args if isinstance(one, ast.GeneratorExp) for part in one.generators]
+    return []
+
+
+def iterated(node: ast.AST) -> list[ast.expr]:
+    """What a loop, a comprehension, a conversion or a star iterates over."""
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        return [node.iter]
+    if isinstance(node, ast.Call) and dotted(node.func) in ("list", "tuple", "enumerate", "iter", "next"):
+        return node.args[:1]
+    return [node.value] if isinstance(node, ast.Starred) else []
 
 
 def _copies(node: ast.expr) -> list[ast.expr]:
@@ -706,10 +765,18 @@ BAD = [
     ("identity", "dledger/broker/a.py", "def f(x):\n    return id(x)"),
     ("set", "dledger/broker/a.py", "for x in {1, 2}:\n    f(x)"),
     ("set", "dledger/broker/a.py", "y = [x for x in set(z)]"),
+    ("set", "dledger/broker/a.py", "y = sum(x for x in set(z))"),
     ("set", "dledger/broker/a.py", "class A:\n    def __init__(self):\n        self.s: set[str] = set()\n"
                            "    def f(self):\n        for x in self.s:\n            g(x)"),
     ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    return list(s)"),
     ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    for x in s.copy():\n        g(x)"),
+    ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    return list(s)\ndef g(a):\n    s = [a]"),
+    ("set", "dledger/broker/a.py", "def f(s: set[str]):\n    return tuple(s)"),
+    ("set", "dledger/broker/a.py", "def f(a):\n    s = set(a)\n    def g():\n        return list(s)"),
+    ("set", "dledger/broker/a.py", "class A:\n    s: set[str]\n    def f(self):\n        return [*self.s]"),
+    ("set", "dledger/broker/a.py", "class A:\n    def __init__(self):\n        self.s = set()\n"
+                           "    def f(self):\n        return list(self.s)\n"
+                           "class B:\n    def __init__(self):\n        self.s = []"),
     ("state", "dledger/broker/a.py", "cache = {}"),
     ("state", "dledger/broker/a.py", "import collections\nseen: object = collections.deque()"),
     ("state", "dledger/broker/a.py", "TABLE = {}\ndef f(x):\n    TABLE[x] = 1"),
@@ -731,8 +798,14 @@ GOOD = [
     ("dledger/broker/a.py", "async def f(group):\n    group.create_task(f(group), name='x')"),
     ("dledger/broker/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(1)"),
     ("dledger/broker/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
+    ("dledger/broker/a.py", "def f(s: set[str]):\n    return all(x for x in s), {x for x in s}"),
     ("dledger/broker/a.py", "for x in sorted({1, 2}):\n    f(x)\nok = 1 in {1, 2}"),
     ("dledger/broker/a.py", "def f(a):\n    s = set(a)\n    return sorted(s), len(s)"),
+    ("dledger/broker/a.py", "def f(a):\n    s = set(a)\ndef g(s: list[str]):\n    return tuple(s)"),
+    ("dledger/broker/a.py", "def f(a):\n    s = set(a)\ndef g(a):\n    for s in a:\n        list(s)"),
+    ("dledger/broker/a.py", "class A:\n    def __init__(self):\n        self.s = set()\n"
+                            "class B:\n    def __init__(self):\n        self.s = []\n"
+                            "    def f(self):\n        return list(self.s)"),
     ("dledger/broker/a.py", "CODES = {1: 'a'}\n__all__ = ['f']\nnames = ('a', 'b')"),
     ("dledger/broker/a.py", "CODES = {1: 'a'}\ndef f(x):\n    local = {}\n    local[x] = CODES[1]"),
 ]  # fmt: skip
