@@ -130,4 +130,14 @@ def test_what_is_wrong_with_a_file(text: bytes, said: str) -> None:
 
 
 def test_every_request_that_is_answered_has_its_rule() -> None:
-    assert sorted(RULES) == sorted(int(declared.code) for declared in declarations(processor_kinds()))
+    """A request without a rule would be open to every account, or to none."""
+    served = {declared.code for declared in declarations(processor_kinds())}
+    place = "RULES of dledger/broker/auth/required.py"
+    wrong = [
+        *(
+            f"{code.name} ({code:d}) has no rule: say who may send it in {place}"
+            for code in served - RULES.keys()
+        ),
+        *(f"code {code} is answered by no broker: remove it from {place}" for code in RULES.keys() - served),
+    ]
+    assert not wrong, "\n" + "\n".join(sorted(wrong))

@@ -8,7 +8,7 @@ is. `python -m tests.broker.measure_turns` measures the same turns in millisecon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -86,11 +86,42 @@ def test_no_request_holds_up_a_nameservers_loop(code: int, monkeypatch: pytest.M
     judge(code, longest_turns(code, NAMESERVER[code](), lambda _: make_nameserver(), Turns(monkeypatch)))
 
 
+def missing_entries(table: str, entries: Iterable[int], served: Iterable[int]) -> list[str]:
+    """What to change in tests/broker/worst_inputs.py, a sentence for each code."""
+    known, codes = set(entries), set(served)
+    return [
+        *(
+            f"{RequestCode(code).name} ({code}) has no worst input: add the largest accepted input "
+            f"to {table} in tests/broker/worst_inputs.py"
+            for code in sorted(codes - known)
+        ),
+        *(
+            f"{RequestCode(code).name} ({code}) is not served any longer: remove it from {table} in "
+            "tests/broker/worst_inputs.py"
+            for code in sorted(known - codes)
+        ),
+    ]
+
+
 def test_each_code_has_an_entry(tmp_path: Path) -> None:
-    """Whoever adds a request says here what its worst input is."""
+    """A request without a worst input could hold up the loop without anybody noticing."""
     broker = World(str(tmp_path)).broker
-    assert sorted(BROKER) == sorted(broker.handlers)
-    assert sorted(NAMESERVER) == sorted(NameServer(make_env(), NamesrvConfig()).server.handlers)
+    nameserver = NameServer(make_env(), NamesrvConfig())
+    wrong = [
+        *missing_entries("BROKER", BROKER, broker.handlers),
+        *missing_entries("NAMESERVER", NAMESERVER, nameserver.server.handlers),
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_a_missing_entry_is_named_with_its_file() -> None:
+    (sentence,) = missing_entries("BROKER", [10], [10, 303])
+    assert (
+        sentence.startswith("QUERY_CONSUME_TIME_SPAN (303) has no worst input")
+        and "worst_inputs.py" in sentence
+    )
+    (sentence,) = missing_entries("BROKER", [10, 303], [10])
+    assert sentence.startswith("QUERY_CONSUME_TIME_SPAN (303) is not served any longer")
 
 
 def test_more_than_a_code_takes_is_refused_before_it_is_parsed(tmp_path: Path) -> None:

@@ -26,7 +26,12 @@ def test_every_method_has_a_twin_that_waits(area: str) -> None:
     }
     face = type(getattr(AdminClient("a:1"), area))
     twins = {name: one for name, one in vars(face).items() if isinstance(one, Blocking)}
-    assert coroutines == twins.keys() and len(coroutines) > 5
+    original = type(getattr(AsyncAdminClient("a:1"), area)).__name__
+    place = f"{face.__name__} in dledger/admin/blocking.py"
+    missing, gone = sorted(coroutines - twins.keys()), sorted(twins.keys() - coroutines)
+    assert not missing, f"add to {place}: {missing[0]} = Blocking({original}.{missing[0]})"
+    assert not gone, f"remove {gone[0]} from {place}: {original} has no such method"
+    assert len(coroutines) > 5, f"the methods of {area} were not found"
     assert all(one.__doc__ and one._method.__name__ == name for name, one in twins.items())
 
 
