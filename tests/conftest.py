@@ -45,7 +45,10 @@ _module: Path | None = None
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--rewrite", action="store_true", help="tests/scripts: write what the commands print now into them"
+        "--rewrite",
+        action="store_true",
+        help="tests/docs: write the generated parts of pages (scripts/check --write); tests/scripts: write "
+        "what the commands print now",
     )
 
 

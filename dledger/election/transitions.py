@@ -1,8 +1,7 @@
 """The states of a node in an election and every step between them, as one table. Pure.
 
-The elector changes state only through `check`, so a step that is not in the table ends the node; the
-diagram and table in docs/reference/protocol.md are `diagram()` and `table()`
-(tests/dledger/test_transitions.py).
+The elector changes state only through `check`, so a step that is not in the table ends the node. The
+diagram and the table in docs/reference/protocol.md are made from `diagram()` and `table()`.
 """
 
 from __future__ import annotations

@@ -1,31 +1,15 @@
-"""What is declared of requests: one method a code, and docs/reference/request-codes.md (safety.md S25)."""
+"""Declarations of requests: one method answers a code, and each has its read point (safety.md S25)."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dledger.broker.requests import Call, LeaderCall, Needs, declarations, document, handles
+from dledger.broker.requests import Call, LeaderCall, Needs, declarations, handles
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import QueueHeader
 from tests.broker.harness import processor_kinds
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "request-codes.md"
-BEGIN = "<!-- Request codes: generated, see tests/broker/test_broker_read_points.py --rewrite -->\n"
-END = "<!-- end -->\n"
-
-
-def test_the_table_of_codes_is_the_one_that_is_served(request: pytest.FixtureRequest) -> None:
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    found, _, behind = rest.partition(END)
-    table = "".join(f"{line}\n" for line in document(processor_kinds()))
-    if request.config.getoption("--rewrite"):
-        PAGE.write_text(f"{before}{BEGIN}{table}{END}{behind}")
-    else:
-        assert found == table, "run this test with --rewrite"
 
 
 def test_who_reads_says_from_which_point() -> None:

@@ -1,6 +1,8 @@
 """Parts of pages that follow from the code or from docs/data.
 
-They stand between `<!-- generated: NAME -->` and `<!-- end -->`."""
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `PARTS` has the function that makes each.
+`scripts/check --write` writes all of them, and test_generated_pages.py compares them with the pages.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from dledger.commands.app import COMMANDS, load
 from dledger.commands.mqadmin import call as mqadmin_call
 from dledger.commands.mqadmin import table as mqadmin
 from dledger.commands.mqadmin.options import EVERYWHERE
+from dledger.spark.options import OPTIONS, VIEWS
+from tests.docs import declared_tables
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -54,7 +58,7 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def rewritten(text: str, render: Callable[[str], str]) -> str:
-    """The page with its generated parts as they are to be."""
+    """The page with its generated parts written anew."""
     return _BLOCK.sub(lambda match: f"{match[1]}\n{render(match[2])}\n{match[4]}", text)
 
 
@@ -163,11 +167,9 @@ def findings() -> str:
 
 def spark_options() -> str:
     """Options of the data source."""
-    options = pytest.importorskip("dledger.spark.options")
-    every = options.VIEWS
     rows = []
-    for name, option in options.OPTIONS.items():
-        views = "all" if option.views == every else ", ".join(option.views)
+    for name, option in OPTIONS.items():
+        views = "all" if option.views == VIEWS else ", ".join(option.views)
         where = "" if len(option.of) > 1 else option.of[0]
         mode = "" if len(option.mode) > 1 else option.mode[0]
         meaning = re.sub(r"\{.*\}", r"`\g<0>`", option.meaning)  # attr_list would take the braces for its own
@@ -349,4 +351,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "spark-options": spark_options,
     "commands": commands,
     "mqadmin": mqadmin_commands,
+    **declared_tables.PARTS,
 }
