@@ -56,12 +56,12 @@ def _tests(name: str, about: str, *tests: str) -> Step:
 SCRIPTS = tuple(f"scripts/{name}.py" for name in ("check", "cluster", "deep", "quickstart", "orders"))
 """Scripts that mypy checks besides the package."""
 
-STEPS = (
+STEPS = (  # the longest first, so that cores are busy to the end
+    _tests("tidy", "rules of the house", "tests/test_tidy.py", "tests/test_import_graph.py"),
     _tool("mypy", "types of the product", "mypy"),
     _tool("mypy-scripts", "types of the scripts", "mypy", "--cache-dir", ".mypy_cache/scripts", *SCRIPTS),
     _tool("ruff", "lint", "ruff", "check", "."),
     _tool("format", "layout of the code", "ruff", "format", "--check", "."),
-    _tests("tidy", "rules of the house", "tests/test_tidy.py", "tests/test_import_graph.py"),
     _tests("checks", "this list is complete", "tests/test_quick_checks.py"),
     _tests(
         "pages",
@@ -70,6 +70,7 @@ STEPS = (
         "tests/test_page_programs.py",
         "tests/broker/test_settings_page.py",
     ),
+    _tests("files", "fragments of the changelog, hooks, templates, metadata", "tests/test_repository.py"),
     _tests(
         "requests",
         "each request has one method and a read point",

@@ -137,7 +137,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_step_that_does_not_exist_is_refused() -> None:
     done = ended("pagse")
-    assert done.returncode == 2 and "no step pagse; the steps are mypy," in done.stderr
+    assert done.returncode == 2 and "no step pagse; the steps are tidy," in done.stderr
 
 
 def test_the_list_can_be_shown() -> None:
