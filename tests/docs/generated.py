@@ -24,7 +24,7 @@ from dledger.commands.mqadmin import call as mqadmin_call
 from dledger.commands.mqadmin import table as mqadmin
 from dledger.commands.mqadmin.options import EVERYWHERE
 from dledger.spark.options import OPTIONS, VIEWS
-from tests.docs import declared_tables
+from tests.docs import declared_tables, error_tables
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -352,4 +352,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "mqadmin": mqadmin_commands,
     **declared_tables.PARTS,
+    **error_tables.PARTS,
 }
