@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -137,6 +139,16 @@ def test_hooks_download_nothing_and_run_what_exists() -> None:
                 check=False,
             )
             assert done.returncode == 0, done.stderr
+
+
+def test_pages_for_authors_stay_out_of_the_search_of_the_site() -> None:
+    assert "hooks: [scripts/docs_search.py]" in (ROOT / "mkdocs.yml").read_text()
+    hook = runpy.run_path(str(ROOT / "scripts/docs_search.py"))
+    assert all((ROOT / "docs" / begin).exists() for begin in hook["NOT_SEARCHED"])
+    for name, hidden in (("explanation/decisions/0001-x.md", True), ("howto/pop.md", False)):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+        assert hook["on_page_markdown"]("text", page=page, config=None, files=None) == "text"
+        assert page.meta == ({"search": {"exclude": True}} if hidden else {})
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)

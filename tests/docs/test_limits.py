@@ -44,7 +44,8 @@ def part(text: str, begin: str, end: str) -> str:
 
 STATED = {
     "README.md": part(README.read_text(), "**Limits**", "**Read on**"),
-    "known-limits.md": (DOCS / "internals/known-limits.md").read_text(),
+    "explanation/known-limits.md": (DOCS / "explanation/known-limits.md").read_text(),
+    "internals/known-limits.md": (DOCS / "internals/known-limits.md").read_text(),
     "comparison.md": part(
         (DOCS / "explanation/comparison.md").read_text(), "## Where the others are better, plainly", "### "
     ),
