@@ -88,6 +88,13 @@ STEPS = (  # the longest first, so that cores are busy to the end
         "tests/broker/test_turn_cost.py::test_each_code_has_an_entry",
     ),
     _tests(
+        "tables",
+        "each table of replicated state has an oracle, and says what a deletion does to it",
+        "tests/chaos/test_oracles.py",
+        "tests/formats/test_state_versions.py",
+        "tests/formats/test_forgotten_tables.py",
+    ),
+    _tests(
         "blocking",
         "each method of the asyncio clients has a blocking twin",
         "tests/client/test_admin_client.py::test_every_method_has_a_twin_that_waits",

@@ -42,6 +42,7 @@ DECLARED = {
     "PROCESSORS": "requests",
     "all_mutants": "mutants",
     "Blocking": "blocking",
+    "TABLES": "tables",
 }
 """A list that a contributor extends -> the step that checks it."""
 

@@ -155,7 +155,11 @@ def unfinished() -> str:
 def findings() -> str:
     """By severity, the worst first; in words of docs/data/findings.toml."""
     meanings: dict[str, str] = data("findings.toml")
-    assert meanings.keys() == CODES.keys(), sorted(meanings.keys() ^ CODES.keys())
+    missing, gone = sorted(CODES.keys() - meanings.keys()), sorted(meanings.keys() - CODES.keys())
+    assert not missing, f"say in docs/data/findings.toml what the finding {missing[0]} has seen"
+    assert not gone, (
+        f"{gone[0]} of docs/data/findings.toml is no finding of dledger/audit/findings.py: remove it"
+    )
     parts = []
     for severity in sorted(Severity, reverse=True):
         of_it = [name for name in CODES if CODES[name].severity is severity]

@@ -45,9 +45,14 @@ def page_of(directory: Path) -> str:
 def test_the_page_has_every_metric_and_no_other(tmp_path: Path) -> None:
     page = (DOCS / "reference/metrics.md").read_text()
     rows = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
-    told = set(re.findall(r"`(dledger_\w+)", rows))
+    explained = set(re.findall(r"`(dledger_\w+)", rows))
+    served = {line.split()[2] for line in page_of(tmp_path).splitlines() if line.startswith("# TYPE ")}
 
-    assert {line.split()[2] for line in page_of(tmp_path).splitlines() if line.startswith("# TYPE ")} == told
+    missing, gone = sorted(served - explained), sorted(explained - served)
+    assert not missing, (
+        f"docs/reference/metrics.md has no row for `{missing[0]}`: say what it counts, and its unit"
+    )
+    assert not gone, f"docs/reference/metrics.md explains `{gone[0]}`, which no broker has: remove the row"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
