@@ -39,7 +39,7 @@ TELLS = re.compile(r"\bDOCS\b|/ \"docs|tests\.page_programs")
 DECLARED = {
     "RULES": "access",
     "ACTIONS": "access",
-    "PROCESSORS": "requests",
+    "declarations": "requests",
     "all_mutants": "mutants",
     "Blocking": "blocking",
     "TABLES": "tables",
