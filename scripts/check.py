@@ -53,7 +53,9 @@ def _tests(name: str, about: str, *tests: str) -> Step:
     return Step(name, about, ("-m", "pytest", "-q", "-p", "no:xdist", *tests))
 
 
-SCRIPTS = tuple(f"scripts/{name}.py" for name in ("check", "cluster", "deep", "quickstart", "orders"))
+SCRIPTS = tuple(
+    f"scripts/{name}.py" for name in ("blocking_methods", "check", "cluster", "deep", "quickstart", "orders")
+)
 """Scripts that mypy checks besides the package."""
 
 STEPS = (  # the longest first, so that cores are busy to the end
@@ -98,6 +100,8 @@ STEPS = (  # the longest first, so that cores are busy to the end
         "blocking",
         "each method of the asyncio clients has a blocking twin",
         "tests/client/test_admin_client.py::test_every_method_has_a_twin_that_waits",
+        "tests/client/test_blocking_methods.py",
+        "tests/client/test_public_names.py",
     ),
     _tests(
         "mutants",
@@ -105,7 +109,13 @@ STEPS = (  # the longest first, so that cores are busy to the end
         "tests/chaos/test_mutants.py",
     ),
 )
-WRITE = _tests("write", "write the generated parts of all pages", "tests/docs", "--rewrite")
+WRITE = _tests(
+    "write",
+    "write the generated parts of all pages, and the methods of blocking clients",
+    "tests/docs",
+    "tests/client/test_blocking_methods.py",
+    "--rewrite",
+)
 
 
 def run(step: Step) -> Ended:
