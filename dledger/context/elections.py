@@ -17,6 +17,7 @@ from dledger.election import effects as election
 from dledger.election.elector import ElectionSettings, Elector, LogTip
 from dledger.errors import EXIT_STORE, NodeFailed
 from dledger.formats.store_files import HardState
+from dledger.host import Role
 from dledger.log.hard_state import HardStateFile
 from dledger.messages import Heartbeat, HeartbeatResponse, Message
 from dledger.peers.held import HeldMessages
@@ -59,6 +60,8 @@ class Elections:
         self._hard_state: HardStateFile
         self._leaderless_since = inf
         """When this node knew no leader any more; infinite while it knows one."""
+        self._led: int | None = None
+        """The term that this node leads."""
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -84,9 +87,9 @@ class Elections:
         """For how long this node has known no leader, in seconds; 0.0 while it knows one."""
         return 0.0 if self._leaderless_since == inf else self._loop.time() - self._leaderless_since
 
-    def step_down(self) -> None:
-        """Give leadership up without a successor."""
-        self.perform(self.elector.step_down(self._loop.time()))
+    def step_down(self, why: str) -> None:
+        """Give leadership up without a successor. `why`: what the log shall say."""
+        self.perform(self.elector.step_down(self._loop.time(), why))
         self.schedule()
 
     # The timer
@@ -137,6 +140,11 @@ class Elections:
         return replace(message, clock_ms=max(self._env.wall.now_ms(), 0))
 
     def _role_changed(self, change: election.RoleChanged) -> None:
+        if change.role is Role.LEADER:
+            self._led = change.term
+        elif self._led is not None:
+            self._say.info("stepped down", term=self._led, because=self.elector.stepped_down)
+            self._led = None
         self._say.info("role", role=change.role.value, term=change.term, leader=change.leader_id)
         now = self._loop.time()
         self._leaderless_since = min(self._leaderless_since, now) if change.leader_id is None else inf

@@ -139,6 +139,8 @@ class Elector:
         self._rounds_sent: deque[tuple[int, float]] = deque(maxlen=MAX_OPEN_ROUNDS)
         self._lease_from = -1e9
         self._handed_over = False
+        self.stepped_down: str = ""
+        """Why this node last ended to lead; empty while it has not."""
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
         self._ask_again: dict[str, float] = {}
@@ -366,9 +368,13 @@ class Elector:
         message = Heartbeat(self.term, self._self_id, self._round)
         return [*(Send(peer, message) for peer in self._peers), *self._confirm()]
 
-    def step_down(self, now: float) -> list[Effect]:
-        """Give leadership up without a successor: this node cannot serve (its disk does not answer)."""
-        return self._become_follower(Cause.STEP_DOWN, None, now) if self.state is State.LEADER else []
+    def step_down(self, now: float, why: str = Cause.STEP_DOWN.value) -> list[Effect]:
+        """Give leadership up without a successor. `why`: what the log shall say."""
+        if self.state is not State.LEADER:
+            return []
+        effects = self._become_follower(Cause.STEP_DOWN, None, now)
+        self.stepped_down = why
+        return effects
 
     def hand_over(self, target: str, *, commanded: bool = False) -> list[Effect]:
         """Tell a caught-up voter to stand at once; `commanded`: an operator wants it."""
@@ -606,6 +612,9 @@ class Elector:
         return [RoleChanged(Role.LEADER, self.term, self._self_id), *self._tick_leader(now)]
 
     def _become_follower(self, cause: Cause, leader: str | None, now: float) -> list[Effect]:
+        if self.state is State.LEADER:
+            handed_over = self._handed_over and cause is Cause.HIGHER_TERM
+            self.stepped_down = "it handed leadership over" if handed_over else cause.value
         self._enter(cause, State.FOLLOWER if self._self_id in self._voters else State.LEARNER)
         self.leader_id = leader
         self._leader_gone = False

@@ -217,7 +217,7 @@ class HealthWatch:
         stuck = self._stuck()
         if not moved and stuck and self._leadership.term is not None:
             self._say.error("this leader can acknowledge nothing: stepping down", because=stuck)
-            self._elections.step_down()
+            self._elections.step_down(f"it can acknowledge nothing: {stuck}")
         elif not moved and target is not None:
             self._retry_at = asyncio.get_running_loop().time() + BACK_OFF_S
 

@@ -381,9 +381,8 @@ class Reconfiguration:
         if self._leadership.term is None or not self._members.removed(self._replicator.commit_index):
             return
         if self._config.self_id not in self._members.current.members:
-            self._say.info("removed from the group: stepping down")
             self._leadership.nominate()
-            self._elections.step_down()
+            self._elections.step_down("the group removed it")
 
     async def _prefer(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -281,7 +281,7 @@ def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_i
         group.append_some(3)
         node, process = group.nodes["n0"], world.nodes["n0"].process
         assert process is not None
-        process.loop.call_soon(node.elections.step_down)
+        process.loop.call_soon(node.elections.step_down, "the test wants it")
         world.run_for(0.01)
         world.nodes["n0"].disk.hang()
         world.run_for(6)

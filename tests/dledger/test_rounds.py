@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -185,3 +186,22 @@ def test_what_is_remembered_of_open_rounds_is_bounded(settings: ElectionSettings
     for number in range(2000):
         node.start_round(1.0 + number / 1000)
     assert len(node._rounds_sent) <= 256
+
+
+def test_a_leader_that_steps_down_knows_why() -> None:
+    """Whatever it was: the log has one line for it."""
+    ways: dict[str, Callable[[Elector], object]] = {
+        "no contact to a quorum": lambda node: node.tick(9.0),
+        "higher term": lambda node: node.receive("n1", Heartbeat(node.term + 1, "n1"), 1.2),
+        "it handed leadership over": lambda node: (
+            node.hand_over("n1"),
+            node.receive("n1", VoteRequest(node.term + 1, "n1", 10, 3, transfer=True), 1.2),
+        ),
+        "this node cannot serve": lambda node: node.step_down(1.2),
+        "the group removed it": lambda node: node.step_down(1.2, "the group removed it"),
+    }
+    for why, way in ways.items():
+        node = leader()
+        assert node.stepped_down == ""
+        way(node)
+        assert node.role is not Role.LEADER and node.stepped_down == why
