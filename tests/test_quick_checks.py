@@ -37,8 +37,7 @@ NOT_QUICK = {
 TELLS = re.compile(r"\bDOCS\b|/ \"docs|tests\.page_programs")
 """What a test contains that reads a page of the documentation."""
 DECLARED = {
-    "RULES": "access",
-    "ACTIONS": "access",
+    "processor_kinds": "access",
     "declarations": "requests",
     "all_mutants": "mutants",
     "Blocking": "blocking",

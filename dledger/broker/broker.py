@@ -17,7 +17,7 @@ from dledger.broker.group_members import GroupMembers
 from dledger.broker.leader_gate import LeaderGate
 from dledger.broker.leadership import Leadership
 from dledger.broker.ports import Appender, Node
-from dledger.broker.requests import Processor, body_limits, handler_table
+from dledger.broker.requests import Processor, body_limits, declarations, handler_table
 from dledger.broker.services import LeaderServices
 from dledger.broker.stats.runtime_info import runtime_info
 from dledger.broker.store.index_service import IndexService
@@ -76,6 +76,8 @@ class Broker:
         self.leadership.services = LeaderServices(
             [*own, *(one for feature in self.features for one in feature.services)]
         )
+        for one in declarations(type(processor) for processor in self.processors):
+            self.features.auth.permissions.declare(one.code, one.may, one.does)
         self.handlers: dict[int, Handler] = handler_table(self.processors, self.gate)
         self.server: RemotingServer = self._make_server()
         self._listen()

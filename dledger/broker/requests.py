@@ -1,7 +1,14 @@
 """Requests, declared: which method answers which code, what it needs, from which point it reads.
 
-    @handles(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader, needs=Needs.LEADER, reads="applied index")
-    def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
+    @handles(
+        RequestCode.GET_MAX_OFFSET,
+        QueueHeader,
+        needs=Needs.LEADER,
+        reads="applied index",
+        may=required.ACCOUNT,
+        does=actions.OFFSET,
+    )
+    def max_offset(self, call: LeaderCall[QueueHeader]) -> None:
         ...
 
 A processor is an object with such methods. From the declarations follow the table of handlers, which refuses
@@ -16,6 +23,8 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
+from dledger.broker.auth.actions import Does
+from dledger.broker.auth.required import Rule
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.leader_gate import LeaderGate
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -71,6 +80,8 @@ class Declaration:
     header: type[msgspec.Struct] | None
     needs: Needs
     reads: str
+    may: Rule
+    does: Does | None = None
     max_body: int = MAX_BODY
     """Bytes of a body of this request; more is refused before it is parsed."""
     at_follower: str = ""
@@ -84,6 +95,8 @@ def handles(
     *,
     needs: Literal[Needs.LEADER],
     reads: str = "",
+    may: Rule,
+    does: Does | None = None,
     max_body: int = MAX_BODY,
     at_follower: str = "",
 ) -> Callable[[Callable[[P, LeaderCall[H]], None]], Callable[[P, LeaderCall[H]], None]]: ...
@@ -94,6 +107,8 @@ def handles(
     *,
     needs: Literal[Needs.ANY],
     reads: str = "",
+    may: Rule,
+    does: Does | None = None,
     max_body: int = MAX_BODY,
 ) -> Callable[[Callable[[P, Call[H]], None]], Callable[[P, Call[H]], None]]: ...
 @overload
@@ -103,6 +118,8 @@ def handles(
     *,
     needs: Literal[Needs.LEADER],
     reads: str = "",
+    may: Rule,
+    does: Does | None = None,
     max_body: int = MAX_BODY,
 ) -> Callable[[Callable[[P, LeaderCall[None]], None]], Callable[[P, LeaderCall[None]], None]]: ...
 @overload
@@ -112,6 +129,8 @@ def handles(
     *,
     needs: Literal[Needs.ANY],
     reads: str = "",
+    may: Rule,
+    does: Does | None = None,
     max_body: int = MAX_BODY,
 ) -> Callable[[Callable[[P, Call[None]], None]], Callable[[P, Call[None]], None]]: ...
 def handles(
@@ -120,16 +139,29 @@ def handles(
     *,
     needs: Needs,
     reads: str = "",
+    may: Rule,
+    does: Does | None = None,
     max_body: int = MAX_BODY,
     at_follower: str = "",
 ) -> Any:
-    """Declare that a method answers a code. `header`: struct of its header fields, None when it has none;
-    `max_body`: bytes of a body that it takes, so many that the event loop is not held up for 10 ms;
-    `at_follower`: a method that is asked first where this broker does not lead: whether it answers."""
+    """Declare that a method answers a code.
+
+    `header`: struct of its header fields, None when it has none. `may`: who may send it (ACL 1.0,
+    `dledger.broker.auth.required`). `does`: what it does to which resource (ACL 2.0,
+    `dledger.broker.auth.actions`); it must be said where `may` names no resource. `max_body`: bytes of a body
+    that it takes, so many that the event loop is not held up for 10 ms. `at_follower`: a method that is asked
+    first where this broker does not lead: whether it answers."""
+
+    if does is None and not may.names_something:
+        raise ValueError(f"{code!r}: any account may send it: say with `does` what it does to which resource")
 
     def declare(method: Any) -> Any:
         known = getattr(method, _DECLARED, ())
-        setattr(method, _DECLARED, (*known, Declaration(code, header, needs, reads, max_body, at_follower)))
+        setattr(
+            method,
+            _DECLARED,
+            (*known, Declaration(code, header, needs, reads, may, does, max_body, at_follower)),
+        )
         return method
 
     return declare

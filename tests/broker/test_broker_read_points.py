@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.auth import required
 from dledger.broker.requests import Call, LeaderCall, Needs, declarations, handles
 from dledger.remoting.codes import RequestCode
 from dledger.remoting.headers import QueueHeader
@@ -54,14 +55,20 @@ def test_who_reads_says_from_which_point() -> None:
 
 
 class One:
-    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER)
-    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=Needs.LEADER)
+    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER, may=required.ADMIN)
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=Needs.LEADER, may=required.ADMIN)
     def two_codes(self, call: LeaderCall[QueueHeader]) -> None: ...
 
 
 class Other:
-    @handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY)
+    @handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY, may=required.ADMIN)
     def again(self, call: Call[None]) -> None: ...
+
+
+def test_a_request_says_who_may_send_it_or_what_it_does() -> None:
+    """One that any account may send would be open to every user of ACL 2.0, or to none."""
+    with pytest.raises(ValueError, match=r"GET_MIN_OFFSET.*say with `does`"):
+        handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY, may=required.ACCOUNT)
 
 
 def test_two_methods_for_one_code_are_refused() -> None:

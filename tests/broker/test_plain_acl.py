@@ -6,9 +6,6 @@ import pytest
 
 from dledger.broker.auth.address_rules import AddressRule, segments_of
 from dledger.broker.auth.plain_acl import PUB, SUB, AclError, parse_accounts
-from dledger.broker.auth.required import RULES
-from dledger.broker.requests import declarations
-from tests.broker.harness import processor_kinds
 
 MATCHES = [
     ("*", "10.1.2.3", True),
@@ -127,17 +124,3 @@ def test_what_is_wrong_with_a_file(text: bytes, said: str) -> None:
     with pytest.raises(AclError, match=r"^plain_acl.yml: ") as caught:
         parse_accounts([("plain_acl.yml", text)])
     assert said in str(caught.value)
-
-
-def test_every_request_that_is_answered_has_its_rule() -> None:
-    """A request without a rule would be open to every account, or to none."""
-    served = {declared.code for declared in declarations(processor_kinds())}
-    place = "RULES of dledger/broker/auth/required.py"
-    wrong = [
-        *(
-            f"{code.name} ({code:d}) has no rule: say who may send it in {place}"
-            for code in served - RULES.keys()
-        ),
-        *(f"code {code} is answered by no broker: remove it from {place}" for code in RULES.keys() - served),
-    ]
-    assert not wrong, "\n" + "\n".join(sorted(wrong))

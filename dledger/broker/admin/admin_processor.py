@@ -5,6 +5,7 @@ Settings are those of one node, as RocketMQ's: any node answers, and a change re
 
 from __future__ import annotations
 
+from dledger.broker.auth import actions, required
 from dledger.broker.core import Core, Figures
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.stats.runtime_info import bytes_text
@@ -32,12 +33,14 @@ class AdminProcessor:
         self._reader = core.reader
         self._background = core.background
 
-    @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY)
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY, may=required.ADMIN, does=actions.CHANGED)
     def change_settings(self, call: Call[None]) -> None:
         """Properties that may change while the broker runs; answered when its configuration file has them."""
         self._requests.update(call.connection, call.request)
 
-    @handles(RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
+    )
     def show_settings(self, call: Call[None]) -> None:
         """The effective properties, as a .properties text, with RocketMQ's that are none here, but that
         `mqadmin exportConfigs` cannot do without."""
@@ -50,7 +53,13 @@ class AdminProcessor:
         }
         self._requests.show(call.connection, call.request, {"version": str(VERSION)}, more)
 
-    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        needs=Needs.ANY,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def runtime(self, call: Call[None]) -> None:
         """Figures for dashboards."""
 

@@ -3,6 +3,8 @@ AdminBrokerProcessor). Any broker answers, by what is applied on it."""
 
 from __future__ import annotations
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.core import Core
 from dledger.broker.requests import Call, Needs, handles
 from dledger.broker.store.index_service import IndexBehind, IndexService
@@ -37,7 +39,14 @@ class QueryProcessor:
         self._clients = core.clients
         self._background = core.background
 
-    @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.QUERY_MESSAGE,
+        QueryMessageHeader,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.READ,
+        does=actions.OFFSET,
+    )
     def query_message(self, call: Call[QueryMessageHeader]) -> None:
         """Messages of a topic with a key, the newest ones, in order of the log. Unlike RocketMQ's brokers,
         which go by the hash alone, this one compares the key."""
@@ -84,7 +93,14 @@ class QueryProcessor:
             remark = remark or "can not find message, maybe time range not correct"
             call.respond(ResponseCode.QUERY_NOT_FOUND, ext=ext, remark=remark)
 
-    @handles(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.QUERY_CONSUME_QUEUE,
+        QueryConsumeQueueHeader,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.READ,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("consumerGroup",)),
+    )
     def query_consume_queue(self, call: Call[QueryConsumeQueueHeader]) -> None:
         """Units of a ConsumeQueue as they are stored."""
         header = call.header

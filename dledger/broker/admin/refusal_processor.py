@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.broker.admin.refusals import REFUSED
+from dledger.broker.auth import actions, required
 from dledger.broker.requests import Call, Needs, handles
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
@@ -11,8 +12,6 @@ from dledger.remoting.errors import RemotingError
 class RefusalProcessor:
     """Handler of all of them."""
 
-    def __init__(self) -> None: ...
-
     def refuse(self, call: Call[None]) -> None:
         """With the reason."""
         why = REFUSED[RequestCode(call.request.code)]
@@ -20,4 +19,6 @@ class RefusalProcessor:
 
 
 for _code in REFUSED:
-    handles(_code, needs=Needs.ANY, reads="nothing: refused")(RefusalProcessor.refuse)
+    handles(_code, needs=Needs.ANY, reads="nothing: refused", may=required.ACCOUNT, does=actions.NOTHING)(
+        RefusalProcessor.refuse
+    )

@@ -6,6 +6,7 @@ They ask a master and its slaves: here the leader and its followers. Any broker 
 
 from __future__ import annotations
 
+from dledger.broker.auth import actions, required
 from dledger.broker.core import Core, Members
 from dledger.broker.requests import Call, Needs, handles
 from dledger.host import LogReader
@@ -28,7 +29,9 @@ class ReplicationProcessor:
         self._background = core.background
         self._log = core.env.log.child("admin")
 
-    @handles(RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
+    )
     def ha_status(self, call: Call[None]) -> None:
         """How far the others are, of the leader; of a follower where it is (HARuntimeInfo)."""
         self._background.start(call.connection, call.request, self._ha_status(call))
@@ -73,7 +76,13 @@ class ReplicationProcessor:
             shown["inSyncSlaveNums"] = sum(bool(row["inSync"]) for row in rows)
         call.respond(body=dumps(shown))
 
-    @handles(RequestCode.GET_BROKER_EPOCH_CACHE, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+        needs=Needs.ANY,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def epochs(self, call: Call[None]) -> None:
         """Where each term begins in the log (EpochEntryCache)."""
         self._background.start(call.connection, call.request, self._epochs(call))
@@ -105,7 +114,13 @@ class ReplicationProcessor:
             )
         )
 
-    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        needs=Needs.ANY,
+        reads=OWN,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def delete_expired(self, call: Call[None]) -> None:
         """Retention looks now, whatever hour it is (`deleteWhen`). Answered at once; what is kept for
         `fileReservedTime` stays."""
@@ -113,8 +128,20 @@ class ReplicationProcessor:
         self._node.delete_expired()
         call.respond()
 
-    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, needs=Needs.ANY, reads="nothing")
-    @handles(RequestCode.CLEAN_UNUSED_TOPIC, needs=Needs.ANY, reads="nothing")
+    @handles(
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        needs=Needs.ANY,
+        reads="nothing",
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
+    @handles(
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        needs=Needs.ANY,
+        reads="nothing",
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def clean(self, call: Call[None]) -> None:
         """Nothing is left to do: files of ConsumeQueues go with the part of the log that they point at, and
         with their topic."""

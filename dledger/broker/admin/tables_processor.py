@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.core import Core
 from dledger.broker.registration.registrar import Registrar
 from dledger.broker.requests import Call, LeaderCall, Needs, handles
@@ -35,14 +37,26 @@ class TablesProcessor:
         self._background = core.background
         self._env = core.env
 
-    @handles(RequestCode.GET_ALL_DELAY_OFFSET, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def delay_offsets(self, call: Call[None]) -> None:
         """How far each delay level is delivered (DelayOffsetSerializeWrapper)."""
         rows = sorted(self._store.state[DELAYS].rows.items())
         table = {str(level): row.next for level, row in rows}
         call.respond(body=dumps({"dataVersion": self._registrar.data_version(), "offsetTable": table}))
 
-    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.LISTED,
+    )
     def request_modes(self, call: Call[None]) -> None:
         """How the consumers of each topic and group ask for messages."""
 
@@ -61,7 +75,13 @@ class TablesProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.GET_ALL_PRODUCER_INFO, needs=Needs.LEADER, reads="the leader's own connections")
+    @handles(
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        needs=Needs.LEADER,
+        reads="the leader's own connections",
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def producers(self, call: LeaderCall[None]) -> None:
         """Producers that are connected, by group (ProducerTableInfo)."""
 
@@ -90,7 +110,14 @@ class TablesProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        CorrectionOffsetHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("compareGroup",)),
+    )
     def correction(self, call: LeaderCall[CorrectionOffsetHeader]) -> None:
         """The lowest offset of each queue of a topic over all groups but those named; the largest number for
         queues where the compared group is behind that. (RocketMQ deletes the offsets of the named groups by

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dledger.broker.audit.audit_jobs import AuditJobs, Job
+from dledger.broker.auth import required
 from dledger.broker.core import Core, Members
 from dledger.broker.requests import Call, Needs, handles
 from dledger.formats.entry import HEADER_SIZE, INDEX_UNIT_SIZE
@@ -74,7 +75,7 @@ class AuditProcessor:
         self._members = members
         self._described: dict[str, Described] = {}  # least recently used first
 
-    @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def describe(self, call: Call[AuditDescribeHeader]) -> None:
         """Always anew: what it says bounds all that follows."""
         version = call.header.version
@@ -86,7 +87,7 @@ class AuditProcessor:
         self._described[job.id] = described
         self._answer(call, job)
 
-    @handles(RequestCode.AUDIT_SEGMENT, AuditSegmentHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_SEGMENT, AuditSegmentHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def segment(self, call: Call[AuditSegmentHeader]) -> None:
         """Scan a segment."""
         header = call.header
@@ -97,17 +98,31 @@ class AuditProcessor:
         work = partial(_scan, task, header.blockEntries)
         self._answer(call, self._jobs.start(key, work, header.maxAgeMs / 1000))
 
-    @handles(RequestCode.AUDIT_SIDE, AuditSideHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_SIDE, AuditSideHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def side(self, call: Call[AuditSideHeader]) -> None:
         """Look at what belongs to no segment."""
         self._answer(call, self._jobs.start(None, partial(_side, self._replica(call.header.description))))
 
-    @handles(RequestCode.AUDIT_DRILL, AuditDrillHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_RANGES)
+    @handles(
+        RequestCode.AUDIT_DRILL,
+        AuditDrillHeader,
+        needs=Needs.ANY,
+        reads=DISK,
+        max_body=MAX_RANGES,
+        may=required.ADMIN,
+    )
     def drill(self, call: Call[AuditDrillHeader]) -> None:
         """Entries of index ranges, each with its CRCs."""
         self._read(call, _drill)
 
-    @handles(RequestCode.AUDIT_ENTRIES, AuditDrillHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_RANGES)
+    @handles(
+        RequestCode.AUDIT_ENTRIES,
+        AuditDrillHeader,
+        needs=Needs.ANY,
+        reads=DISK,
+        max_body=MAX_RANGES,
+        may=required.ADMIN,
+    )
     def entries(self, call: Call[AuditDrillHeader]) -> None:
         """The same as columns."""
         self._read(call, _entries)
@@ -117,19 +132,26 @@ class AuditProcessor:
         work = partial(read, task, parse_ranges(call.request.body))
         self._answer(call, self._jobs.start(None, work))
 
-    @handles(RequestCode.AUDIT_PAGE, AuditPageHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_PAGE, AuditPageHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def page(self, call: Call[AuditPageHeader]) -> None:
         """The next page of an answer."""
         self._answer(call, self._jobs.find(call.header.job), call.header.page)
 
-    @handles(RequestCode.AUDIT_STAMP, AuditStampHeader, needs=Needs.ANY, reads=DISK, max_body=MAX_QUEUE_ROWS)
+    @handles(
+        RequestCode.AUDIT_STAMP,
+        AuditStampHeader,
+        needs=Needs.ANY,
+        reads=DISK,
+        max_body=MAX_QUEUE_ROWS,
+        may=required.ADMIN,
+    )
     def stamp(self, call: Call[AuditStampHeader]) -> None:
         """What tells whether a segment changed."""
         task = self._task(call.header.description, call.header.start)
         work = partial(_stamp, task, call.request.body, self._jobs.now_ms())
         self._answer(call, self._jobs.start(None, work))
 
-    @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK)
+    @handles(RequestCode.AUDIT_UNITS, AuditUnitsHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def units(self, call: Call[AuditUnitsHeader]) -> None:
         """Units of the index files."""
         header = call.header

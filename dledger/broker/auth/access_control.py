@@ -18,8 +18,9 @@ from posixpath import dirname, join
 from typing import Protocol
 
 from dledger.broker.auth.address_rules import Segments, segments_of
+from dledger.broker.auth.permissions import Permissions
 from dledger.broker.auth.plain_acl import MAX_FILE, NOBODY, PUB, Account, Accounts, AclError, parse_accounts
-from dledger.broker.auth.required import ADMIN, RULES, Needed
+from dledger.broker.auth.required import Needed, Rule
 from dledger.broker.forwarding import ADDED_FIELDS, Origins
 from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -73,8 +74,9 @@ class AccessDenied(RemotingError):
 class AccessControl:
     """The accounts as they are now, and the check of each request."""
 
-    def __init__(self, env: Env, path: str, origins: Origins) -> None:
+    def __init__(self, env: Env, path: str, origins: Origins, permissions: Permissions) -> None:
         """`path`: `plain_acl.yml`; files in a directory `acl` beside it count as well."""
+        self._permissions = permissions
         self._env = env
         self._path = path
         self._origins = origins
@@ -133,7 +135,7 @@ class AccessControl:
                 fields.pop(added, None)
             if not compare_digest(account.key.signature(fields, request.body), signed):
                 raise AccessDenied(f"Check signature failed for accessKey={key[:MAX_TEXT]}")
-        _permit(account, request, fields, connection)
+        _permit(self._permissions.rule(request.code), account, request, fields, connection)
 
     def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
         """See `Access`."""
@@ -186,8 +188,9 @@ def _address_of(connection: Connection) -> Segments:
     return known
 
 
-def _permit(account: Account, request: Request, fields: Mapping[str, str], connection: Connection) -> None:
-    rule = RULES.get(request.code, ADMIN)
+def _permit(
+    rule: Rule, account: Account, request: Request, fields: Mapping[str, str], connection: Connection
+) -> None:
     if account.admin and not account.perms:
         return
     if rule.admin and not account.admin:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from dledger.broker.auth import actions, required
 from dledger.broker.auth.policies import action_of, resource_of, source_of
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import BySuperUser, Core
@@ -88,7 +89,14 @@ class AuthProcessor:
 
     # -- users ----------------------------------------------------------------------------------------
 
-    @handles(RequestCode.AUTH_CREATE_USER, UserHeader, needs=Needs.LEADER, max_body=MAX_USER_BODY)
+    @handles(
+        RequestCode.AUTH_CREATE_USER,
+        UserHeader,
+        needs=Needs.LEADER,
+        max_body=MAX_USER_BODY,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def create_user(self, call: LeaderCall[UserHeader]) -> None:
         """One that is there already as it is asked for is created already."""
         info = decode_body(call.request.body, UserInfo, "user")
@@ -110,7 +118,14 @@ class AuthProcessor:
         done = self._is(writer, USERS, name, user)
         self._change(call, [] if done else [user.op()], "user created", user=name)
 
-    @handles(RequestCode.AUTH_UPDATE_USER, UserHeader, needs=Needs.LEADER, max_body=MAX_USER_BODY)
+    @handles(
+        RequestCode.AUTH_UPDATE_USER,
+        UserHeader,
+        needs=Needs.LEADER,
+        max_body=MAX_USER_BODY,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def update_user(self, call: LeaderCall[UserHeader]) -> None:
         """What is not said stays."""
         info = decode_body(call.request.body, UserInfo, "user")
@@ -132,7 +147,9 @@ class AuthProcessor:
         done = self._is(call.writer, USERS, user.name, user)
         self._change(call, [] if done else [user.op()], "user changed", user=known.name)
 
-    @handles(RequestCode.AUTH_DELETE_USER, UserHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.AUTH_DELETE_USER, UserHeader, needs=Needs.LEADER, may=required.ADMIN, does=actions.CHANGED
+    )
     def delete_user(self, call: LeaderCall[UserHeader]) -> None:
         """With all policies. One that is not there is deleted already."""
         name = _checked_name(call.header.username)
@@ -142,7 +159,14 @@ class AuthProcessor:
         ops = [] if self._is(call.writer, USERS, name, None) else [USERS.removal(name)]
         self._change(call, ops, "user deleted", user=name)
 
-    @handles(RequestCode.AUTH_GET_USER, UserHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.AUTH_GET_USER,
+        UserHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ADMIN,
+        does=actions.SHOWN,
+    )
     def get_user(self, call: LeaderCall[UserHeader]) -> None:
         """Without a body where there is none."""
         user = self._store.state[USERS].rows.get(_checked_name(call.header.username))
@@ -156,7 +180,14 @@ class AuthProcessor:
     def _version(self, rows: Mapping[str, UserVersion]) -> int:
         return rows[USERS_KEY].changes if USERS_KEY in rows else 0
 
-    @handles(RequestCode.AUTH_LIST_USER, ListUsersHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.AUTH_LIST_USER,
+        ListUsersHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ADMIN,
+        does=actions.SHOWN,
+    )
     def list_users(self, call: LeaderCall[ListUsersHeader]) -> None:
         """Without a body where there are none."""
         wanted = (call.header.filter or "").strip()
@@ -182,12 +213,26 @@ class AuthProcessor:
 
     # -- policies -------------------------------------------------------------------------------------
 
-    @handles(RequestCode.AUTH_CREATE_ACL, SubjectHeader, needs=Needs.LEADER, max_body=MAX_ACL_BODY)
+    @handles(
+        RequestCode.AUTH_CREATE_ACL,
+        SubjectHeader,
+        needs=Needs.LEADER,
+        max_body=MAX_ACL_BODY,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def create_acl(self, call: LeaderCall[SubjectHeader]) -> None:
         """Entries are added to what the user has; one of the same resource is replaced."""
         self._put_acl(call)
 
-    @handles(RequestCode.AUTH_UPDATE_ACL, SubjectHeader, needs=Needs.LEADER, max_body=MAX_ACL_BODY)
+    @handles(
+        RequestCode.AUTH_UPDATE_ACL,
+        SubjectHeader,
+        needs=Needs.LEADER,
+        max_body=MAX_ACL_BODY,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def update_acl(self, call: LeaderCall[SubjectHeader]) -> None:
         """The same, as in RocketMQ."""
         self._put_acl(call)
@@ -214,7 +259,13 @@ class AuthProcessor:
             raise _refused(f"the limit of policies is reached: {limits}", ResponseCode.SYSTEM_ERROR)
         self._change(call, [one.op() for one in changed], "policies changed", user=user)
 
-    @handles(RequestCode.AUTH_DELETE_ACL, DeleteAclHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.AUTH_DELETE_ACL,
+        DeleteAclHeader,
+        needs=Needs.LEADER,
+        may=required.ADMIN,
+        does=actions.CHANGED,
+    )
     def delete_acl(self, call: LeaderCall[DeleteAclHeader]) -> None:
         """The entry of a resource, of the policy Custom where none is named; without a resource all of the
         user. What is not there is deleted already."""
@@ -229,7 +280,14 @@ class AuthProcessor:
         ops = [ACLS.removal(key) for key in keys]
         self._change(call, ops, "policies deleted", user=user, resource=resource or "all")
 
-    @handles(RequestCode.AUTH_GET_ACL, SubjectHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.AUTH_GET_ACL,
+        SubjectHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ADMIN,
+        does=actions.SHOWN,
+    )
     def get_acl(self, call: LeaderCall[SubjectHeader]) -> None:
         """Without a body where there is none."""
         user = _subject(call.header.subject)
@@ -239,7 +297,14 @@ class AuthProcessor:
         rows = [table.rows[key] for key in sorted(table.keys_of("user", user))]
         call.respond(ext=self._applied_version(), body=_acl(user, rows).encode() if rows else b"")
 
-    @handles(RequestCode.AUTH_LIST_ACL, ListAclsHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.AUTH_LIST_ACL,
+        ListAclsHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ADMIN,
+        does=actions.SHOWN,
+    )
     def list_acls(self, call: LeaderCall[ListAclsHeader]) -> None:
         """Without a body where there are none."""
         subject = (call.header.subjectFilter or "").strip()

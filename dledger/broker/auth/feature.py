@@ -8,6 +8,7 @@ from posixpath import dirname, join
 from dledger.broker.auth.access_control import Access, AccessControl, read_accounts
 from dledger.broker.auth.auth_processor import AuthProcessor
 from dledger.broker.auth.init_users import InitUsers
+from dledger.broker.auth.permissions import Permissions
 from dledger.broker.auth.required import Needed
 from dledger.broker.auth.user_access import UserAccess
 from dledger.broker.core import Core
@@ -30,6 +31,7 @@ class AuthFeature(Feature):
         """`settings_file`: where the settings came from; accounts lie beside it. Empty without one."""
         config = core.settings.now
         file = config.acl_file or join(dirname(settings_file), "plain_acl.yml")
+        self.permissions: Permissions = Permissions()
         self.access: Access | None = None
         """None: everybody may make every request."""
         self.accounts: AccessControl | None = None
@@ -37,12 +39,13 @@ class AuthFeature(Feature):
         self.users: UserAccess | None = None
         """The same, where it is by users in the replicated state (ACL 2.0)."""
         if config.acl_enable:
-            self.access = self.accounts = AccessControl(core.env, file, origins)
+            self.access = self.accounts = AccessControl(core.env, file, origins, self.permissions)
             self.accounts.load()
         if config.authentication_enabled:
             self.access = self.users = UserAccess(
                 core.store,
                 origins,
+                self.permissions,
                 config.cluster_name,
                 config.authorization_enabled,
                 config.authentication_whitelist,

@@ -13,9 +13,9 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from dledger.broker.auth.actions import TOPIC, done_by, done_with
-from dledger.broker.auth.plain_acl import PUB
+from dledger.broker.auth.permissions import Permissions
 from dledger.broker.auth.policies import Policies
-from dledger.broker.auth.required import RULES, Needed
+from dledger.broker.auth.required import Needed
 from dledger.broker.forwarding import ADDED_FIELDS, Origins
 from dledger.broker.store.message_store import MessageStore
 from dledger.formats.state import ACLS, USERS, ReplicatedState, User
@@ -31,8 +31,6 @@ MAX_TEXT = 200
 """Characters of a name in the text of a refusal."""
 _BEAT = "acl-heartbeat"
 _UNKNOWN = object()
-_SENDS = {int(code): rule.topic for code, rule in RULES.items() if rule.plain_topic and rule.perm == PUB}
-"""Codes of sends -> the header field with the topic."""
 _Decision = tuple[str, str, int, str]
 """User, resource, actions, address."""
 
@@ -94,6 +92,7 @@ class UserAccess:
         self,
         store: MessageStore,
         origins: Origins,
+        permissions: Permissions,
         cluster: str,
         authorize: bool,
         unsigned: Collection[int],
@@ -104,6 +103,7 @@ class UserAccess:
         (authorizationWhitelist)."""
         self._store = store
         self._origins = origins
+        self._permissions = permissions
         self._cluster = cluster
         self._authorize = authorize
         self._unjudged = frozenset(unjudged)
@@ -182,7 +182,7 @@ class UserAccess:
             raise _denied("check signature failed.")
         if user.superuser or not self._authorize:
             return
-        sent = _SENDS.get(request.code)
+        sent = self._permissions.sends.get(request.code)
         if sent is not None and fields.get(sent) in who.sends:
             return
         if request.code not in self._unjudged:
@@ -198,15 +198,16 @@ class UserAccess:
             beat = view.serial, who.user.name, host, blake2b(request.body, digest_size=16).digest()
             if connection.attributes.get(_BEAT) == beat:
                 return
-        done = done_by(request, fields, self._cluster)
+        rule, does = self._permissions.rule(code), self._permissions.does(code)
+        done = done_by(rule, does, request, fields, self._cluster)
         if done is None:
             raise _denied(f"{_subject(who)} is no super user, as request code {code} needs.")
         for resource, actions in done:
             self._decide(view, who, resource, actions, host, connection, request)
         if beat is not None:
             connection.attributes[_BEAT] = beat
-        elif code in _SENDS and not host:
-            topic = fields.get(_SENDS[code])
+        elif code in self._permissions.sends and not host:
+            topic = fields.get(self._permissions.sends[code])
             if topic is not None:
                 view.keep()
                 who.sends.add(topic)

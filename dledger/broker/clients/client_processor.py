@@ -12,6 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from dledger.broker.auth import actions, required
 from dledger.broker.clients.client_table import ConsumerGroup, Member
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
@@ -78,7 +79,12 @@ class ClientProcessor(LeaderService):
         self._clients = core.clients
         self._log = core.env.log.child("clients")
 
-    @handles(RequestCode.HEART_BEAT, needs=Needs.ANY, max_body=MAX_HEARTBEAT)
+    @handles(
+        RequestCode.HEART_BEAT,
+        needs=Needs.ANY,
+        max_body=MAX_HEARTBEAT,
+        may=required.Rule(special=required.of_heartbeat),
+    )
     def heartbeat(self, call: Call[None]) -> None:
         """Producers and consumers of one client. The leader creates groups that are new.
 
@@ -149,7 +155,12 @@ class ClientProcessor(LeaderService):
             group.said, group.said_at = text, now
             self._log.warning("members of a consumer group disagree", group=group.name, text=text)
 
-    @handles(RequestCode.CHECK_CLIENT_CONFIG, needs=Needs.ANY, reads="nothing")
+    @handles(
+        RequestCode.CHECK_CLIENT_CONFIG,
+        needs=Needs.ANY,
+        reads="nothing",
+        may=required.Rule(special=required.of_client_config),
+    )
     def check_config(self, call: Call[None]) -> None:
         """Whether a subscription could be served: Java clients ask before they start with one that is not by
         tags, and take another code than 0, 1 or 23 for a broker that is too old to say."""
@@ -159,7 +170,9 @@ class ClientProcessor(LeaderService):
             filter_of(kind, wanted.subString, by_property=self._settings.now.property_filter)
         call.respond()
 
-    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY)
+    @handles(
+        RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY, may=required.OF_CONSUMER_GROUP
+    )
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:
         """A client leaves. C++ sends "" for the group that it does not mean."""
         header = call.header
@@ -174,6 +187,8 @@ class ClientProcessor(LeaderService):
         ConsumerGroupHeader,
         needs=Needs.LEADER,
         reads="the leader's own connections",
+        may=required.OF_CONSUMER_GROUP,
+        does=actions.Does(actions.SEEN, groups=("consumerGroup",)),
     )
     def consumer_list(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
         """Ids of a group's consumers, for dividing its queues. All must have the same list: a broker that was

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.clients.client_table import Member
 from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
@@ -47,7 +49,14 @@ class ConnectionProcessor:
         self._settings = core.settings
         self._background = core.background
 
-    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    @handles(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        ConsumerGroupHeader,
+        needs=Needs.LEADER,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, groups=("consumerGroup",)),
+    )
     def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
         """Consumers of a group, and what they subscribe to."""
         name = call.header.consumerGroup
@@ -69,7 +78,14 @@ class ConnectionProcessor:
         )
         call.respond(body=body.encode())
 
-    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, needs=Needs.LEADER, reads=OWN)
+    @handles(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        ProducerGroupHeader,
+        needs=Needs.LEADER,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def producers(self, call: LeaderCall[ProducerGroupHeader]) -> None:
         """Producers of a group."""
         name = call.header.producerGroup
@@ -78,7 +94,14 @@ class ConnectionProcessor:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         call.respond(body=ProducerConnections(_connections(members.values())).encode())
 
-    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        TopicHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.SHOWN_TOPIC,
+    )
     def groups_of_topic(self, call: LeaderCall[TopicHeader]) -> None:
         """Groups that subscribe to a topic, or have offsets in it."""
         topic = call.header.topic
@@ -97,7 +120,14 @@ class ConnectionProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        GroupHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, groups=("group",)),
+    )
     def topics_of_group(self, call: LeaderCall[GroupHeader]) -> None:
         """Topics in which a group has offsets."""
         name = call.header.group
@@ -114,7 +144,14 @@ class ConnectionProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader, needs=Needs.LEADER, reads=OWN)
+    @handles(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        GroupTopicHeader,
+        needs=Needs.LEADER,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
+    )
     def subscription(self, call: LeaderCall[GroupTopicHeader]) -> None:
         """What a group wants of a topic; without subscription while none of its consumers says so."""
         header = call.header

@@ -7,6 +7,8 @@ from functools import partial
 
 import msgspec
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
 from dledger.broker.core import Core
 from dledger.broker.requests import Call, Needs, handles
@@ -41,7 +43,14 @@ class ConsumerCalls:
         self._background = core.background
         self._reaching = reaching
 
-    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, needs=Needs.ANY, reads=OWN)
+    @handles(
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RunningInfoHeader,
+        needs=Needs.ANY,
+        reads=OWN,
+        may=required.OF_CONSUMER_GROUP,
+        does=actions.Does(Action.GET, groups=("consumerGroup",)),
+    )
     def running_info(self, call: Call[RunningInfoHeader]) -> None:
         """How a consumer is: its settings, queues and rates, and with `jstackEnable` its threads."""
         header = call.header
@@ -52,6 +61,7 @@ class ConsumerCalls:
         ConsumeDirectlyHeader,
         needs=Needs.ANY,
         reads="applied index of the answering broker",
+        may=required.Rule(groups=("consumerGroup",), special=required.of_any_topic),
     )
     def consume_directly(self, call: Call[ConsumeDirectlyHeader]) -> None:
         """A consumer gets one message now, whatever it is at, and tells what became of it."""
@@ -105,7 +115,12 @@ class ConsumerCalls:
         self._reaching.reach(call, None if member is None else member.connection, ask, nowhere)
 
     @handles(
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, needs=Needs.ANY, reads=OWN
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        ConsumerStatusHeader,
+        needs=Needs.ANY,
+        reads=OWN,
+        may=required.OF_GROUP,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def status(self, call: Call[ConsumerStatusHeader]) -> None:
         """Where each consumer of a group is in the queues of a topic, by its own knowledge."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from dledger.broker.auth import required
 from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
@@ -64,7 +65,13 @@ class ClientTelling(LeaderService):
 
     # -- the leader -----------------------------------------------------------------------------------
 
-    @handles(RequestCode.TELL_CONSUMERS, needs=Needs.LEADER, reads="its memory", max_body=MAX_TELL)
+    @handles(
+        RequestCode.TELL_CONSUMERS,
+        needs=Needs.LEADER,
+        reads="its memory",
+        max_body=MAX_TELL,
+        may=required.ADMIN,
+    )
     def take(self, call: LeaderCall[None]) -> None:
         """Consumers that another broker of the group hears."""
         if not self._origins.is_members_own(call.connection, call.request):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from dledger.broker.auth import actions, required
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.requests import LeaderCall, Needs, handles
@@ -83,7 +84,13 @@ class QueueLocks(LeaderService):
         """Locked queues, while this node leads."""
         return len(self._heard)
 
-    @handles(RequestCode.LOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
+    @handles(
+        RequestCode.LOCK_BATCH_MQ,
+        needs=Needs.LEADER,
+        max_body=MAX_LOCK_BODY,
+        may=required.Rule(special=required.of_locks),
+        does=actions.LOCKED,
+    )
     def lock(self, call: LeaderCall[None]) -> None:
         """Lock queues, or go on with those that one has; the answer has those that are the client's now.
 
@@ -136,7 +143,13 @@ class QueueLocks(LeaderService):
                 self._direct[key] = now
         self._committed.add(index, call.connection, call.request, lambda: call.respond(body=body))
 
-    @handles(RequestCode.UNLOCK_BATCH_MQ, needs=Needs.LEADER, max_body=MAX_LOCK_BODY)
+    @handles(
+        RequestCode.UNLOCK_BATCH_MQ,
+        needs=Needs.LEADER,
+        max_body=MAX_LOCK_BODY,
+        may=required.Rule(special=required.of_locks),
+        does=actions.LOCKED,
+    )
     def unlock(self, call: LeaderCall[None]) -> None:
         """Unlock queues. Left alone are those that are not the client's, those that it has locked anew since
         (by their epochs), and, where there are no epochs to tell that and another broker forwards this, those

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.broker.auth import actions, required
 from dledger.broker.clients.client_calls import CALL_TIMEOUT_S, Reaching
 from dledger.broker.core import Core
 from dledger.broker.forwarding import Origins
@@ -44,6 +45,8 @@ class ReplyProcessor:
         needs=Needs.ANY,
         reads="the brokers' own connections",
         max_body=MAX_FRAME_SIZE,
+        may=required.ACCOUNT,
+        does=actions.NOTHING,
     )
     def reply(self, call: Call[SendMessageHeader]) -> None:
         """An answer to a request message."""
@@ -55,6 +58,8 @@ class ReplyProcessor:
         needs=Needs.ANY,
         reads="the brokers' own connections",
         max_body=MAX_FRAME_SIZE,
+        may=required.ACCOUNT,
+        does=actions.NOTHING,
     )
     def reply_v2(self, call: Call[SendMessageV2Header]) -> None:
         """The same with short names of fields."""

@@ -7,6 +7,7 @@ offset moves on then. What is refused here, clients send to the retry topic them
 
 from __future__ import annotations
 
+from dledger.broker.auth import required
 from dledger.broker.auth.required import to_consume
 from dledger.broker.commit_log import CommitLogWriter, Outgoing, TopicSlot
 from dledger.broker.core import CheckNeeded, Core
@@ -64,6 +65,7 @@ class SendBackProcessor:
         ConsumerSendMsgBackHeader,
         needs=Needs.LEADER,
         reads="applied index of the leader",
+        may=required.OF_GROUP,
     )
     def send_back(self, call: LeaderCall[ConsumerSendMsgBackHeader]) -> None:
         """A message comes again, or is given up."""

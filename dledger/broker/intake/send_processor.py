@@ -26,6 +26,8 @@ import struct
 import msgspec
 
 from dledger._fast import FAST
+from dledger.broker.auth import required
+from dledger.broker.auth.plain_acl import PUB
 from dledger.broker.commit_log import CommitLogWriter, TopicSlot
 from dledger.broker.config import BrokerConfig
 from dledger.broker.core import Core
@@ -132,7 +134,13 @@ class SendProcessor:
         self._checks_topics = bool(config.duplicate_check_topics)
         self._added = added_properties(config)
 
-    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, needs=Needs.LEADER, max_body=MAX_FRAME_SIZE)
+    @handles(
+        RequestCode.SEND_MESSAGE,
+        SendMessageHeader,
+        needs=Needs.LEADER,
+        max_body=MAX_FRAME_SIZE,
+        may=required.Rule(topic="topic", perm=PUB),
+    )
     def send_v1(self, call: LeaderCall[SendMessageHeader]) -> None:
         """10 SEND_MESSAGE."""
         if call.header.batch:
@@ -140,7 +148,13 @@ class SendProcessor:
         else:
             self._single(call)
 
-    @handles(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, needs=Needs.LEADER, max_body=MAX_FRAME_SIZE)
+    @handles(
+        RequestCode.SEND_MESSAGE_V2,
+        SendMessageV2Header,
+        needs=Needs.LEADER,
+        max_body=MAX_FRAME_SIZE,
+        may=required.Rule(topic="b", perm=PUB),
+    )
     def send_v2(self, call: LeaderCall[SendMessageV2Header]) -> None:
         """310 SEND_MESSAGE_V2."""
         if call.header.batch:
@@ -148,7 +162,13 @@ class SendProcessor:
         else:
             self._single(call)
 
-    @handles(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, needs=Needs.LEADER, max_body=MAX_FRAME_SIZE)
+    @handles(
+        RequestCode.SEND_BATCH_MESSAGE,
+        SendMessageV2Header,
+        needs=Needs.LEADER,
+        max_body=MAX_FRAME_SIZE,
+        may=required.Rule(topic="b", perm=PUB),
+    )
     def send_batch(self, call: LeaderCall[SendMessageV2Header]) -> None:
         """320 SEND_BATCH_MESSAGE."""
         self._batch(call)

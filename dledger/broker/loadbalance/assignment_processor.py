@@ -6,6 +6,8 @@ The mode is an operation in the log; the members are those that the leader hears
 
 from __future__ import annotations
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.loadbalance.allocation import STRATEGIES, for_pop
@@ -53,6 +55,7 @@ class AssignmentProcessor:
         needs=Needs.LEADER,
         reads="applied index of the leader, its own connections, and a route of at most 5 s ago",
         max_body=MAX_QUERY,
+        may=required.Rule(special=required.of_assignment),
     )
     def query(self, call: LeaderCall[None]) -> None:
         """The queues of one consumer."""
@@ -101,7 +104,13 @@ class AssignmentProcessor:
             return for_pop(strategy, body.clientId, queues, clients, mode.share)
         return strategy(body.clientId, queues, clients)
 
-    @handles(RequestCode.SET_MESSAGE_REQUEST_MODE, needs=Needs.LEADER, max_body=MAX_QUERY)
+    @handles(
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        needs=Needs.LEADER,
+        max_body=MAX_QUERY,
+        may=required.ADMIN,
+        does=actions.Does(Action.UPDATE, body=actions.of_mode),
+    )
     def set_mode(self, call: LeaderCall[None]) -> None:
         """From now on consumers of a group pull a topic, or pop it."""
         body, writer = decode_request_mode(call.request.body), call.writer

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
+from dledger.broker.auth import actions, required
 from dledger.broker.clients.client_table import ConsumerGroup
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.config import route_id
@@ -107,6 +108,7 @@ class PullProcessor(LeaderService):
         needs=Needs.LEADER,
         reads=APPLIED_OR_HERE,
         at_follower="pull_here",
+        may=required.CONSUME,
     )
     @handles(
         RequestCode.LITE_PULL_MESSAGE,
@@ -114,6 +116,7 @@ class PullProcessor(LeaderService):
         needs=Needs.LEADER,
         reads=APPLIED_OR_HERE,
         at_follower="pull_here",
+        may=required.CONSUME,
     )
     def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
         """Messages from an offset on, now or when there are some."""
@@ -233,7 +236,14 @@ class PullProcessor(LeaderService):
         for call in self.ahead.take_all():
             self._gate.wait_or_refuse(call.connection, call.request)
 
-    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        ViewMessageHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.Rule(special=required.of_any_topic),
+        does=actions.Does(actions.SEEN, body=actions.any_topic),
+    )
     def view_message(self, call: LeaderCall[ViewMessageHeader]) -> None:
         """One message by physical offset (that of its offset message id)."""
         offset = call.header.offset

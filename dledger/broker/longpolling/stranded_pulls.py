@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+from dledger.broker.auth import required
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core, Members
 from dledger.broker.forwarding import Origins, peer_ip
@@ -216,7 +217,9 @@ class StrandedPulls(LeaderService):
         if term > self._of_term:
             self._strand_unless_silent()
 
-    @handles(RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL)
+    @handles(
+        RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL, may=required.ADMIN
+    )
     def take(self, call: Call[None]) -> None:
         """Pulls that wait at the leader."""
         if not self._origins.is_members_own(call.connection, call.request):

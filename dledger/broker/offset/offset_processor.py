@@ -10,6 +10,8 @@ import math
 from functools import partial
 from typing import Any
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.offset.pending_offsets import PendingOffsets
@@ -49,7 +51,14 @@ class OffsetProcessor:
         self._gate = core.gate
         self._reader = core.reader
 
-    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, needs=Needs.LEADER, reads=TOLD)
+    @handles(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        QueryConsumerOffsetHeader,
+        needs=Needs.LEADER,
+        reads=TOLD,
+        may=required.CONSUME,
+        does=actions.CONSUMED,
+    )
     def query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:
         """What the group consumes next; 22 when it never said (the client then applies its rule)."""
         header = call.header
@@ -73,7 +82,13 @@ class OffsetProcessor:
         else:
             call.respond(ext={"offset": str(offset), **ext})
 
-    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        UpdateConsumerOffsetHeader,
+        needs=Needs.LEADER,
+        may=required.CONSUME,
+        does=actions.Does(Action.SUB | Action.UPDATE, topics=("topic",), groups=("consumerGroup",)),
+    )
     def update(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> None:
         """The group consumed up to here. -1, which some clients send, is ignored.
 
@@ -197,7 +212,14 @@ class OffsetProcessor:
                 f"offset {offset} is beyond the end {end} of {topic}@{queue_id}",
             )
 
-    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.OFFSET,
+    )
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:
         """Offset of a point in time."""
         header = call.header
@@ -211,7 +233,14 @@ class OffsetProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.GET_MAX_OFFSET,
+        GetMaxOffsetHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.OFFSET,
+    )
     def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
         """The offset that the next message will get, of what is committed."""
         header = call.header
@@ -219,7 +248,14 @@ class OffsetProcessor:
         offset = call.writer.next_applied(header.topic, header.queueId)
         call.respond(ext={"offset": str(offset)})
 
-    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.GET_MIN_OFFSET,
+        QueueHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.OFFSET,
+    )
     def min_offset(self, call: LeaderCall[QueueHeader]) -> None:
         """The first message that still exists."""
         header = call.header
@@ -228,7 +264,14 @@ class OffsetProcessor:
         offset = 0 if queue is None else queue.bounds.min
         call.respond(ext={"offset": str(offset)})
 
-    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        QueueHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.OFFSET,
+    )
     def earliest_time(self, call: LeaderCall[QueueHeader]) -> None:
         """Store time of the first message, -1 for an empty queue."""
         header = call.header

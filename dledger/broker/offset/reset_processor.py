@@ -15,6 +15,8 @@ from functools import partial
 
 import msgspec
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
@@ -55,7 +57,14 @@ class ResetProcessor:
         self._log = core.env.log.child("offsets")
         offsets.reset_listeners.append(self._tell)
 
-    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        ResetOffsetHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.Rule(topic="topic", groups=("group",)),
+        does=actions.Does(Action.UPDATE, topics=("topic",), groups=("group",)),
+    )
     def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:
         """Set a group's offsets in a topic, of all queues or one: to an offset, to a point in time, or (-1)
         to the end. Without `isForce` only back."""
@@ -111,7 +120,14 @@ class ResetProcessor:
             return high
         return await self._reader.offset_by_time(header.topic, queue_id, header.timestamp, upper=False)
 
-    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.CLONE_GROUP_OFFSET,
+        CloneGroupOffsetHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.Rule(topic="topic", groups=("srcGroup", "destGroup")),
+        does=actions.Does(Action.UPDATE, topics=("topic",), groups=("destGroup",)),
+    )
     def clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
         """Let a group go on where another one is, in a topic or in all of them. Of each topic as a whole."""
         header = call.header

@@ -13,6 +13,7 @@ import base64
 import binascii
 from typing import Any
 
+from dledger.broker.auth import required
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.offset.pending_offsets import PendingOffsets
@@ -52,7 +53,7 @@ class AckProcessor:
         self._ledger = pops
         self._gate = core.gate
 
-    @handles(RequestCode.ACK_MESSAGE, AckMessageHeader, needs=Needs.LEADER)
+    @handles(RequestCode.ACK_MESSAGE, AckMessageHeader, needs=Needs.LEADER, may=required.CONSUME)
     def ack(self, call: LeaderCall[AckMessageHeader]) -> None:
         """One message is consumed."""
         header = call.header
@@ -65,7 +66,12 @@ class AckProcessor:
             index = self._take_out(call.writer, {checkpoint: (header.offset,)}, [])
         self._answer(call, index)
 
-    @handles(RequestCode.BATCH_ACK_MESSAGE, needs=Needs.LEADER, max_body=MAX_BATCH_ACK_BODY)
+    @handles(
+        RequestCode.BATCH_ACK_MESSAGE,
+        needs=Needs.LEADER,
+        max_body=MAX_BATCH_ACK_BODY,
+        may=required.Rule(special=required.of_batch_ack),
+    )
     def batch_ack(self, call: LeaderCall[None]) -> None:
         """Many are: all of it happens, or nothing (but for pops in order, each for itself)."""
         body = decode_batch_ack(call.request.body)
@@ -94,7 +100,12 @@ class AckProcessor:
                 done[key] = done.get(key, ()) + _chosen(checkpoint.offsets, one.so, bits)
         self._answer(call, self._take_out(call.writer, done, []) or index)
 
-    @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        ChangeInvisibleTimeHeader,
+        needs=Needs.LEADER,
+        may=required.CONSUME,
+    )
     def change(self, call: LeaderCall[ChangeInvisibleTimeHeader]) -> None:
         """A message stays invisible for so long from now on, under a new handle. One that is acknowledged,
         or came again, is refused with NO_MESSAGE: a new handle for it would deliver it once more."""

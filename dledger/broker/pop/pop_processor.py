@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from dledger.broker.auth import actions, required
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.filter.message_filter import ALL, filter_of
@@ -152,7 +153,9 @@ class PopProcessor(LeaderService):
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    @handles(RequestCode.POP_MESSAGE, PopMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.POP_MESSAGE, PopMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
+    )
     def pop(self, call: LeaderCall[PopMessageHeader]) -> None:
         """Messages that nobody else of the group has, now or when there are some."""
         header = call.header
@@ -200,7 +203,9 @@ class PopProcessor(LeaderService):
             )
         )
 
-    @handles(RequestCode.NOTIFICATION, NotificationHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.NOTIFICATION, NotificationHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
+    )
     def notification(self, call: LeaderCall[NotificationHeader]) -> None:
         """Whether there are messages to pop, now or when there are some. Takes none."""
         header = call.header
@@ -223,14 +228,23 @@ class PopProcessor(LeaderService):
         )
         self._serve(pop)
 
-    @handles(RequestCode.POLLING_INFO, PollingInfoHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.POLLING_INFO,
+        PollingInfoHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.CONSUME,
+        does=actions.CONSUMED,
+    )
     def polling_info(self, call: LeaderCall[PollingInfoHeader]) -> None:
         """How many pops of the group wait here for messages of the topic."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         call.respond(ext={"pollingNum": str(self.held.waiting(header.topic, header.consumerGroup))})
 
-    @handles(RequestCode.PEEK_MESSAGE, PeekMessageHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.PEEK_MESSAGE, PeekMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
+    )
     def peek(self, call: LeaderCall[PeekMessageHeader]) -> None:
         """The messages that a pop would get, without taking them."""
         header = call.header

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.core import Core
 from dledger.broker.offset.group_topics import topics_of
 from dledger.broker.offset.pending_offsets import PendingOffsets
@@ -61,7 +63,14 @@ class StatsProcessor:
         self._registrar = registrar
         self._stats = core.stats
 
-    @handles(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, needs=Needs.LEADER, reads=OWN)
+    @handles(
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        ViewBrokerStatsHeader,
+        needs=Needs.LEADER,
+        reads=OWN,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
+    )
     def view(self, call: LeaderCall[ViewBrokerStatsHeader]) -> None:
         """One statistic over the last minute, hour and day."""
         header = call.header
@@ -76,7 +85,14 @@ class StatsProcessor:
             shown[window.name] = {"sum": found.total, "tps": found.tps, "avgpt": found.average}
         call.respond(body=dumps(shown))
 
-    @handles(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.GET_TOPIC_STATS_INFO,
+        TopicHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.SHOWN_TOPIC,
+    )
     def topic(self, call: LeaderCall[TopicHeader]) -> None:
         """Bounds of each queue of a topic, and when its last message was stored."""
         config = self._topic(call, call.header.topic)
@@ -97,7 +113,14 @@ class StatsProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.GET_CONSUME_STATS,
+        ConsumeStatsHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("consumerGroup",)),
+    )
     def group(self, call: LeaderCall[ConsumeStatsHeader]) -> None:
         """Where a group stands in the queues of its topics, or of those that are named: with all that it
         reported before, which is in the log after the time between two flushes at most."""
@@ -127,7 +150,12 @@ class StatsProcessor:
         self._offsets.read_group(name, call.connection, call.request, begin)
 
     @handles(
-        RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, needs=Needs.LEADER, reads=APPLIED
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        BrokerConsumeStatsHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.SHOWN,
     )
     def all_groups(self, call: LeaderCall[BrokerConsumeStatsHeader]) -> None:
         """The same of all groups, or of those topics of theirs that are ordered."""
@@ -164,7 +192,13 @@ class StatsProcessor:
 
         self._offsets.read_all(call.connection, call.request, begin)
 
-    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=Needs.ANY, reads="applied index of any broker")
+    @handles(
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        needs=Needs.ANY,
+        reads="applied index of any broker",
+        may=required.ACCOUNT,
+        does=actions.LISTED,
+    )
     def all_offsets(self, call: Call[None]) -> None:
         """Every consumer offset, as RocketMQ's slaves ask for them (ConsumerOffsetSerializeWrapper)."""
 
@@ -195,7 +229,14 @@ class StatsProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader, needs=Needs.LEADER, reads=APPLIED)
+    @handles(
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        ConsumeTimeSpanHeader,
+        needs=Needs.LEADER,
+        reads=APPLIED,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
+    )
     def time_span(self, call: LeaderCall[ConsumeTimeSpanHeader]) -> None:
         """When the first and the last message of each queue were stored, and the last that the group
         consumed."""

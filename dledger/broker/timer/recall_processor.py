@@ -17,6 +17,8 @@ time is claimed. As with RocketMQ the answer does not say whether there was such
 
 from __future__ import annotations
 
+from dledger.broker.auth import required
+from dledger.broker.auth.plain_acl import PUB
 from dledger.broker.commit_log import Outgoing
 from dledger.broker.config import MAX_TIMER_DELAY_S, MAX_TIMER_PRECISION_MS
 from dledger.broker.core import Core
@@ -50,7 +52,12 @@ class RecallProcessor:
         self._timers = timers
         self._committed = core.committed
 
-    @handles(RequestCode.RECALL_MESSAGE, RecallMessageHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.RECALL_MESSAGE,
+        RecallMessageHeader,
+        needs=Needs.LEADER,
+        may=required.Rule(topic="topic", perm=PUB),
+    )
     def recall(self, call: LeaderCall[RecallMessageHeader]) -> None:
         """A message that waits is not to come."""
         header, writer, settings = call.header, call.writer, self._settings.now

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.commit_log import CommitLogWriter
 from dledger.broker.core import Core
 from dledger.broker.registration.registrar import Registrar
@@ -89,7 +91,13 @@ class TopicProcessor:
         self._deletions = deletions
         self._log = core.env.log.child("topics")
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        CreateTopicHeader,
+        needs=Needs.LEADER,
+        may=required.ADMIN,
+        does=actions.Does(Action.CREATE, topics=("topic",)),
+    )
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
         """Create a topic or change it. A queue that holds messages stays readable: producers choose it no
         more, and the answer says so. (RocketMQ strands what it holds.)"""
@@ -112,7 +120,13 @@ class TopicProcessor:
         announce = partial(self._registrar.announce, respond)
         self._applied.add(index, call.connection, call.request, announce)
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        needs=Needs.LEADER,
+        max_body=MAX_LIST_BODY,
+        may=required.ADMIN,
+        does=actions.Does(Action.CREATE, body=actions.of_topics),
+    )
     def create_topics(self, call: LeaderCall[None]) -> None:
         """Create or change several topics: all are looked at before the first is made."""
         writer = call.writer
@@ -147,7 +161,13 @@ class TopicProcessor:
         else:
             self._applied.add(index, call.connection, call.request, announce)
 
-    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, needs=Needs.LEADER, max_body=MAX_LIST_BODY)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        needs=Needs.LEADER,
+        max_body=MAX_LIST_BODY,
+        may=required.ADMIN,
+        does=actions.Does(Action.CREATE, body=actions.of_groups),
+    )
     def create_groups(self, call: LeaderCall[None]) -> None:
         """Create or change several groups: all are looked at before the first is made. The answer says what
         of it has no effect."""
@@ -161,7 +181,12 @@ class TopicProcessor:
         remark = _without_effect(asked, configs)
         self._applied.add(index, call.connection, call.request, partial(call.respond, remark=remark))
 
-    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=Needs.LEADER)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        needs=Needs.LEADER,
+        may=required.ADMIN,
+        does=actions.Does(Action.CREATE, body=actions.of_group),
+    )
     def create_group(self, call: LeaderCall[None]) -> None:
         """Create a consumer group or change it. The answer says what of it has no effect."""
         writer = call.writer
@@ -172,7 +197,13 @@ class TopicProcessor:
         remark = _without_effect([asked], [config])
         self._applied.add(index, call.connection, call.request, partial(call.respond, remark=remark))
 
-    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        DeleteTopicHeader,
+        needs=Needs.LEADER,
+        may=required.ADMIN,
+        does=actions.Does(Action.DELETE, topics=("topic",)),
+    )
     def delete_topic(self, call: LeaderCall[DeleteTopicHeader]) -> None:
         """Delete a topic with all that is of it; one that is not there is deleted already, and so is one
         whose life the request names when another one has its name. Answered when it is gone here and the
@@ -194,7 +225,13 @@ class TopicProcessor:
         self._log.info("topic deleted", topic=topic, by=call.connection.peer)
         self._applied.add(index, call.connection, call.request, announce)
 
-    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, needs=Needs.LEADER)
+    @handles(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        DeleteSubscriptionGroupHeader,
+        needs=Needs.LEADER,
+        may=required.ADMIN,
+        does=actions.Does(Action.DELETE, groups=("groupName",)),
+    )
     def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
         """Delete a consumer group. With `cleanOffset` all that is of it: offsets, locks, pops, its retry
         topic and its dead letters. Without, its configuration, as RocketMQ; what is left is there for a group
@@ -216,7 +253,13 @@ class TopicProcessor:
         self._log.info("group deleted", group=name, offsets=call.header.cleanOffset, by=peer)
         self._applied.add(index, call.connection, call.request, announce)
 
-    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.LISTED,
+    )
     def all_topics(self, call: Call[None]) -> None:
         """Every topic."""
         table = self._topic_table
@@ -229,7 +272,13 @@ class TopicProcessor:
 
         self._background.start(call.connection, call.request, answer())
 
-    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.LISTED,
+    )
     def all_groups(self, call: Call[None]) -> None:
         """Every consumer group."""
         groups = {name: shown_group(group) for name, group in self._store.state.groups.items()}
@@ -237,7 +286,14 @@ class TopicProcessor:
         body = dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": groups})
         call.respond(ext={"totalGroupNum": str(len(groups))}, body=body)
 
-    @handles(RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_TOPIC_CONFIG,
+        TopicConfigHeader,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.SHOWN_TOPIC,
+    )
     def one_topic(self, call: Call[TopicConfigHeader]) -> None:
         """One topic."""
         self._answer_one(call, partial(self._one_topic, call))
@@ -252,7 +308,14 @@ class TopicProcessor:
         births = self._births(TOPIC_BIRTHS)
         call.respond(ext={LIFE: str(self._life(births.get(name)))}, body=topic_body(config))
 
-    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader, needs=Needs.ANY, reads=APPLIED_HERE)
+    @handles(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        GroupHeader,
+        needs=Needs.ANY,
+        reads=APPLIED_HERE,
+        may=required.ACCOUNT,
+        does=actions.Does(Action.GET, groups=("group",)),
+    )
     def one_group(self, call: Call[GroupHeader]) -> None:
         """One consumer group."""
         self._answer_one(call, partial(self._one_group, call))
@@ -287,7 +350,13 @@ class TopicProcessor:
     def _life(self, birth: Birth | None) -> Life:
         return Life(self._node.cluster_id, 0 if birth is None else birth.at)
 
-    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=Needs.ANY, reads="nothing")
+    @handles(
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        needs=Needs.ANY,
+        reads="nothing",
+        may=required.ACCOUNT,
+        does=actions.NOTHING,
+    )
     def system_topics(self, call: Call[None]) -> None:
         """Topics that are the brokers' own."""
         call.respond(body=TopicList(sorted(self._topic_table.system_names | FORBIDDEN_TO_SEND)).encode())

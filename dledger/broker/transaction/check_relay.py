@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.broker.auth import required
 from dledger.broker.core import Core, Members
 from dledger.broker.forwarding import Origins
 from dledger.broker.member_requests import MEMBER_PROOF, with_proof
@@ -38,6 +39,7 @@ class CheckRelay:
         needs=Needs.ANY,
         reads="the brokers' own connections",
         max_body=MAX_FRAME_SIZE,
+        may=required.ADMIN,
     )
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
         """The leader looks for a producer of a group: pass its check on."""

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from dledger.broker.auth import actions, required
+from dledger.broker.auth.policies import Action
 from dledger.broker.auth.required import to_send
 from dledger.broker.commit_log import CommitLogWriter, Outgoing
 from dledger.broker.core import CheckNeeded, Core
@@ -49,6 +51,8 @@ class EndTransactionProcessor:
         EndTransactionHeader,
         needs=Needs.LEADER,
         reads="applied index of the leader",
+        may=required.ACCOUNT,
+        does=actions.Does(Action.PUB, topics=("topic",)),
     )
     def end(self, call: LeaderCall[EndTransactionHeader]) -> None:
         """Commit, roll back, or not known yet."""
