@@ -40,10 +40,10 @@ def extensions():
         from Cython.Build import cythonize
     except ImportError:
         return []
-    source = [("TWINS_SOURCE", f'"{source_hash(TWINS)}"')]
-    modules = cythonize(
-        [Extension("dledger._fast.compiled", [TWINS], define_macros=source)], build_dir="build"
-    )
+    digest = source_hash(TWINS)
+    twins = Extension("dledger._fast.compiled", [TWINS], define_macros=[("TWINS_SOURCE", f'"{digest}"')])
+    # A directory by content: cythonize compares times, and what lies there may be newer, of another source.
+    modules = cythonize([twins], build_dir=f"build/{digest[:16]}")
     for module in modules:
         module.optional = True  # cythonize forgets it
     return modules

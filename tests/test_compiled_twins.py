@@ -77,7 +77,8 @@ def test_sums_of_small_pieces(data: bytes, begin: int) -> None:
 def test_one_that_was_built_from_another_tree_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _fast._load() is FAST
     monkeypatch.setattr(_fast, "get_data", lambda package, name: b"another")
-    assert _fast._load() is None
+    with pytest.warns(RuntimeWarning, match="built from another source"):
+        assert _fast._load() is None
 
 
 def test_an_installed_wheel_has_no_source_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +87,12 @@ def test_an_installed_wheel_has_no_source_to_compare(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(_fast, "get_data", absent)
     assert _fast._load() is FAST
+
+
+def test_too_many_marks_are_no_reason_to_do_without_twins() -> None:
+    assert FAST is not None
+    with pytest.raises(ValueError, match="MAX_MARKS"):
+        FAST.set_up((b"mark",) * 17, 0)
 
 
 def test_the_twins_know_the_same_numbers() -> None:

@@ -586,6 +586,10 @@ def test_every_part_is_found_by_its_one_name() -> None:
 def test_an_incomplete_source_tree_is_not_built(tmp_path: Path) -> None:
     """setuptools leaves out a package that is not there, and ends with exit code 0."""
     folders = {path.parent.name for path in (ROOT / "dledger").glob("*/__init__.py")}
+    known = re.search(r"PARTS = \((.*?)\)", (ROOT / "setup.py").read_text(), re.S)
+    assert known and set(re.findall(r"\w+", known[1])) == folders, "PARTS of setup.py"
+    sources = (ROOT / "MANIFEST.in").read_text()
+    assert all(path.relative_to(ROOT).as_posix() in sources for path in (ROOT / "dledger").rglob("*.pyx"))
     (tmp_path / "setup.py").write_text((ROOT / "setup.py").read_text())
     for folder in folders - {"client"}:
         (tmp_path / "dledger" / folder).mkdir(parents=True)

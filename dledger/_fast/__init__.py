@@ -32,7 +32,9 @@ from hashlib import sha256
 from pkgutil import get_data
 from types import ModuleType
 from typing import TYPE_CHECKING
+from warnings import warn
 
+from dledger.formats import plain_messages
 from dledger.runtime.environment_variables import variable
 
 SWITCH = "DLEDGER_FAST"
@@ -58,8 +60,13 @@ def _load() -> ModuleType | None:
         from dledger._fast import compiled
     except ImportError:  # not built: no compiler, or no Cython, at install
         return None
-    # One that was built from another source may not fit the Python around it.
-    return compiled if source_hash() in ("", getattr(compiled, "SOURCE", None)) else None
+    if source_hash() not in ("", getattr(compiled, "SOURCE", None)):
+        # One that was built from another source may not fit the Python around it.
+        text = "the compiled twins were built from another source, and are not used: install dledger again"
+        warn(text, RuntimeWarning, stacklevel=2)
+        return None
+    compiled.set_up(plain_messages.MARKS, plain_messages.SPECIAL_FLAGS)
+    return compiled
 
 
 if TYPE_CHECKING:

@@ -1,6 +1,9 @@
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+def set_up(texts: tuple[bytes, ...], special_flags: int) -> None:
+    """Take over what makes a message special (`dledger.formats.plain_messages`). ValueError for too many."""
+
 SOURCE: str
 """Hash of the `compiled.pyx` that it was built from (`dledger._fast.source_hash`)."""
 NUMBERS: dict[str, int]

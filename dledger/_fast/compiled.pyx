@@ -14,7 +14,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
-from dledger.formats import plain_messages
 from dledger.formats.checksum import crc32 as sum_crc32
 
 cdef extern from *:
@@ -94,18 +93,24 @@ cdef enum:
     MAX_MARKS = 16
 
 
-# What is special about a message: taken from its one definition.
-cdef int64_t SPECIAL_FLAGS = plain_messages.SPECIAL_FLAGS
-cdef tuple mark_texts = plain_messages.MARKS  # keeps what `marks` points at
-cdef int mark_count = 0
+# What is special about a message: `set_up` takes it from its one definition. Until then no message is plain.
+cdef int64_t SPECIAL_FLAGS = 0
+cdef tuple mark_texts = ()  # keeps what `marks` points at
+cdef int mark_count = -1
 cdef const char *marks[MAX_MARKS]
 cdef Py_ssize_t mark_sizes[MAX_MARKS]
-for mark_text in mark_texts:
-    if mark_count == MAX_MARKS:
-        raise ImportError("more marks than MAX_MARKS: raise it in compiled.pyx")
-    marks[mark_count] = PyBytes_AS_STRING(mark_text)
-    mark_sizes[mark_count] = PyBytes_GET_SIZE(mark_text)
-    mark_count += 1
+
+
+def set_up(tuple texts, int64_t special_flags):
+    global SPECIAL_FLAGS, mark_texts, mark_count
+    cdef bytes text
+    if len(texts) > MAX_MARKS:
+        raise ValueError("more marks than MAX_MARKS: raise it in compiled.pyx")
+    mark_texts, mark_count, SPECIAL_FLAGS = texts, 0, special_flags
+    for text in texts:
+        marks[mark_count] = PyBytes_AS_STRING(text)
+        mark_sizes[mark_count] = PyBytes_GET_SIZE(text)
+        mark_count += 1
 
 
 cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
@@ -464,7 +469,7 @@ cdef Py_ssize_t plain_key(const uint8_t *properties, Py_ssize_t size) noexcept n
     """Where the unique key begins in the properties of a plain message; -1 if it has none, or is special."""
     cdef Py_ssize_t at = find(properties, size, b"UNIQ_KEY\x01", 9)
     cdef int number
-    if at < 0 or (at and properties[at - 1] != 2):
+    if at < 0 or (at and properties[at - 1] != 2) or mark_count < 0:
         return -1
     for number in range(mark_count):
         if find(properties, size, marks[number], mark_sizes[number]) >= 0:

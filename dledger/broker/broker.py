@@ -215,7 +215,7 @@ class Broker:
     # -- what is asked ----------------------------------------------------------------------------------
 
     def tasks(self) -> Iterator[tuple[str, Task]]:
-        """What runs as long as the broker, in the order in which it begins; the node is not among it."""
+        """Background tasks of the broker, in the order in which they start; without that of the node."""
         yield "background", self.core.background.run
         yield "remoting", self.server.run
         yield "client", self.client.run

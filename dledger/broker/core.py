@@ -74,8 +74,8 @@ def make_core(
 Members = Callable[[], dict[str, str]]
 """Node id -> `host:port` for clients of every broker of the group; empty while it is not connected."""
 CheckNeeded = Callable[[Connection, Request, Needed], None]
-"""RemotingError 16 unless the one who made a request, which was let in, may do this as well: for what is only
-known when a message was read. Everybody may where nobody has to sign in."""
+"""Checks one more permission of the sender of an accepted request, which is known only after a message was
+read. Raises RemotingError 16 if it is missing. Without access control everything passes."""
 BySuperUser = Callable[[Request], bool]
 """Whether a request, which was let in, comes from a super user; always where nobody has to sign in."""
 Figures = Callable[[], dict[str, str]]

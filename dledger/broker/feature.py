@@ -10,7 +10,8 @@
         def arrived(self, queues: list[ConsumeQueue]) -> None:
             self.pops.arrived(queues)
 
-`dledger.broker.features` makes one of each. A feature overrides what it has, and is told nothing else.
+`dledger.broker.features` makes one of each. A feature overrides the methods
+that it needs; the others do nothing.
 """
 
 from __future__ import annotations

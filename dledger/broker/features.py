@@ -16,6 +16,7 @@ from dledger.broker.core import Core, Figures, Members
 from dledger.broker.feature import Feature
 from dledger.broker.forwarding import Origins
 from dledger.broker.intake.feature import IntakeFeature
+from dledger.broker.intake.send_checks import SendChecks
 from dledger.broker.latency.feature import LatencyFeature
 from dledger.broker.loadbalance.feature import LoadBalanceFeature
 from dledger.broker.longpolling.feature import LongPollingFeature
@@ -99,10 +100,9 @@ def make_features(core: Core, shared: Shared) -> Features:
     ratelimit = RateLimitFeature(core)
     timer = TimerFeature(core)
     auth = AuthFeature(core, origins, shared.settings_file)
-    early = (registration, topic, offset, latency, ratelimit, timer, auth)
-    checks = [check for feature in early for check in feature.send_checks]
+    checks = SendChecks()
     rates, slow_consumers = ratelimit.rates, latency.slow_consumers
-    return Features(
+    features = Features(
         registration=registration,
         topic=topic,
         offset=offset,
@@ -124,3 +124,5 @@ def make_features(core: Core, shared: Shared) -> Features:
         store=StoreFeature(core, shared.index, shared.table, registration.registrar),
         admin=AdminFeature(core, shared.index, members, registration.registrar, shared.figures),
     )
+    checks.ask([check for feature in features for check in feature.send_checks])
+    return features

@@ -1,10 +1,10 @@
 """`dledger chaos failover`: how long a group of real processes is without a leader, many times over.
 
 Three brokers and a NameServer on loopback. One round: kill the leader (SIGKILL), wait until a probe in
-another process (`chaos.probe`) has an acknowledgement for a message that it first sent after the kill, start
-the node again, wait until it has caught up. With `--load` another process keeps a window of messages under
-way around each kill. With `--stop` the leader is stopped (SIGSTOP) instead, continued after 10 s, and the
-changes of leader and the terms that this cost are counted.
+another process (`dledger.chaos.failover_clock`) has an acknowledgement for a message that it first sent after
+the kill, start the node again, wait until it has caught up. With `--load` another process keeps a window of
+messages in flight around each kill. With `--stop` the leader is stopped (SIGSTOP) instead, continued after
+10 s, and the changes of leader and the terms that this cost are counted.
 
 Without `--stop` the delays of the nodes' event loops are judged, too (`chaos.lateness`).
 

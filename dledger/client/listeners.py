@@ -38,7 +38,7 @@ BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]
 Unit = ReceivedMessage | Sequence[ReceivedMessage]
 """What a listener is called with once."""
 CONSUMED = (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
-"""Results that mean that a message is."""
+"""Results by which a listener says that the message was consumed."""
 
 
 def messages_of(unit: Unit) -> list[ReceivedMessage]:

@@ -155,6 +155,8 @@ class World:
         self.config = make_config(root, **changes)
         self.connection = FakeConnection()
         self.keys = 0
+        self.taken = 0
+        """Sends that the fast path took."""
         nodes: list[FakeNode] = []
 
         def make_node(env: Env, config: Any, host: Any) -> FakeNode:
@@ -196,6 +198,7 @@ class World:
         """Offer it to the fast path of plain sends, as the server does with each read. Whether it took it."""
         buffer = bytearray(frame)
         _, taken, _ = self.features.intake.plain_sends.take(cast(Connection, connection), buffer, len(buffer))
+        self.taken += taken
         return taken == 1
 
     def dispatch(self, connection: FakeConnection, request: Request) -> None:

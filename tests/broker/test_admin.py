@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dledger.broker.http import consumer_metrics
 from dledger.broker.http import server as http
 from dledger.broker.http.server import BrokerCollector
+from dledger.broker.stats.runtime_info import runtime_info
 from dledger.formats.state import DELAYS, DelayProgress
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
@@ -418,5 +419,20 @@ def test_the_backlog_of_a_consumer_group_is_a_metric(tmp_path: Path, monkeypatch
         page = generate_latest(registry).decode()
         assert page.count("dledger_consumer_lag_messages{") == 1
         assert "dledger_consumer_groups_without_lag 1.0" in page
+
+    run(test)
+
+
+def test_each_figure_is_shown_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """A second one with the same key would hide the first."""
+
+    async def test() -> None:
+        broker = World(str(tmp_path)).broker
+        figures = list(broker.figures())
+        keys = [*runtime_info(broker.core, broker.boot_ms), *(one.key for one in figures if one.key)]
+        metrics = [one.metric for one in figures if one.metric]
+        assert len(keys) == len(set(keys)) and len(metrics) == len(set(metrics))
+        assert all(one.help for one in figures if one.metric)
+        assert all(value not in ("True", "False") for value in broker.runtime_info().values())
 
     run(test)

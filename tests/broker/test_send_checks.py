@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 
 from dledger._fast import FAST
 from dledger.broker.config import BrokerConfig
+from dledger.broker.feature import Feature
+from dledger.broker.features import Features
 from dledger.broker.intake import send_processor
 from dledger.broker.intake.send_checks import Offered, SendCheck
 from dledger.remoting.codes import RequestCode, ResponseCode
@@ -77,6 +79,8 @@ WAYS: dict[str, Callable[[World], Pending]] = {
     "retry": lambda world: world.send("%RETRY%CG", properties=KEY),
 }
 """Each way in which a producer's message comes."""
+FAST_WAYS = ("plain", "older code")
+"""Those that a fast path takes."""
 
 
 @dataclass
@@ -112,8 +116,7 @@ async def world_with(root: Path, check: SendCheck, fast: Callable[[World], None]
     world = await World(str(root), **changes).open()
     fast(world)
     assert (await world.send("T", properties="TAGS\x01a")).code == 0
-    checks: Any = world.features.intake.checks
-    checks.__init__((check,))
+    world.features.intake.checks.ask([check])
     return world
 
 
@@ -129,8 +132,29 @@ def test_a_check_in_the_list_holds_on_every_way(
         reply = await WAYS[way](world)
         assert (reply.code, reply.remark) == (ResponseCode.FLOW_CONTROL, "no")
         assert world.node.log.last_index == end and check.counted == []
-        check.on = False
+        check.on, taken = False, world.taken
         assert (await WAYS[way](world)).code == 0
+        has_fast_path = "taken_at_once" not in vars(world)
+        assert world.taken - taken == (has_fast_path and way in FAST_WAYS), "which ways are fast"
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Features)])
+def test_a_check_of_any_feature_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Also of one that is made after the intake."""
+    feature = type(getattr(World("never opened").features, name))
+    make = feature.__init__
+
+    def with_check(self: Feature, *parts: Any) -> None:
+        make(self, *parts)
+        self.send_checks = (*self.send_checks, Refusing())
+
+    monkeypatch.setattr(feature, "__init__", with_check)
+
+    async def test() -> None:
+        world = await World(str(tmp_path)).open()
+        assert (await world.send()).code == ResponseCode.FLOW_CONTROL
 
     run(test)
 
@@ -227,7 +251,6 @@ HARMLESS: Mapping[str, str] = {
     "cluster_name": "is added to the properties",
     "duplicate_check_topics": "has a copy looked for; a send is not refused for it",
     "delay_levels": "says how many levels there are; a higher one counts as the last",
-    "delay_levels_text": "the same as a text",
     "fast_failure": "by the state of the log: tests/broker/test_flow_control.py",
     "page_cache_busy_s": "the same",
     "queue_wait_s": "how long a send waits for a search",
@@ -240,7 +263,7 @@ HARMLESS: Mapping[str, str] = {
     "group_pull_rates": "limits reading",
     "trace_on": "is added to the properties",
     "transaction_timeout_ms": "when a producer is asked",
-    "transaction_interval_ms": "the same",
+    "transaction_check_interval_ms": "the same",
 }
 """Settings that are read, and refuse nothing."""
 
@@ -284,11 +307,16 @@ def test_every_setting_that_sends_depend_on_is_in_one_of_the_lists(
     """What is read while a broker's parts for sends are made, and while something is sent."""
     read: set[str] = set()
     plain = BrokerConfig.__getattribute__
-    intake = str(Path(send_processor.__file__).parent)
+    features = World(str(tmp_path / "first")).features
+    checks = [check for feature in features for check in feature.send_checks]
+    places = (
+        str(Path(send_processor.__file__).parent),
+        *(str(sys.modules[type(check).__module__].__file__) for check in checks),
+    )
 
     def spy(config: BrokerConfig, name: str) -> Any:
         caller = sys._getframe(1).f_code
-        if sending or caller.co_filename.startswith(intake):
+        if sending or caller.co_filename.startswith(places):
             read.add(name)
         return plain(config, name)
 
@@ -306,9 +334,11 @@ def test_every_setting_that_sends_depend_on_is_in_one_of_the_lists(
             await one
 
     run(test)
+    known = {*dir(BrokerConfig), *(one.name for one in fields(BrokerConfig))}
+    assert {*REFUSES, *HARMLESS} <= known
     unknown = {name for name in read if not name.startswith("_")} - {*REFUSES, *HARMLESS}
     assert not unknown, (
         f"sends depend on {sorted(unknown)}: add each to REFUSES in {Path(__file__).name} with a value by"
         " which a send is refused, or to HARMLESS with the reason why it refuses nothing"
     )
-    assert {"max_message_size", "timer_max_delay_s", "reject_transactions"} <= read, "the spy sees nothing"
+    assert {"max_message_size", "topic_send_rates", "reject_transactions"} <= read, "the spy sees nothing"

@@ -35,9 +35,9 @@ class AuthFeature(Feature):
         self.access: Access | None = None
         """None: everybody may make every request."""
         self.accounts: AccessControl | None = None
-        """The same, where it is by accounts in a file (ACL 1.0)."""
+        """Access control by accounts in a file (ACL 1.0); None if it is not used."""
         self.users: UserAccess | None = None
-        """The same, where it is by users in the replicated state (ACL 2.0)."""
+        """Access control by users in the replicated state (ACL 2.0); None if it is not used."""
         if config.acl_enable:
             self.access = self.accounts = AccessControl(core.env, file, origins, self.permissions)
             self.accounts.load()
@@ -62,7 +62,7 @@ class AuthFeature(Feature):
         return {} if self.accounts is None else {"accounts": self.accounts.run}
 
     def authorize(self, connection: Connection, request: Request) -> None:
-        """RemotingError 16 unless who makes a request may."""
+        """Raise RemotingError 16 if the sender of the request lacks the permission."""
         if self.access is not None and request.code not in BETWEEN_BROKERS:
             self.access.check(connection, request)
 

@@ -23,7 +23,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class ClientsFeature(Feature):
-    """Producers and consumers: who they are, what they tell and are told."""
+    """The connected producers and consumers, and the requests that the broker passes on to them."""
 
     def __init__(
         self, core: Core, client: RemotingClient, members: Members, origins: Origins, topic: TopicFeature

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dledger.broker.auth.feature import AuthFeature
 from dledger.broker.core import Core
@@ -12,7 +12,7 @@ from dledger.broker.forwarding import Origins
 from dledger.broker.intake.plain_sends import PlainSends
 from dledger.broker.intake.resends import Resends
 from dledger.broker.intake.send_back_processor import SendBackProcessor
-from dledger.broker.intake.send_checks import SendCheck, SendChecks
+from dledger.broker.intake.send_checks import SendChecks
 from dledger.broker.intake.send_processor import SendProcessor
 from dledger.broker.store.index_service import IndexService
 from dledger.broker.timer.feature import TimerFeature
@@ -27,13 +27,13 @@ class IntakeFeature(Feature):
         core: Core,
         index: IndexService,
         origins: Origins,
-        checks: Sequence[SendCheck],
+        checks: SendChecks,
         auth: AuthFeature,
         topic: TopicFeature,
         timer: TimerFeature,
     ) -> None:
         self.resends: Resends = Resends(core.store, index, core.reader, core.gate, core.settings)
-        self.checks: SendChecks = SendChecks(checks)
+        self.checks: SendChecks = checks
         sends = SendProcessor(
             core, topic.creation, topic.announcements, timer.claims, origins, self.resends, self.checks
         )

@@ -57,8 +57,8 @@ class SendCheck:
         """RemotingError if this send is refused: nothing of it is stored."""
 
     def check_message(self, send: Offered, body_size: int, properties: bytes) -> None:
-        """The same for each message, also of a batch. `properties`: encoded, as they were sent without what
-        an earlier broker had added, and with what this one adds."""
+        """RemotingError if one message of the send, alone or in a batch, is refused. `properties`: encoded as
+        they will be stored."""
 
     def stored(self, send: Offered, messages: int) -> None:
         """It was not refused, and becomes that many messages now."""
@@ -67,7 +67,12 @@ class SendCheck:
 class SendChecks:
     """All checks of one broker, asked in their order."""
 
-    def __init__(self, checks: Sequence[SendCheck]) -> None:
+    def __init__(self) -> None:
+        self._checks: tuple[SendCheck, ...] = ()
+        self._of_messages: tuple[SendCheck, ...] = ()
+
+    def ask(self, checks: Sequence[SendCheck]) -> None:
+        """These are the checks of all features. Called once, before the broker answers anything."""
         self._checks = tuple(checks)
         self._of_messages = tuple(
             check for check in checks if type(check).check_message is not SendCheck.check_message
@@ -92,10 +97,10 @@ class SendChecks:
             if check.active and not (again and check.once) and not _passes(check, send):
                 check.check(send)
 
-    def check_message(self, send: Offered, body_size: int, properties: bytes) -> None:
-        """RemotingError of the first that refuses one message of a send."""
+    def check_message(self, send: Offered, body_size: int, properties: bytes, again: bool = False) -> None:
+        """RemotingError of the first that refuses one message of a send. `again`: as in `check`."""
         for check in self._of_messages:
-            if check.active and not _passes(check, send):
+            if check.active and not (again and check.once) and not _passes(check, send):
                 check.check_message(send, body_size, properties)
 
     def stored(self, send: Offered, messages: int) -> None:

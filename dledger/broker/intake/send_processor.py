@@ -195,7 +195,7 @@ class SendProcessor:
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         if offered is not None:
-            self._checks.check_message(offered, len(body), properties)
+            self._checks.check_message(offered, len(body), properties, again=looked_for)
         if (
             RESEND in text
             or unique_key in self._stored_again
@@ -391,7 +391,7 @@ class SendProcessor:
         messages, size = self._split(header.topic, header.sysFlag, request.body)
         if offered is not None:
             for _, body, properties in messages:
-                self._checks.check_message(offered, len(body), properties)
+                self._checks.check_message(offered, len(body), properties, again=looked_for)
         first_properties = messages[0][2]
         unique_key = find_property(first_properties, _UNIQ_KEY) or b""
         if (

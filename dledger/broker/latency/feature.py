@@ -12,7 +12,7 @@ from dledger.broker.latency.slow_consumers import SlowConsumers
 
 
 class LatencyFeature(Feature):
-    """Who is told at once that it takes long, and which consumers are slow."""
+    """Refuses sends while the log does not move, and finds slow consumers."""
 
     def __init__(self, core: Core) -> None:
         self.fast_failure: FastFailure = FastFailure(core.committed, core.settings)

@@ -56,7 +56,10 @@ class PendingOffsets(LeaderService):
         self.on_order_reset: Callable[[OrderKey, int], None] = lambda key, time_ms: None
         """A queue that is popped in order waits for no acknowledgement any more of what was popped then."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
-        """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
+        """Called with group, topic and new offsets by queue id when a reset that is announced is applied.
+
+        They are called in the order in which features are made: consumers are notified (220) before the pulls
+        that wait are answered."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's offset as last reported, committed or not; None when it never said."""

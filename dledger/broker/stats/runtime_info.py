@@ -16,6 +16,7 @@ _NO_POOLS = {
     f"{pool}ThreadPoolQueue{figure}": "0"
     for pool in ("send", "pull", "litePull", "query", "ack")
     for figure in ("Size", "Capacity", "HeadWaitTimeMills")
+    if pool != "send" or figure == "Capacity"
 } | {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "0",
@@ -26,7 +27,7 @@ _NO_POOLS = {
 }
 """Requests are worked on by the loop as they come: no pool has a queue of them, and no buffer lies between a
 message and the log, of which RocketMQ says that it never runs out. What stands for the queue of sends is what
-waits for its commit."""
+waits for its commit: two figures."""
 
 
 def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:

@@ -37,7 +37,7 @@ class _InOrder:
 
 
 class OrderlyService(ConsumeService):
-    """ConsumeService between pulled messages and the listener of a consumer that works in order."""
+    """Calls the listener with the messages of a queue one after the other (ConsumeMessageOrderlyService)."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 A lock has no time in it: clocks of two leaders may differ, and the state reads none. How long its owner was
 not heard of is counted by each leader for itself, from the opening of its term on
-(`broker.client.queue_locks`); that it is over is said here by an operation, as everything else is.
+(`dledger.broker.clients.queue_locks`); that it is over is said here by an operation, as everything else is.
 """
 
 from __future__ import annotations
