@@ -91,6 +91,28 @@ MAX_BATCH_MESSAGES = 1000
 """Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
 
 
+_WAITS_IN = {
+    Disposition.DELAYED: SCHEDULE_TOPIC,
+    Disposition.TIMED: TIMER_TOPIC,
+    Disposition.HALF: HALF_TOPIC,
+}
+"""The topic in which a message of this kind waits."""
+
+
+class _Placed(msgspec.Struct, eq=False, gc=False):
+    """Where a message goes, and what is stored of it."""
+
+    slot: TopicSlot
+    queue_id: int
+    sys_flag: int
+    properties: bytes
+    unique_key: bytes
+    due: int = 0
+    """When a timer message comes, in ms since the epoch; 0 for others."""
+    ops: tuple[Op, ...] = ()
+    """Operations in the same batch."""
+
+
 SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
 
 
@@ -186,12 +208,10 @@ class SendProcessor:
         if len(body) > self._max_message_size:
             raise _too_large("message body", len(body), self._max_message_size)
         text = header.properties or ""
-        level, half, timed, due, sys_flag = 0, False, False, 0, header.sysFlag
+        kind = Disposition.ORDINARY
         if header.sysFlag or may_wait(text):
             kind = check_disposition(header.topic, header.sysFlag, text)
-            if kind is Disposition.DELAYED:
-                level = delay_level_of(text)
-            half, timed = kind is Disposition.HALF, kind is Disposition.TIMED
+        level = delay_level_of(text) if kind is Disposition.DELAYED else 0
         reconsume_times = header.reconsumeTimes or 0
         properties, unique_key = self._properties(text)
         if offered is not None:
@@ -202,53 +222,62 @@ class SendProcessor:
             or unique_key in self._looked_for
             or self._checks_topics
         ) and not looked_for:
-            waits_in = HALF_TOPIC if half else SCHEDULE_TOPIC if level else TIMER_TOPIC if timed else ""
-            sent = Sent(waits_in or header.topic, [unique_key], [crc32(body) & CRC_MASK], len(text))
-            if self._look_for(call, text, sent._replace(or_topic=header.topic) if timed else sent):
+            topic = _WAITS_IN.get(kind, header.topic)
+            sent = Sent(topic, [unique_key], [crc32(body) & CRC_MASK], len(text))
+            if kind is Disposition.TIMED:
+                sent = sent._replace(or_topic=header.topic)
+            if self._look_for(call, text, sent):
                 return
         slot, queue_id = writer.slots.get(header.topic), header.queueId
         if slot is None or not slot.writable or not 0 <= queue_id < slot.queues:
             slot, queue_id = self._target(writer, header)
         if slot.is_retry:
             slot, queue_id = self._dead_letter(writer, slot, queue_id, header, request, reconsume_times)
-        told_queue, real_topic, meant = queue_id, "", slot
-        if level:
-            slot, queue_id, text = self._delayed(writer, slot, queue_id, text, level)
-            properties, unique_key = self._properties(text)
-        elif timed:
-            real_topic = slot.config.name
-            slot, queue_id, text, due = self._timed(writer, slot, queue_id, text)
-            properties, unique_key = self._properties(text)
-        ops: tuple[Op, ...] = ()
-        if half:
-            values = decode_properties(text)
-            slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
-            queue_id, sys_flag, ops = 0, sys_flag & ~TRANSACTION_MASK, (row.op(),)
-            properties, unique_key = self._properties(encode_properties(values))
+        placed = _Placed(slot, queue_id, header.sysFlag, properties, unique_key)
+        if kind in _WAITS_IN:
+            self._put_where_it_waits(writer, placed, kind, text, level)
         if offered is not None:
             self._checks.stored(offered, 1)
         if looked_for:
-            ops = (*ops, *self._resends.remember(writer, header.topic, unique_key))
+            placed.ops = (*placed.ops, *self._resends.remember(writer, header.topic, placed.unique_key))
         index, queue_offset, position = writer.add_message(
-            slot,
-            queue_id,
+            placed.slot,
+            placed.queue_id,
             header.flag,
-            sys_flag,
+            placed.sys_flag,
             header.bornTimestamp,
             self._origins.host(connection, request)
             if request.flag & FLAG_FORWARDED
             else connection.peer_host,
             reconsume_times,
             body,
-            properties,
-            ops,
+            placed.properties,
+            placed.ops,
         )
         if request.flag & 2 and not writer.unannounced:
             return
-        handle = self._handle(real_topic, due, unique_key) if due else ""
-        answer = self.answers.encode(request, (position,), told_queue, queue_offset, unique_key, handle)
+        handle = self._handle(slot.config.name, placed.due, placed.unique_key) if placed.due else ""
+        answer = self.answers.encode(request, (position,), queue_id, queue_offset, placed.unique_key, handle)
         # Who hears of a half message may end it at once, for which it is read.
-        self._answer(call, meant, index, answer, self._applied if half else self._committed)
+        when = self._applied if kind is Disposition.HALF else self._committed
+        self._answer(call, slot, index, answer, when)
+
+    def _put_where_it_waits(
+        self, writer: CommitLogWriter, placed: _Placed, kind: Disposition, text: str, level: int
+    ) -> None:
+        """Change the place and the properties of a message that does not go to its own queue at once."""
+        slot, queue_id = placed.slot, placed.queue_id
+        if kind is Disposition.DELAYED:
+            placed.slot, placed.queue_id, text = self._delayed(writer, slot, queue_id, text, level)
+        elif kind is Disposition.TIMED:
+            placed.slot, placed.queue_id, text, placed.due = self._timed(writer, slot, queue_id, text)
+        else:
+            values = decode_properties(text)
+            placed.slot, row = half_messages.begin(writer, self._settings.now, slot, queue_id, values)
+            placed.queue_id, placed.ops = 0, (row.op(),)
+            placed.sys_flag &= ~TRANSACTION_MASK
+            text = encode_properties(values)
+        placed.properties, placed.unique_key = self._properties(text)
 
     def _answer(
         self, call: SendCall, slot: TopicSlot, index: int, answer: bytes, when: PendingResponses
