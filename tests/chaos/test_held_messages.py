@@ -27,7 +27,7 @@ def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytes
         releases: list[Callable[[], None]] = []
         process.loop.call_soon(lambda: releases.append(node.held.hold()))
         world.run_for(1.0)
-        leading.loop.call_soon(group.nodes[first].elections.step_down)
+        leading.loop.call_soon(group.nodes[first].elections.step_down, "the test wants it")
         world.run_until(lambda: group.nodes[first].role is not Role.LEADER, 1)
         second = group.await_leader()
         world.run_for(1.0)

@@ -31,7 +31,7 @@ def test_a_follower_that_can_hold_no_more_is_not_stormed_with_connections(
         group.await_applied(NAMES, group.append(first, [b"one"]))
         victim = next(name for name in NAMES if name != first)
         world.nodes[victim].disk.hang()
-        world.nodes[first].process.loop.call_soon(group.nodes[first].elections.step_down)  # type: ignore[union-attr]
+        world.nodes[first].process.loop.call_soon(group.nodes[first].elections.step_down, "the test wants it")  # type: ignore[union-attr]
         world.run_until(lambda: group.nodes[first].term > 1, 5)
         second = group.await_leader()
         world.run_for(3)
