@@ -1,20 +1,10 @@
-"""`dledger audit verify STORE`, `dledger audit compare STORE STORE STORE`. See `--help`."""
+"""`python -m dledger.audit` is the command `dledger audit`."""
 
 from __future__ import annotations
 
+import runpy
 import sys
-from collections.abc import Sequence
-
-from dledger.audit.crash import exit_4_on_crash
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The whole command; the exit code of the process."""
-    exit_4_on_crash()
-    from dledger.audit.command import run  # only now: a library that is missing is no verdict either
-
-    return run(None if argv is None else list(argv))
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.argv[1:1] = ["audit"]
+    runpy.run_module("dledger", run_name="__main__", alter_sys=True)

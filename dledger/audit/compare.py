@@ -29,6 +29,7 @@ from itertools import pairwise
 
 from dledger.audit.chains import check_boundaries, compare_chains
 from dledger.audit.coverage import Holding, check_replica, gather, place_heads
+from dledger.audit.defaults import LAG_WARNING_ENTRIES
 from dledger.audit.derived import judge_derived
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import BlockRow, Finding, Row, Severity, SnapshotRow, finding
@@ -37,8 +38,6 @@ from dledger.audit.scan import EntryRow
 from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREADABLE
 from dledger.formats.entry import COVERED
 
-LAG_WARNING_ENTRIES = 100_000
-"""A replica that is further behind than this is a warning, not just information."""
 DRILL_BLOCKS = 256
 """Blocks read again at a time: bounds the memory of a comparison to about a million entry rows."""
 

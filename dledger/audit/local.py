@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse, split_blocks
+from dledger.audit.compare import analyse, split_blocks
+from dledger.audit.defaults import LAG_WARNING_ENTRIES
 from dledger.audit.digests import differing, merge
 from dledger.audit.drilling import Drilling
 from dledger.audit.findings import Row

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os.path
-from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -50,20 +49,20 @@ class Reportable(Protocol):
 
 
 def report_path(text: str) -> str:
-    """An argument that names a report; wrong ones are refused before any work is done."""
+    """An argument that names a report. ValueError: wrong ones are refused before any work is done."""
     ending = os.path.splitext(text)[1]
     if ending not in FORMATS:
         close = get_close_matches(ending, FORMATS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ArgumentTypeError(f"{text!r} does not end in one of {', '.join(FORMATS)}{hint}")
+        raise ValueError(f"{text!r} does not end in one of {', '.join(FORMATS)}{hint}")
     directory = os.path.dirname(text)
     if directory and not os.path.isdir(directory):
-        raise ArgumentTypeError(f"{directory!r}: no such directory")
+        raise ValueError(f"{directory!r}: no such directory")
     if ending == ".parquet":
         try:
             import_module("pyarrow")
         except ImportError:
-            raise ArgumentTypeError("Parquet needs pyarrow: pip install 'dledger[spark]'") from None
+            raise ValueError("Parquet needs pyarrow: pip install 'dledger[spark]'") from None
     return text
 
 

@@ -1,9 +1,4 @@
-"""`dledger broker -c FILE [-p | -m] [--name value ...]`: the outer shell.
-
-Exit codes: 0 stopped in good order; 1 could not start or was cut short; 2 wrong arguments or configuration;
-70 the store needs repair or replacement; 71 a bug was caught; 78 the group's configuration does not fit
-(dledger.errors). A supervisor should not restart after 70, 71 or 78.
-"""
+"""`dledger broker`: the outer shell. Its options and exit codes are declared in `dledger.commands`."""
 
 from __future__ import annotations
 
@@ -28,9 +23,9 @@ from dledger.remoting.cli import (
     EXIT_BAD_CONFIG,
     EXIT_FAILED,
     announce,
+    arguments_of,
     complain,
     configure,
-    parse_arguments,
     print_settings,
     run_program,
     set_up_logging,
@@ -38,6 +33,7 @@ from dledger.remoting.cli import (
 from dledger.remoting.listening import is_anywhere
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.options import Options
 from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
@@ -113,9 +109,9 @@ def ipv4_address(host: str) -> str:
         return ""
 
 
-def program(argv: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    arguments = parse_arguments("broker", "A RocketMQ-compatible broker on a replicated log.", argv)
+def program(options: Options) -> int:
+    """The command; returns its exit code. WrongUsage."""
+    arguments = arguments_of(options)
     env = production_env("broker")
     try:
         config, warnings, source = configure(env, SETTINGS, arguments)

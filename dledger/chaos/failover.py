@@ -15,7 +15,6 @@ of its threads is dead, and a thread that waits for an fsync cannot die.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -45,6 +44,7 @@ from dledger.local.cluster import (
     find_base_port,
     wait_for,
 )
+from dledger.runtime.options import Options
 
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"
@@ -86,29 +86,11 @@ class Round:
     terms: int = 0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command `failover`."""
-    parser = subparsers.add_parser("failover", help="measure failovers of a group of real processes")
-    add_arguments(parser)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
-    parser.add_argument("--kills", type=int, default=20, help="rounds (default 20)")
-    parser.add_argument("--load", action="store_true", help="with messages under way all the time")
-    parser.add_argument("--window", type=int, default=64, help="how many (default 64, of 1 KiB)")
-    parser.add_argument("--stop", action="store_true", help="SIGSTOP for 10 s instead of SIGKILL")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which it happens")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when the budget is not met")
-    parser.add_argument("--dir", type=Path, help="keep stores and logs here (default: a temporary directory)")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """Exit codes: 0 done, 1 a failover failed, something was lost or is there twice, or (with --check) it was
     too slow."""
     with ExitStack() as stack:
-        directory = args.dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
+        directory = Path(args.dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         measure = Measurement(args, directory / "group")
         try:
             measure.run()
@@ -189,7 +171,7 @@ def _read_line(stream: IO[str] | None, limit_s: float) -> str:
 class Measurement:
     """Runs the rounds; one group, made anew when its stores grow too large."""
 
-    def __init__(self, args: argparse.Namespace, directory: Path) -> None:
+    def __init__(self, args: Options, directory: Path) -> None:
         self._args = args
         self._directory = directory
         self._chance = random.Random(args.seed)
@@ -487,14 +469,3 @@ def describe(report: dict[str, Any], rounds: Sequence[Round]) -> Iterator[str]:
 
 def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command by itself."""
-    parser = argparse.ArgumentParser(prog="python -m dledger.chaos.failover", description=__doc__)
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,10 +10,11 @@ closed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
+
+import click
 
 from dledger.client.consuming.pull_consumer import AsyncPullConsumer
 from dledger.client.errors import ClientError
@@ -100,19 +101,18 @@ class Pressure:
             self._idle.set()
 
 
-async def main(arguments: argparse.Namespace) -> None:
+async def main(namesrv: str, topic: str, window: int, size: int) -> None:
     """Until standard input is closed."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), lambda: lines.put_nowait(sys.stdin.readline()))
-    namesrv, topic = arguments.namesrv, arguments.topic
     async with (
         AsyncProducer("PG_pressure", namesrv, ProducerOptions(compress_over=0)) as producer,
         AsyncPullConsumer("CG_pressure", namesrv) as consumer,
     ):
         await producer.queues(topic)
         await consumer.queues(topic)
-        pressure = Pressure(producer, topic, arguments.window, arguments.size)
+        pressure = Pressure(producer, topic, window, size)
         while line := await lines.get():
             answer = {}
             if line == "on\n":
@@ -128,14 +128,15 @@ async def main(arguments: argparse.Namespace) -> None:
         await pressure.off()
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("namesrv")
-    parser.add_argument("topic")
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--size", type=int, default=1024)
-    return parser.parse_args()
+@click.command()
+@click.argument("namesrv")
+@click.argument("topic")
+@click.option("--window", type=int, default=64)
+@click.option("--size", type=int, default=1024)
+def command(namesrv: str, topic: str, window: int, size: int) -> None:
+    """The process that `dledger chaos` starts."""
+    asyncio.run(main(namesrv, topic, window, size))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(_arguments()))
+    command()

@@ -11,7 +11,6 @@ Before that the log is filled, so that catching up is real work.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import shutil
@@ -31,6 +30,7 @@ from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, 
 from dledger.local.ports import HOST
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
+from dledger.runtime.options import Options
 
 LIMIT_S = 120.0
 """Until a new member has caught up and votes."""
@@ -49,16 +49,7 @@ class Replacement:
     pause_ms: float
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command `replace`."""
-    parser = subparsers.add_parser("replace", help="replace members of a group of real processes under load")
-    parser.add_argument("--mib", type=int, default=64, help="bytes in the log before (default 64 MiB)")
-    parser.add_argument("--load", action="store_true", help="keep 64 messages under way all the time")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when a pause is longer than 1 s")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """Exit codes: 0 done, 1 a replacement failed, something was lost, or (with --check) paused too long."""
     with tempfile.TemporaryDirectory(prefix="replace-") as directory:
         measure = Replacements(Path(directory) / "group", args)
@@ -80,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 class Replacements:
     """One group, three replacements."""
 
-    def __init__(self, directory: Path, args: argparse.Namespace) -> None:
+    def __init__(self, directory: Path, args: Options) -> None:
         self._args = args
         self._base_port = find_base_port(nodes=4)
         self._directory = directory

@@ -1,11 +1,10 @@
-"""Command-line options of everything that talks to a running group, and of `serve`.
+"""Clients of a running group, and stand-alone nodes, made from the options of a command line.
 
-Outer shell: makes clients, TLS contexts and processes from arguments.
+Outer shell: makes clients, TLS contexts and processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from contextlib import suppress
@@ -21,30 +20,24 @@ from dledger.remoting.cli import announce, set_up_logging
 from dledger.remoting.listening import is_anywhere
 from dledger.runtime import Env
 from dledger.runtime.log_writer import flush_logs, say
+from dledger.runtime.options import Options
 from dledger.runtime.port_waits import PortInUse, WantedPort, is_here, wait_for_ports
 from dledger.runtime.program import run_until_signal, settle
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property
 from dledger.runtime.tls import PeerTls, TlsFiles
 
-TLS_OPTIONS = (
-    ("cert", "tls.peer.certPath", "PEM certificate"),
-    ("key", "tls.peer.keyPath", "its PEM key"),
-    ("ca", "tls.peer.trustCertPath", "PEM certificate of the authority that signed all nodes"),
+TLS_PROPERTIES = (
+    ("cert", "tls.peer.certPath"),
+    ("key", "tls.peer.keyPath"),
+    ("ca", "tls.peer.trustCertPath"),
 )
+"""The options `--tls-...` of `serve`, and the properties that they set."""
 
 
-def add_access(command: argparse.ArgumentParser) -> None:
-    """`--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
-    command.add_argument("--peers", required=True, help="as dLegerPeers: n0-host:port;n1-host:port;...")
-    command.add_argument("--group", help="its name, where several groups share the ports")
-    command.add_argument("--timeout", type=float, default=3.0, help="seconds to wait (default 3)")
-    for name, _, text in TLS_OPTIONS:
-        command.add_argument(f"--tls-{name}", metavar="FILE", help=f"{text}, where the group uses TLS")
-
-
-def open_client(env: Env, args: argparse.Namespace) -> DLedgerClient:
-    """A client as the options of `add_access` say; ConfigError, or OSError for the TLS files."""
+def open_client(env: Env, args: Options) -> DLedgerClient:
+    """A client, as the options say that `dledger.commands.declared.log.access` declares. ConfigError; OSError
+    for the TLS files."""
     files = (args.tls_cert, args.tls_key, args.tls_ca)
     if any(files) and not all(files):
         raise ConfigError("--tls-cert, --tls-key and --tls-ca belong together")
@@ -52,27 +45,7 @@ def open_client(env: Env, args: argparse.Namespace) -> DLedgerClient:
     return DLedgerClient(env, parse_peers(args.peers), args.timeout, group=args.group, tls=tls)
 
 
-def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command `serve`."""
-    command = commands.add_parser(
-        "serve",
-        help="run a stand-alone node, or one for each of several groups",
-        description="Run stand-alone nodes until SIGTERM. Exit codes: 0 stopped in good order, 1 could not "
-        "start (a port or a store in use) or was cut short, 2 wrong arguments, else the highest of the nodes "
-        "that failed (70 store, 71 bug, 78 configuration): those need help before another start.",
-    )
-    command.add_argument("-c", "--config", metavar="FILE", help="key=value lines; options win over them")
-    command.add_argument("--group", action="append", help="name of a group; may be given several times")
-    command.add_argument("--id", help="id of this node in --peers, as n0")
-    command.add_argument("--peers", help="as dLegerPeers: n0-host:port;n1-host:port;...")
-    command.add_argument("--store", metavar="DIR", help="each group has a directory in it")
-    command.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: everywhere)")
-    command.add_argument("--segment-size", metavar="BYTES", help="of a log file; the same on all nodes")
-    for name, _, text in TLS_OPTIONS:
-        command.add_argument(f"--tls-{name}", metavar="FILE", help=text)
-
-
-def serve(env: Env, args: argparse.Namespace, utc_offset_s: int) -> int:
+def serve(env: Env, args: Options, utc_offset_s: int) -> int:
     """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
     set_up_logging(None, "")
     try:
@@ -125,7 +98,7 @@ def _say(text: str) -> None:
         say(f"serve: {text}")
 
 
-def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
+def _configured(env: Env, args: Options) -> StandaloneConfig:
     """ConfigError names the property, and file and line where it stands there."""
     options = {
         "dLegerGroup": ";".join(args.group or []),
@@ -134,7 +107,7 @@ def _configured(env: Env, args: argparse.Namespace) -> StandaloneConfig:
         "storePathRootDir": args.store,
         "bindAddress": args.bind,
         "mapedFileSizeCommitLog": args.segment_size,
-        **{key: getattr(args, f"tls_{name}") for name, key, _ in TLS_OPTIONS},
+        **{key: getattr(args, f"tls_{name}") for name, key in TLS_PROPERTIES},
     }
     lines = read_properties(env.files, args.config) if args.config else []
     config, _ = SETTINGS.load(lines, [Property(key, value) for key, value in options.items() if value])

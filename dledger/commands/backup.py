@@ -13,7 +13,6 @@ group's leader has recorded it; `recover --force-single` makes a new cluster of 
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict, dataclass, replace
 
@@ -53,6 +52,7 @@ from dledger.formats.store_files import (
 )
 from dledger.runtime import Env, File, Files, Lane
 from dledger.runtime.atomic_file import read_file
+from dledger.runtime.options import Options
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
 """Of a store that has no index file yet."""
@@ -301,16 +301,7 @@ def _sync(files: Files, path: str) -> None:
 # The command
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `backup`."""
-    command = commands.add_parser("backup", help="copy the store of a running node of this machine")
-    command.add_argument("--store", required=True, help="storePathRootDir of the node")
-    command.add_argument("--to", required=True, help="directory that gets dledger-<id>")
-    command.add_argument("--as", dest="node", help="node id of the copy, if it is to be another member")
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-
-
-async def command(env: Env, args: argparse.Namespace) -> int:
+async def command(env: Env, args: Options) -> int:
     """Run `backup`; 0 done, 1 failed."""
     try:
         result = await backup(env, args.store, args.to, args.node)

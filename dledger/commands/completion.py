@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from dledger.commands.declaring import Command
+from dledger.commands.exit_codes import TEXTS
+
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_DLEDGER_COMPLETE"
 """By which a shell asks `dledger` what could stand here (click's)."""
@@ -12,10 +15,11 @@ VARIABLE = "_DLEDGER_COMPLETE"
 
 @click.command(
     "completion",
+    cls=Command,
+    codes=TEXTS,
     short_help="print what a shell needs to complete dledger",
     epilog='bash: eval "$(dledger completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc. '
     "fish: dledger completion fish > ~/.config/fish/completions/dledger.fish",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context

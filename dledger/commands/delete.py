@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable
 from typing import Any
 
-from dledger.commands.access import add_access, open_client
+from dledger.commands.access import open_client
 from dledger.config import parse_peers
 from dledger.runtime import Env
+from dledger.runtime.options import Options
 from dledger.runtime.settings import ConfigError
 
 NAME = "delete-before"
 
 
-def add_delete_command(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """`add(name, help)` makes the parser of a command."""
-    command = add(NAME, "free the segments that hold only entries before an index")
-    command.add_argument("index", type=int)
-    add_access(command)
-    command.add_argument("--node", help="only on this node (default: on all)")
-
-
-async def delete_before(env: Env, args: argparse.Namespace) -> int:
+async def delete_before(env: Env, args: Options) -> int:
     """Ask, and print what each node said. 1 when one of them could not be asked; ConfigError."""
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:

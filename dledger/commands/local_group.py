@@ -1,7 +1,6 @@
 """`dledger up`, `status`, `kill-leader`, `restart` and `down`: a group of real processes on this machine.
 
-What they do is in `group_actions`, what they show in `group_status`; `scripts/cluster` calls the same. Exit
-codes are those of the audit (`EXIT_CODES`).
+What they do is in `group_actions`, what they show in `group_status`; `scripts/cluster` calls the same.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from dledger.commands.declaring import Command
+from dledger.commands.exit_codes import INTERRUPTED, LOCAL_GROUP
 from dledger.commands.further_groups import bring_up_all, find_group, groups_of, look_at_all
 from dledger.commands.group_actions import Wish, bring_back, kill_and_wait
 from dledger.commands.group_status import (
@@ -36,16 +36,9 @@ from dledger.local.cluster import START_LIMIT_S, ClusterError, LocalCluster, NoG
 from dledger.runtime.environment_variables import NAMESRV_ADDR, namesrv_addr
 
 DIRECTORY = "dledger-data"
+STATUS_LIMIT_S = 3.0
+"""How long `status --peers` waits for each node."""
 DIRECTORY_VARIABLE = "DLEDGER_DIR"
-INTERRUPTED = 130
-SETTINGS = MappingProxyType({"help_option_names": ["-h", "--help"]})
-EXIT_CODES = """\b
-exit codes:
-  0  done; status: all is well
-  1  status: warnings, as a node that is down while another leads
-  2  failed, or wrong usage; status: errors, as no leader
-  4  nothing there, or nothing answers
-"""
 
 
 # What the commands share
@@ -69,7 +62,7 @@ def _command(summary: str) -> Callable[[Callable[..., int]], click.Command]:
             sys.exit(code)
 
         name = function.__name__.replace("_", "-")
-        command = click.command(name, short_help=summary, epilog=EXIT_CODES, context_settings=dict(SETTINGS))
+        command = click.command(name, cls=Command, codes=LOCAL_GROUP, short_help=summary)
         return command(_directory(_json(run)))
 
     return make
@@ -243,13 +236,12 @@ def status(directory: Path, as_json: bool, peers: str | None, namesrv: str | Non
 
 
 def _status_of_peers(peers: str, as_json: bool, options: dict[str, Any]) -> int:
-    from dledger.commands.log import main  # only now: it brings the log's whole client
+    from dledger.commands.log import run  # only now: it brings the log's whole client
+    from dledger.runtime.options import Options
 
-    words = ["status", "--peers", peers, *(["--json"] if as_json else [])]
-    for name, value in options.items():
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return main(words)
+    timeout = STATUS_LIMIT_S if options["timeout"] is None else options["timeout"]
+    asked = {"command": "status", "peers": peers, "json": as_json, "timeout": timeout}
+    return run(Options(**{**options, **asked}))
 
 
 @_command("SIGKILL the broker that leads")

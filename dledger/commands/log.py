@@ -1,26 +1,23 @@
-"""The commands of the replicated log: for a running group, a stand-alone node, and a store directory.
+"""What the commands of the replicated log do: for a running group, a stand-alone node, a store directory.
 
-Exit codes: 0 done, 1 the group refused or did not answer, 2 wrong usage; of serve see `access`. Of status
-those of the audit: 0 all is well, 1 a node does not answer, 2 no leader or not one group, 4 nobody answers.
+Their options are declared in `dledger.commands.declared.log`, their exit codes in `exit_codes`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from dledger.commands import backup, recover
 from dledger.commands import member as member_commands
-from dledger.commands.access import add_access, add_serve, open_client, serve
+from dledger.commands.access import open_client, serve
 from dledger.commands.delete import NAME as DELETE
-from dledger.commands.delete import add_delete_command, delete_before
+from dledger.commands.delete import delete_before
 from dledger.commands.dump import dump, node_directories
 from dledger.commands.terminal import plain
 from dledger.config import parse_peers
@@ -28,40 +25,11 @@ from dledger.files.offline import groups_below
 from dledger.peers.log_client import RequestFailed
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.options import Options
 from dledger.runtime.settings import ConfigError
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dledger", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    def add(name: str, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text)
-        command.add_argument("--json", action="store_true", help="machine-readable output")
-        return command
-
-    for name, text in (
-        ("append", "append one entry to the group's log"),
-        ("get", "read one committed entry"),
-        ("status", "role, term and indexes of every node"),
-    ):
-        add_access(add(name, text))
-    commands.choices["append"].add_argument("body", help="what to append, as it is, or - for standard input")
-    commands.choices["get"].add_argument("index", type=int)
-    commands.choices["get"].add_argument("--node", help="ask this one of --peers (default: the leader)")
-    add_serve(commands)
-    command = add("dump", "list the entries of a store directory")
-    command.add_argument("store", help="storePathRootDir of a node, or its dledger-<id> directory")
-    command.add_argument("--from", dest="start", type=int, default=0, help="first index (default 0)")
-    command.add_argument("--count", type=int, default=0, help="how many at most (default: all)")
-    add_delete_command(add)
-    recover.add_parser(commands)
-    backup.add_parser(commands)
-    member_commands.add_parsers(commands)
-    return parser
-
-
-async def _append(env: Env, args: argparse.Namespace) -> int:
+async def _append(env: Env, args: Options) -> int:
     body = sys.stdin.buffer.read() if args.body == "-" else os.fsencode(args.body)
     async with open_client(env, args) as client:
         index = await client.append(body)
@@ -69,7 +37,7 @@ async def _append(env: Env, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _get(env: Env, args: argparse.Namespace) -> int:
+async def _get(env: Env, args: Options) -> int:
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:
         raise ConfigError(f"--node {args.node}: not in --peers")
@@ -83,7 +51,7 @@ async def _get(env: Env, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _status(env: Env, args: argparse.Namespace) -> int:
+async def _status(env: Env, args: Options) -> int:
     peers = parse_peers(args.peers)
     rows: list[dict[str, Any]] = []
     async with open_client(env, args) as client:
@@ -147,7 +115,7 @@ def _clusters(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{' '.join(ids)} of cluster {cluster}" for cluster, ids in nodes.items())
 
 
-def _dump(env: Env, args: argparse.Namespace) -> int:
+def _dump(env: Env, args: Options) -> int:
     directories = node_directories(env.files, args.store)
     if not directories:
         below = groups_below(env.files, args.store)
@@ -173,9 +141,8 @@ def _dump(env: Env, args: argparse.Namespace) -> int:
     return status
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse arguments and run the command; the exit code of the process."""
-    args = _parser().parse_args(argv)
+def run(args: Options) -> int:
+    """Run the command that the options name; the exit code of the process."""
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)

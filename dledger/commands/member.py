@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
-from dledger.commands.access import add_access, open_client
+from dledger.commands.access import open_client
 from dledger.messages import health_text
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime import Env
+from dledger.runtime.options import Options
 
 POLL_S = 0.1
 
 
-def add_parsers(commands: Any) -> None:
-    """Register the commands with argparse's subparsers."""
-    member = commands.add_parser("member", help="list, add, remove or promote members of a running group")
-    actions = member.add_subparsers(dest="action", required=True)
-    parsers: dict[str, argparse.ArgumentParser] = {
-        action: actions.add_parser(action, help=text)
-        for action, text in (
-            ("list", "the members as the leader sees them"),
-            ("add", "add a member: it gets the log, and votes when it has caught up"),
-            ("remove", "remove a member; a leader hands over first"),
-            ("promote", "make a learner that has caught up a voter"),
-        )
-    }
-    for action in ("add", "remove", "promote"):
-        parsers[action].add_argument("node", help="node id, as n3")
-    parsers["add"].add_argument("address", help="host:port of its peer port")
-    parsers["add"].add_argument("--learner", action="store_true", help="it stays a learner until promoted")
-    parsers["add"].add_argument("--wait", type=float, default=0.0, help="seconds to wait until it is a voter")
-    parsers["remove"].add_argument(
-        "--force",
-        action="store_true",
-        help="also when the rest has no live majority (writes stop until it has), or was not all seen with "
-        "a program that can read the change",
-    )
-    parsers["transfer"] = commands.add_parser("transfer", help="hand leadership over")
-    parsers["transfer"].add_argument("node", nargs="?", help="to whom (default: the most advanced voter)")
-    parsers["prefer"] = commands.add_parser("prefer", help="say who should lead")
-    wish = parsers["prefer"].add_mutually_exclusive_group()
-    wish.add_argument(
-        "nodes",
-        nargs="*",
-        default=[],
-        help="node ids: who leads and is none of them hands over to the first that is well; none: nobody",
-    )
-    wish.add_argument(
-        "--reset", action="store_true", help="forget what was said: each node's own setting counts"
-    )
-    for parser in parsers.values():
-        add_access(parser)
-        parser.add_argument("--json", action="store_true", help="machine-readable output")
-
-
-async def run(env: Env, args: argparse.Namespace) -> int:
+async def run(env: Env, args: Options) -> int:
     """Run one of the commands; 0 done, 1 refused or not answered (by RequestFailed), or another leads."""
     async with open_client(env, args) as client:
         action = args.action if args.command == "member" else args.command
@@ -67,7 +25,7 @@ async def run(env: Env, args: argparse.Namespace) -> int:
         return done
 
 
-async def _list(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _list(client: DLedgerClient, args: Options) -> int:
     state = await client.members()
     if args.json:
         print(json.dumps(state))
@@ -88,7 +46,7 @@ async def _list(client: DLedgerClient, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _add(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _add(client: DLedgerClient, args: Options) -> int:
     index = await client.add_member(args.node, args.address, stays=args.learner)
     if args.wait and not args.learner and not await _promoted(client, args.node, args.wait):
         _say(args, f"{args.node} is a learner and has not caught up in {args.wait} s", index, done=False)
@@ -110,17 +68,17 @@ async def _promoted(client: DLedgerClient, node: str, wait_s: float) -> bool:
     return False
 
 
-async def _remove(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _remove(client: DLedgerClient, args: Options) -> int:
     _say(args, f"{args.node} is removed", await client.remove_member(args.node, force=args.force))
     return 0
 
 
-async def _promote(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _promote(client: DLedgerClient, args: Options) -> int:
     _say(args, f"{args.node} is a voter", await client.promote_member(args.node))
     return 0
 
 
-async def _transfer(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _transfer(client: DLedgerClient, args: Options) -> int:
     leader = await client.transfer(args.node)
     missed = args.node not in (None, leader)
     text = f"{leader} leads, not {args.node}" if missed else f"{leader} leads"
@@ -128,18 +86,18 @@ async def _transfer(client: DLedgerClient, args: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
-async def _prefer(client: DLedgerClient, args: argparse.Namespace) -> int:
+async def _prefer(client: DLedgerClient, args: Options) -> int:
     nodes = None if args.reset else args.nodes
     said = "each node's own setting" if nodes is None else ", ".join(nodes) or "nobody"
     _say(args, f"preferred: {said}", await client.prefer(nodes))
     return 0
 
 
-def _say(args: argparse.Namespace, text: str, index: int, *, done: bool = True) -> None:
+def _say(args: Options, text: str, index: int, *, done: bool = True) -> None:
     print(json.dumps({"index": index, "done": done}) if args.json else f"{text} (entry {index})")
 
 
-_ACTIONS: dict[str, Callable[[DLedgerClient, argparse.Namespace], Any]] = {
+_ACTIONS: dict[str, Callable[[DLedgerClient, Options], Any]] = {
     "list": _list,
     "add": _add,
     "remove": _remove,

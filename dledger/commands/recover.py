@@ -22,7 +22,6 @@ of the old cluster are refused from then on; each one that is to join must begin
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -83,6 +82,7 @@ from dledger.formats.store_files import (
 from dledger.log.hard_state import HardStateFile
 from dledger.runtime import Env, Files, Lane
 from dledger.runtime.atomic_file import publish, read_file
+from dledger.runtime.options import Options
 
 _UNFINISHED = "recover.filling"
 """In the pool: a segment that is being made. A start removes it."""
@@ -475,26 +475,7 @@ class _Forced:
 # The command
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register `recover`."""
-    command = commands.add_parser(
-        "recover", help="go on with one store after the loss of a majority, or end a forged term"
-    )
-    what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument("--force-single", action="store_true", help="make this store's node a new cluster")
-    what.add_argument(
-        "--reset-term", action="store_true", help="end a term that no elections can have made (a stranger's)"
-    )
-    command.add_argument("--store", required=True, help="storePathRootDir of the stopped node")
-    command.add_argument("--term", type=int, help="with --reset-term: the term to go on with")
-    command.add_argument("--yes", action="store_true", help="do it; without, only say what would be lost")
-    command.add_argument(
-        "--cut-damage", action="store_true", help="give up everything from the first damaged entry on"
-    )
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-
-
-async def command(env: Env, args: argparse.Namespace) -> int:
+async def command(env: Env, args: Options) -> int:
     """Run `recover`; 0 done, 1 refused or not confirmed."""
     if args.reset_term:
         return await _reset_term(env, args)
@@ -517,7 +498,7 @@ async def command(env: Env, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _reset_term(env: Env, args: argparse.Namespace) -> int:
+async def _reset_term(env: Env, args: Options) -> int:
     try:
         report = await reset_term(env, args.store, args.term, yes=args.yes)
     except (RecoverRefused, StoreUnreadable, OSError) as error:

@@ -1,4 +1,4 @@
-"""`dledger namesrv [-c FILE] [-p | -m] [--name value ...]`: the outer shell of a NameServer."""
+"""`dledger namesrv`: the outer shell of a NameServer. Its options are declared in `dledger.commands`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dledger.remoting.cli import EXIT_BAD_CONFIG, EXIT_FAILED, Arguments, announ
 from dledger.remoting.exposure import open_address
 from dledger.runtime.env import Env, production_env
 from dledger.runtime.live_settings import SettingsSource
+from dledger.runtime.options import Options
 from dledger.runtime.port_waits import PortInUse, WantedPort, wait_for_ports
 from dledger.runtime.program import settle
 from dledger.runtime.settings import ConfigError
@@ -30,9 +31,9 @@ def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str],
     return config, warnings, source
 
 
-def run(argv: list[str] | None = None) -> int:
-    """Parse, configure, run; the exit code."""
-    arguments = cli.parse_arguments("namesrv", "RocketMQ-compatible NameServer", argv)
+def run(options: Options) -> int:
+    """Configure, run; the exit code. WrongUsage."""
+    arguments = cli.arguments_of(options)
     env = production_env("namesrv")
     try:
         config, warnings, source = configure(env, arguments)

@@ -5,7 +5,6 @@ Everything here touches the process and is therefore outside of what the simulat
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -20,6 +19,7 @@ from dledger.runtime.env import Env
 from dledger.runtime.live_settings import SettingsSource
 from dledger.runtime.log_files import LogFile
 from dledger.runtime.log_writer import QueuedHandler, flush_logs, say, say_what_ended, standard_error
+from dledger.runtime.options import Options, WrongUsage
 from dledger.runtime.program import run_until_signal
 from dledger.runtime.properties_file import read_properties
 from dledger.runtime.settings import ConfigError, Property, Schema
@@ -46,27 +46,15 @@ class Arguments:
     overrides: tuple[Property, ...]
 
 
-def parse_arguments(program: str, description: str, argv: list[str] | None = None) -> Arguments:
-    """`[-c FILE] [-p | -m] [--name value ...]`; exits with usage on anything else."""
-    parser = argparse.ArgumentParser(
-        prog=f"dledger {program}",
-        description=description,
-        usage="%(prog)s [-h] [-c FILE] [-p | -m] [--name value ...]",
-        epilog="--name value, or --name=value, sets any property: it wins over the file.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("-c", "--config", metavar="FILE", help="properties file (key=value lines)")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("-p", "--print", action="store_true", help="print the effective properties and exit")
-    shown.add_argument("-m", "--important", action="store_true", help="print the important ones and exit")
-    namespace, rest = parser.parse_known_args(argv)
-    overrides = []
+def arguments_of(options: Options) -> Arguments:
+    """What the declared options of a server say. WrongUsage for a word that is no property."""
+    rest, overrides = list(options.properties), []
     while rest:
         key, separator, value = rest.pop(0).partition("=")
         if not key.startswith("--") or not (separator or rest):
-            parser.error(f"{key}: --name value is expected")
+            raise WrongUsage(f"{key}: --name value is expected")
         overrides.append(Property(key.removeprefix("--"), value if separator else rest.pop(0)))
-    return Arguments(namespace.config, namespace.print, namespace.important, tuple(overrides))
+    return Arguments(options.config, options.print, options.important, tuple(overrides))
 
 
 def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:

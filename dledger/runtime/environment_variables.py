@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
 NAMESRV_ADDR = "NAMESRV_ADDR"
@@ -20,11 +19,3 @@ def variable(name: str) -> str:
 def namesrv_addr() -> str:
     """What `NAMESRV_ADDR` says, else the empty text."""
     return os.environ.get(NAMESRV_ADDR, "").strip()
-
-
-def add_namesrv(parser: argparse.ArgumentParser, text: str, when: str = "") -> None:
-    """The option `--namesrv`. None where it is not given: then `namesrv_addr()` counts, for a command with
-    other sources only `when` none of them is given."""
-    parser.add_argument(
-        "--namesrv", metavar="ADDR", help=f"{text} (default: {' '.join(filter(None, (NAMESRV_ADDR, when)))})"
-    )

@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-fo
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from dledger.audit.compare import LAG_WARNING_ENTRIES, analyse
+from dledger.audit.compare import analyse
+from dledger.audit.defaults import LAG_WARNING_ENTRIES
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.drilling import Drilling
 from dledger.audit.findings import FlatRow, QueueRunRow, flatten, unflatten

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from dledger.audit.arguments import not_negative
+from dledger.audit.defaults import DIGESTS_MAX_AGE_S
 from dledger.audit.replicas import ReplicaSource, StoreSource
 from dledger.audit.report import Report
 from dledger.audit.store_directory import StoreError
 from dledger.client.bulk.replicas import AuditOptions, find_groups
 from dledger.client.errors import ClientError
-from dledger.runtime.environment_variables import add_namesrv, namesrv_addr
-from dledger.runtime.remote_files import absolute, files_for
+from dledger.runtime.environment_variables import namesrv_addr
+from dledger.runtime.options import Options
+from dledger.runtime.remote_files import files_for
 from dledger.spark.live import GroupSource
-
-DIGESTS_MAX_AGE_S = 24 * 3600
-"""What brokers shipped last before that is old."""
 
 
 class BadPlace(Exception):
@@ -41,45 +38,10 @@ class Group:
     drill_sources: tuple[ReplicaSource, ...] | None = None
 
 
-def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """`STORE ...`, `--namesrv`, `--digests`, and what narrows them."""
-    parser.add_argument(
-        "stores",
-        metavar="STORE",
-        nargs="*",
-        type=absolute,
-        help="storePathRootDir of a node, or a URL of a copy of it; beside --namesrv in place of a broker",
-    )
-    add_namesrv(
-        parser,
-        "NameServers as host:port;host:port: audit live brokers, which scan their own disks",
-        "where neither STORE nor --digests is given",
-    )
-    parser.add_argument(
-        "--digests",
-        metavar="PATH",
-        type=absolute,
-        help="compare what brokers shipped there (their digestShipPath, a directory or URL); STORE and "
-        "--namesrv are then only used to read entries where digests differ",
-    )
-    parser.add_argument("--cluster", metavar="NAME", help="with --namesrv: only groups of this cluster")
-    parser.add_argument(
-        "--group", metavar="NAME", help="with --namesrv, --digests: only the group of this brokerName"
-    )
-    parser.add_argument(
-        "--max-age",
-        metavar="SECONDS",
-        type=not_negative,
-        help="with --namesrv: rows that a broker read for an earlier audit will do when they are no older "
-        f"(default 0: everything is read again); with --digests: older ones are a finding "
-        f"(default {DIGESTS_MAX_AGE_S})",
-    )
-
-
-def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
+def groups_to_audit(arguments: Options, now_ms: int) -> list[Group]:
     """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace, NoAnswer."""
     if arguments.namesrv is None and arguments.digests is None and not arguments.stores:
-        arguments = argparse.Namespace(**{**vars(arguments), "namesrv": namesrv_addr() or None})
+        arguments = Options(**{**vars(arguments), "namesrv": namesrv_addr() or None})
     try:
         stores = tuple(StoreSource.at(path) for path in arguments.stores)
         if arguments.digests is not None:
@@ -103,7 +65,7 @@ def groups_to_audit(arguments: argparse.Namespace, now_ms: int) -> list[Group]:
     return [Group("", stores)]
 
 
-def _live(arguments: argparse.Namespace, stores: tuple[StoreSource, ...]) -> list[Group]:
+def _live(arguments: Options, stores: tuple[StoreSource, ...]) -> list[Group]:
     options = AuditOptions(max_age_ms=(arguments.max_age or 0) * 1000)
     found = find_groups(arguments.namesrv, arguments.cluster, arguments.group)
     if not found:
@@ -115,7 +77,7 @@ def _live(arguments: argparse.Namespace, stores: tuple[StoreSource, ...]) -> lis
     ]
 
 
-def _shipped(arguments: argparse.Namespace, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
+def _shipped(arguments: Options, stores: tuple[StoreSource, ...], now_ms: int) -> list[Group]:
     if arguments.cluster is not None and arguments.namesrv is None:
         raise BadPlace("--cluster goes with --namesrv: of what was shipped, choose by --group")
     # Here, as it needs pyarrow, which an audit of stores and brokers does without.

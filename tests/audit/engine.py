@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from dledger.audit.compare import LAG_WARNING_ENTRIES
+from dledger.audit.defaults import LAG_WARNING_ENTRIES
 from dledger.audit.local import audit_stores
 from dledger.audit.report import Report
 from dledger.runtime.env import production_env

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dledger.audit.command import run
 from dledger.runtime.processes import ProcessWorkers
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
 from tests.audit.store_builder import Log, sample_log, write_group
+from tests.command_line import audit as run
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ pytest.importorskip("pyarrow")
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dledger.audit.command import run
 from dledger.audit.digests import BLOCK_ENTRIES
 from dledger.audit.findings import KeptRow, Row
 from dledger.audit.kept import SETTLED_MS, Keep, KeptReader
@@ -39,13 +38,14 @@ from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile, OsFiles
 from dledger.runtime.processes import ProcessWorkers
 from dledger.runtime.remote_files import FsspecFiles
-from dledger.spark.__main__ import run as spark_run
 from tests.audit.apache_store import apache_log, key_files, write_apache_store
 from tests.audit.engine import audit
 from tests.audit.faults import FAULTS, by_names
 from tests.audit.store_builder import Log, flip, sample_log, segment_path, write_group
 from tests.audit.test_audit_keys import FAULTS as KEY_FAULTS
 from tests.audit.test_audit_state import CHANGES, SEGMENT, change_snapshot, change_state_file, snapshots
+from tests.command_line import audit as run
+from tests.command_line import spark as spark_run
 
 DAY_MS = 24 * 3_600_000
 LATER_MS = 4_000_000_000_000

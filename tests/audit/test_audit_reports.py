@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.audit.advice import caution
-from dledger.audit.command import run
 from dledger.audit.coverage_picture import KINDS, Span, merge, pictures, subtract, terminal_lines
 from dledger.audit.findings import finding
 from dledger.audit.report import Report
@@ -22,6 +21,7 @@ from dledger.audit.report_files import render
 from tests.audit.engine import audit
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, write_group
+from tests.command_line import audit as run
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import re
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command_line import options
 
 pytest.importorskip("fsspec")
 pytest.importorskip("pyarrow")
@@ -124,18 +125,16 @@ def test_the_report_is_that_of_the_stores(
 
 
 def test_a_command_reads_what_was_shipped_to_a_url(log: Log, env: Env, url: str, tmp_path: Path) -> None:
-    from dledger.spark.places import BadPlace, add_place_arguments, groups_to_audit
+    from dledger.spark.places import BadPlace, groups_to_audit
 
     ship(env, write_group(log, tmp_path), url)
-    parser = argparse.ArgumentParser()
-    add_place_arguments(parser)
-    (group,) = groups_to_audit(parser.parse_args(["--digests", url]), env.wall.now_ms())
+    (group,) = groups_to_audit(options("spark", "audit", "--digests", url), env.wall.now_ms())
     report = asyncio.run(audit_sources(env, group.sources, drill_sources=group.drill_sources))
     assert (report.exit_code, len(report.replicas)) == (0, NODES)
     with pytest.raises(BadPlace, match=r"nothing was shipped there: is digestShipPath set"):
-        groups_to_audit(parser.parse_args(["--digests", f"{url}/none"]), 0)
+        groups_to_audit(options("spark", "audit", "--digests", f"{url}/none"), 0)
     with pytest.raises(BadPlace, match="did you mean 's3'"):
-        groups_to_audit(parser.parse_args(["--digests", "s33://bucket"]), 0)
+        groups_to_audit(options("spark", "audit", "--digests", "s33://bucket"), 0)
 
 
 def test_a_round_puts_what_is_new_by_one_request_each(

@@ -8,7 +8,6 @@ import json
 
 import pytest
 
-from dledger.bench.__main__ import main
 from dledger.bench.consume import OrderBroken, consume, count_records
 from dledger.bench.histogram import BUCKET_S, BUCKETS, Histogram
 from dledger.bench.idle import LIMIT_PERCENT
@@ -22,6 +21,7 @@ from dledger.remoting.server import Connection
 from dledger.runtime.env import production_env
 from dledger.runtime.loops import LoopThread
 from tests.client.fake_cluster import FakeBroker, FakeCluster
+from tests.command_line import bench as main
 
 
 def run(
@@ -126,8 +126,8 @@ def test_the_command_prints_one_json_line(capsys: pytest.CaptureFixture[str]) ->
     thread = LoopThread("fake cluster")
     thread.run(cluster.__aenter__())
     try:
-        arguments = ["--namesrv", cluster.namesrv, "--topic", "orders", "--warmup", "0", "--json"]
-        assert main(["produce", *arguments, "--messages", "50", "--size", "10"]) == 0
+        arguments = ["--namesrv", cluster.namesrv, "--topic", "orders", "--json"]
+        assert main(["produce", *arguments, "--warmup", "0", "--messages", "50", "--size", "10"]) == 0
         line = json.loads(capsys.readouterr().out)
         assert {"messages", "seconds", "rate", "latency_ms", "generator_cpu_s", "errors", "gc"} <= set(line)
         assert main(["consume", *arguments]) == 0
@@ -161,6 +161,6 @@ def test_an_idle_group_that_takes_too_much_fails_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     percent = {"n0": 0.9, "leader (n1)": worst, "worst": worst, "limit": LIMIT_PERCENT}
-    monkeypatch.setattr("dledger.bench.__main__.idle", lambda nodes, seconds: percent)
+    monkeypatch.setattr("dledger.bench.idle.idle", lambda nodes, seconds: percent)
     assert main(["idle", "--json", *options]) == code
     assert json.loads(capsys.readouterr().out) == percent

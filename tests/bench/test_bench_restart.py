@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from dledger.bench.__main__ import main
 from dledger.bench.restart import _start, forget_pages, log_bytes
 from dledger.local.cluster import ClusterError, LocalCluster
+from tests.command_line import bench as main
 
 
 def group(directory: Path, held: dict[str, int]) -> LocalCluster:

@@ -12,7 +12,7 @@ import pytest
 
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.namesrv import config as namesrv
-from dledger.remoting.cli import configure, parse_arguments
+from dledger.remoting.cli import arguments_of, configure
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import CreateTopicHeader, NoHeader
 from dledger.remoting.settings_requests import MAX_BODY, MAX_WAITING
@@ -22,6 +22,7 @@ from tests.broker.harness import Reply, World, run
 from tests.broker.test_admin import Servers
 from tests.broker.test_app import bodies, free_ports, leader_of, running, send
 from tests.client.fake_cluster import eventually
+from tests.command_line import options
 
 FILE = "# mine\nmaxMessageSize = 1000\n\n! the log\nfileReservedTime=48\n"
 
@@ -283,7 +284,7 @@ def test_a_running_broker_takes_a_change_and_has_it_after_a_restart(tmp_path: Pa
     )
 
     def configured() -> tuple[BrokerConfig, SettingsSource]:
-        arguments = parse_arguments("broker", "", ["-c", str(link), "--listenPort", str(port)])
+        arguments = arguments_of(options("broker", "-c", str(link), "--listenPort", str(port)))
         config, warnings, source = configure(production_env(), SETTINGS, arguments)
         assert not warnings and source == SettingsSource(str(path), ("listenPort",))
         return config, source

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dledger.chaos.failover import End, Measurement, Round, describe
+from dledger.runtime.options import Options
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfds")
@@ -25,7 +25,7 @@ def test_the_end_of_a_killed_process_is_seen_by_others_than_its_parent_too() -> 
 
 
 def test_the_report_tells_the_part_of_the_kernel_from_the_rest(tmp_path: Path) -> None:
-    measure = Measurement(argparse.Namespace(seed=0, stop=False, load=False), tmp_path)
+    measure = Measurement(Options(seed=0, stop=False, load=False), tmp_path)
     measure.rounds = [Round(0, "n0", 20.0, 15.0, 3, 5.0), Round(1, "n1", 507.0, 500.0, 3, 482.0)]
     report = measure.report()
     assert (report["ended_p50_ms"], report["ended_max_ms"]) == (5.0, 482.0)
@@ -36,7 +36,7 @@ def test_the_report_tells_the_part_of_the_kernel_from_the_rest(tmp_path: Path) -
 
 
 def test_without_ends_nothing_is_said_of_them(tmp_path: Path) -> None:
-    measure = Measurement(argparse.Namespace(seed=0, stop=True, load=False), tmp_path)
+    measure = Measurement(Options(seed=0, stop=True, load=False), tmp_path)
     measure.rounds = [Round(0, "n0", 20.0, 15.0, 3)]
     report = measure.report()
     assert "ended_p50_ms" not in report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import time
@@ -15,6 +14,7 @@ from dledger.chaos.lateness import LAG_LIMIT_MS, Delay, Lateness
 from dledger.node.metrics import LATE_LOOP_S, NodeMetrics
 from dledger.runtime.gc_pauses import Pauses
 from dledger.runtime.log import StandardLog
+from dledger.runtime.options import Options
 
 JUST = 0.1
 
@@ -75,7 +75,7 @@ async def blocked(seconds: float) -> None:
 def test_failovers_with_a_late_loop_are_not_within_the_budget(
     mode: str, judged: bool, tmp_path: Path
 ) -> None:
-    args = argparse.Namespace(seed=0, stop=mode == "stop", load=mode == "load")
+    args = Options(seed=0, stop=mode == "stop", load=mode == "load")
     measure = Measurement(args, tmp_path)
     measure.rounds.append(Round(0, "n0", 20.0, 15.0, 3))
     assert measure.mode == mode and measure.report()["within_budget"]

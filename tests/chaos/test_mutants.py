@@ -5,7 +5,6 @@ Whether the suites catch them is the business of `dledger chaos mutants`.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dledger.chaos.mutants.judges import JUDGES
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check, read_mutant
 from dledger.chaos.mutants.suites import FAST, SIM, SUITES
 from dledger.chaos.scenarios.profiles import PROFILES
+from tests.command_line import run
 
 MUTANTS = all_mutants()
 ROOT = command.ROOT
@@ -118,8 +118,5 @@ def test_each_judge_has_a_mutant_and_a_profile_that_exist() -> None:
 
 
 def test_the_command_is_registered_like_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["mutants", "--list", "--only", "vote-twice"])
-    assert args.run(args) == 0
+    assert run("chaos", "mutants", "--list", "--only", "vote-twice") == 0
     assert "vote-twice" in capsys.readouterr().out

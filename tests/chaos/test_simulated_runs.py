@@ -20,15 +20,16 @@ from dledger.chaos.machine import Trace
 from dledger.chaos.scenarios import command as shell
 from dledger.chaos.scenarios.marks import LINES
 from dledger.chaos.scenarios.plan import DURATION_MS, Fault, Plan, decode_plan, draw_plan
-from dledger.chaos.scenarios.profiles import MET_IN, PROFILES
+from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, MET_IN, PROFILES
 from dledger.chaos.scenarios.register_host import RegisterHost, State
 from dledger.chaos.scenarios.runner import Outcome, run_plan
 from dledger.chaos.scenarios.shrink import shrink
-from dledger.chaos.scenarios.totals import MARKS_FROM_SEEDS, Totals
+from dledger.chaos.scenarios.totals import Totals
 from dledger.context.applier import Applier
 from dledger.log import reader
 from dledger.log.hard_state import HardStateFile
 from dledger.replication.leader import LeaderReplication
+from tests.command_line import run
 
 KINDS_OF_KILLS = [f"fault {draw.kind}" for draw in PROFILES["kills"].faults + PROFILES["kills"].also]
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +133,7 @@ DIGESTS = """
 import sys
 from dledger.chaos.machine import Trace
 from dledger.chaos.scenarios.plan import draw_plan
-from dledger.chaos.scenarios.profiles import PROFILES
+from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, PROFILES
 from dledger.chaos.scenarios.runner import run_plan
 
 seeds = range(len(PROFILES))
@@ -298,9 +299,7 @@ def test_shrinking_stops_when_its_budget_is_spent() -> None:
 
 
 def command(*arguments: str) -> int:
-    parser = shell.argparse.ArgumentParser()
-    shell.add_parser(parser.add_subparsers())
-    return shell.run(parser.parse_args(["sim", *arguments]))
+    return run("sim", *arguments)
 
 
 def test_the_last_line_of_json_is_one_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

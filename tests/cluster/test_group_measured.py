@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dledger.bench.__main__ import main as bench
-from dledger.chaos.__main__ import main
 from dledger.chaos.lateness import LAG_LIMIT_MS, Delay
+from tests.command_line import bench as bench
+from tests.command_line import chaos as main
 
 Figures = dict[str, Any]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import sys
@@ -11,7 +10,9 @@ import tomllib
 import click
 import pytest
 
-from dledger.commands.app import COMMANDS, Program, command, main
+from dledger.commands.app import COMMANDS, command, load, main
+from dledger.commands.declaring import Declared
+from dledger.commands.exit_codes import LOG
 from dledger.commands.group_actions import DECIDED, SERVER_PACKAGES
 from dledger.local.cluster import ClusterSpec, LocalCluster
 from tests.uninstalled import ROOT, run_without
@@ -42,7 +43,12 @@ def test_before_the_sub_command_is_known_nothing_heavy_is_imported(words: tuple[
     loaded = set(done.stdout.rpartition("loaded ")[2].split())
     assert "click" in loaded and not loaded & NOT_FOR_A_LIST, done.stderr
     ours = sorted(name for name in loaded if name.startswith("dledger."))
-    assert ours == ["dledger.commands", "dledger.commands.app", "dledger.commands.standard_output"]
+    assert ours == [
+        "dledger.commands",
+        "dledger.commands.app",
+        "dledger.commands.exit_codes",
+        "dledger.commands.standard_output",
+    ]
 
 
 def test_a_group_is_looked_at_without_what_a_broker_needs() -> None:
@@ -60,10 +66,7 @@ def test_a_group_is_looked_at_without_what_a_broker_needs() -> None:
 def test_every_sub_command_is_there_and_explains_itself(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = COMMANDS[name]
-    module, _, attribute = program.place.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    assert isinstance(found, click.Command) if program.click else callable(found)
+    assert isinstance(load(COMMANDS[name]), click.Command)
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     told = capsys.readouterr().out
@@ -88,7 +91,7 @@ def test_a_wrong_word_is_told_which_one_was_meant(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("bench", "core"), "dledger bench needs numpy: pip install 'dledger[server]'"),
+        (("bench", "audit", "--directory", "x"), "bench audit needs numpy: pip install 'dledger[server]'"),
         (("up", "--base-port", "29900"), f"needs {', '.join(SERVER_EXTRA)}: pip install 'dledger[server]'"),
     ],
 )
@@ -110,9 +113,7 @@ def test_what_the_layout_decides_is_not_for_set() -> None:
     assert set(cluster.broker_properties("n0")) - free == set(DECIDED)
 
 
-def test_an_error_of_our_own_is_no_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dledger.commands import app
-
-    wrong = Program("Section", "summary", "dledger.commands.not_there:main", extra="server")
+def test_an_error_of_our_own_is_no_missing_extra() -> None:
+    wrong = Declared("x", "dledger.commands.not_there:run", [], codes=LOG, summary="x", extra="server")
     with pytest.raises(ModuleNotFoundError):
-        app.load("wrong", wrong)
+        wrong.main([])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dledger.commands.log import main as log_command
 from dledger.local import cluster as clusters
 from dledger.local.cluster import ClusterSpec, LocalCluster
 from dledger.local.conf_files import RECORD, write_conf
 from dledger.local.spec import ClusterError
 from dledger.runtime.properties_file import parse_properties
+from tests.command_line import run
 
 FIRST = {"listenPort": "1", "flushDiskType": "SYNC_FLUSH", "segmentPoolSize": "1"}
 
@@ -125,7 +125,7 @@ def test_a_node_that_is_not_there_does_not_answer(
 ) -> None:
     (port,) = unused_tcp_ports(1)
     peers = f"n0-127.0.0.1:{port};n1-nowhere.invalid:1"
-    assert log_command(["status", "--peers", peers, "--timeout", "20"]) == 4
+    assert run("status", "--peers", peers, "--timeout", "20") == 4
     shown = capsys.readouterr().out
     lines = [line for line in shown.splitlines() if line.startswith(("n0", "n1"))]
     assert len(lines) == 2

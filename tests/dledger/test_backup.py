@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 from test_node import Group
 
-from dledger.audit.command import run as audit
 from dledger.commands import backup as module
 from dledger.commands.backup import BackupFailed, backup, command
 from dledger.commands.dump import dump
-from dledger.commands.log import _parser
 from dledger.commands.recover import force_single
 from dledger.config import NodeConfig
 from dledger.files.offline import read_checkpoint, read_hard_state, read_identity, walk
@@ -27,6 +25,8 @@ from dledger.formats.store_files import segment_name
 from dledger.host import Role
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
+from tests.command_line import audit as audit
+from tests.command_line import options
 from tests.steady import steady
 
 SMALL = 1024 * 1024
@@ -194,7 +194,7 @@ def test_the_command_says_what_it_did_and_overwrites_nothing(
         await group.append(bodies(0, 10))
         await checkpoint_of(group, "n0", 9)
         words = ["backup", "--store", str(tmp_path / "n0"), "--to", str(tmp_path / "copy"), "--json"]
-        args = _parser().parse_args(words)
+        args = options(*words)
         assert await command(ENV, args) == 0
         result = json.loads(capsys.readouterr().out)
         assert result["done"] and result["last_index"] >= 9 and result["node"] == "n0"

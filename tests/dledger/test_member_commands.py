@@ -12,13 +12,13 @@ from test_node import group_of_three
 
 from dledger.commands import member as member_commands
 from dledger.commands.delete import delete_before
-from dledger.commands.log import _parser
 from dledger.messages import Code
 from dledger.node import member_requests
 from dledger.node.node import Node
 from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import production_env
 from dledger.runtime.settings import ConfigError
+from tests.command_line import options, run
 from tests.steady import steady
 
 
@@ -44,7 +44,7 @@ def test_a_group_is_told_what_to_do(
             peers = ";".join(f"{node}-{address}" for node, address in group.peers.items())
 
             async def run(*words: str) -> str:
-                args = _parser().parse_args([*words, "--peers", peers, "--timeout", "60"])
+                args = options(*words, "--peers", peers, "--timeout", "60")
                 assert await member_commands.run(production_env("operator"), args) == 0
                 return capsys.readouterr().out
 
@@ -87,7 +87,7 @@ def test_a_transfer_that_another_won_is_not_done(
             return "n1"
 
     async def scenario() -> int:
-        args = _parser().parse_args(["transfer", *words, "--peers", "n1-127.0.0.1:1"])
+        args = options("transfer", *words, "--peers", "n1-127.0.0.1:1")
         return await member_commands._transfer(Client(production_env("operator"), {}), args)
 
     assert asyncio.run(scenario()) == code
@@ -107,13 +107,11 @@ def test_a_transfer_that_another_won_is_not_done(
     ],
 )
 def test_wrong_usage_is_exit_code_2(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        _parser().parse_args(words)
-    assert ended.value.code == 2
+    assert run(*words) == 2
 
 
 def test_delete_before_of_a_node_that_is_not_there_is_wrong_usage() -> None:
     """As of `get`: exit code 2."""
-    args = _parser().parse_args(["delete-before", "5", "--peers", "n0-127.0.0.1:1", "--node", "n9"])
+    args = options("delete-before", "5", "--peers", "n0-127.0.0.1:1", "--node", "n9")
     with pytest.raises(ConfigError, match="--node n9: not in --peers"):
         asyncio.run(delete_before(production_env("operator"), args))

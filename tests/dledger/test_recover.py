@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from test_node import CLIENT_S, Group
 
-from dledger.commands.log import _parser
 from dledger.commands.recover import RecoverRefused, command, force_single
 from dledger.commands.reset_term import reset_term
 from dledger.config import NodeConfig
@@ -27,6 +26,7 @@ from dledger.log.hard_state import HardStateFile
 from dledger.peers.log_client import DLedgerClient
 from dledger.runtime.env import production_env
 from dledger.runtime.files import OsFile
+from tests.command_line import options
 from tests.steady import steady
 
 pytestmark = pytest.mark.usefixtures("patient_dials")
@@ -84,13 +84,13 @@ def test_without_yes_nothing_changes_and_everything_is_said(
         group = await majority_lost(tmp_path, ports)
         store = str(tmp_path / "n0")
         before = contents(tmp_path / "n0")
-        args = _parser().parse_args(["recover", "--force-single", "--store", store])
+        args = options("recover", "--force-single", "--store", store)
         assert await command(production_env("x"), args) == 1
         assert contents(tmp_path / "n0") == before
         text = capsys.readouterr().out
         assert "Whatever was acknowledged behind entry 300 (term" in text
         assert "Nothing was changed" in text and "add --yes" in text
-        args = _parser().parse_args(["recover", "--force-single", "--store", store, "--json"])
+        args = options("recover", "--force-single", "--store", store, "--json")
         assert await command(production_env("x"), args) == 1
         report = json.loads(capsys.readouterr().out)
         assert report["done"] is False and report["last_index"] == 300 and report["durable_mark"] == 300
@@ -517,10 +517,10 @@ def test_a_group_whose_stores_have_a_strangers_term_goes_on_after_reset_term(
         del group.nodes["n0"]
         for name in group.peers:
             said = ["recover", "--reset-term", "--store", str(tmp_path / name)]
-            assert await command(production_env("x"), _parser().parse_args(said)) == 1
+            assert await command(production_env("x"), options(*said)) == 1
             assert "new term    1" in capsys.readouterr().out
             said += ["--term", "1234", "--yes"]
-            assert await command(production_env("x"), _parser().parse_args(said)) == 0
+            assert await command(production_env("x"), options(*said)) == 0
         for name in group.peers:
             group.start(name)
         await group.append([b"again"])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 
 import pytest
 
-from dledger.commands.access import add_access, add_serve, open_client, serve
+from dledger.commands.access import open_client, serve
 from dledger.commands.standalone import SETTINGS, StandaloneConfig
 from dledger.runtime.env import production_env
 from dledger.runtime.settings import ConfigError
+from tests.command_line import options
 
 NEEDED = {
     "dLegerGroup": "g",
@@ -78,9 +78,7 @@ def test_retention_that_cannot_work_is_refused_by_name(properties: dict[str, str
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What `serve` says of settings that it does not begin with."""
-    parser = argparse.ArgumentParser()
-    add_serve(parser.add_subparsers())
-    assert serve(production_env(), parser.parse_args(["serve", *arguments]), 0) == 2
+    assert serve(production_env(), options("serve", *arguments), 0) == 2
     return capsys.readouterr().err
 
 
@@ -135,10 +133,7 @@ def test_a_tls_file_that_is_missing_is_named(tmp_path: Path) -> None:
     """By the commands of an operator: OpenSSL's error does not say which."""
     there = tmp_path / "there.pem"
     there.touch()
-    parser = argparse.ArgumentParser()
-    add_access(parser)
-    args = parser.parse_args(
-        ["--peers", "n0-h:1", "--tls-cert", str(there), "--tls-key", str(there), "--tls-ca", "/no/ca.pem"]
-    )
+    tls = ("--tls-cert", str(there), "--tls-key", str(there), "--tls-ca", "/no/ca.pem")
+    args = options("append", "x", "--peers", "n0-h:1", *tls)
     with pytest.raises(FileNotFoundError, match=r"/no/ca\.pem"):
         open_client(production_env(), args)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any, Self
 
 import pytest
 
 from dledger.commands import log as program
-from dledger.runtime.env import production_env
+from tests.command_line import run
 
 PEERS = {"n0": "h0:1", "n1": "h1:1", "n2": "h2:1"}
 
@@ -49,8 +48,7 @@ def status(
 ) -> int:
     monkeypatch.setattr(program, "open_client", lambda *_: FakeClient(dict(zip(PEERS, answers, strict=True))))
     peers = ";".join(f"{node}-{address}" for node, address in PEERS.items())
-    args = program._parser().parse_args(["status", "--peers", peers, *words])
-    return asyncio.run(program._status(production_env("operator"), args))
+    return run("status", "--peers", peers, *words)
 
 
 def test_a_line_for_each_reason_follows_the_table(

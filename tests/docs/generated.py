@@ -6,7 +6,6 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. `PARTS` has
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 import tomllib
@@ -19,7 +18,9 @@ import click
 import pytest
 
 from dledger.audit.findings import CODES, VERDICTS, Severity
-from dledger.commands.app import COMMANDS, load
+from dledger.commands.app import COMMANDS, SHORT_FOR, load
+from dledger.commands.declaring import Command, Declared
+from dledger.commands.exit_codes import TABLE
 from dledger.commands.mqadmin import call as mqadmin_call
 from dledger.commands.mqadmin import table as mqadmin
 from dledger.commands.mqadmin.options import EVERYWHERE
@@ -32,8 +33,6 @@ MQADMIN = "mqadmin"
 """Has its own page: 95 commands of RocketMQ's."""
 OF_ROCKETMQ = frozenset(["S4", "N6", "M5", "M11", "M13", "M14", "M15", "A3", "A4", "A8", "A9", "L8"])
 """Rows of the feature table about something that Apache RocketMQ has and that was once missing here."""
-MANY_CHOICES = 12
-"""Choices of an option that are still listed."""
 
 
 def data(name: str) -> dict[str, Any]:
@@ -184,53 +183,8 @@ def spark_options() -> str:
 # Commands
 
 
-class _Captured(Exception):
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-
-
-def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of a sub-command that is a program: what `dledger WORDS --help` would print from."""
-    name, *rest = words
-    program = COMMANDS[name]
-
-    def capture(parser: argparse.ArgumentParser, file: object = None) -> None:
-        raise _Captured(parser)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "print_help", capture)
-        try:
-            load(name, program)([*program.before, *rest, "--help"])
-        except _Captured as captured:
-            return captured.parser
-    raise AssertionError(f"{words} printed no help")
-
-
-def options_of(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
-    """(how it is written, what it means) of each argument."""
-    rows = []
-    for action in parser._actions:
-        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
-            continue
-        values = vars(action) | {"prog": parser.prog}
-        meaning = " ".join((action.help or "").split()).replace("<", "&lt;") % values
-        if action.option_strings:
-            metavar = action.metavar or action.dest.upper()
-            if action.choices is not None and len(list(action.choices)) <= MANY_CHOICES:
-                metavar = ",".join(map(str, action.choices))
-            written = ", ".join(f"`{one}`" for one in action.option_strings)
-            rows.append((written + ("" if action.nargs == 0 else f" `{metavar}`"), meaning))
-        else:
-            name = action.metavar or action.dest
-            if action.choices is not None:
-                meaning = meaning or ", ".join(f"`{one}`" for one in action.choices)
-            many = " ..." if action.nargs in ("*", "+") else ""
-            rows.append((f"`{name}{many}`", meaning))
-    return rows
-
-
-def click_options_of(command: click.Command) -> list[tuple[str, str]]:
-    """The same of a click command."""
+def options_of(command: click.Command) -> list[tuple[str, str]]:
+    """(how it is written, what it means) of each argument and option."""
     context = click.Context(command, info_name=command.name)
     rows = []
     for parameter in command.get_params(context):
@@ -238,67 +192,38 @@ def click_options_of(command: click.Command) -> list[tuple[str, str]]:
         if record is None or "--help" in parameter.opts:
             continue
         written, meaning = record
-        rows.append((f"`{written}`", " ".join(meaning.split())))
+        rows.append((f"`{written}`", " ".join(meaning.split()).replace("<", "&lt;")))
     return rows
 
 
-def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Word -> parser."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
+def every_click_command() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """(words, command) of each command that can be typed, in the order of `dledger --help`."""
+    for name, program in COMMANDS.items():
+        yield from _in((name,), load(program))
+
+
+def _in(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    for name, inner in command.commands.items():
+        yield from _in((*words, name), inner)
 
 
 def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
-    """(words, options, summary) of each command that can be typed, in the order of `dledger --help`."""
-    for name, program in COMMANDS.items():
+    """(words, options, summary) of each command that can be typed. RocketMQ's are listed one by one."""
+    for words, command in every_click_command():
+        name = words[0]
         if name == MQADMIN:
-            yield (name,), [], program.summary + "; [all of them](mqadmin.md)"
-            for command in mqadmin.COMMANDS.values():
-                yield (name, command.name), mqadmin_options_of(command), command.text
-            continue
-        if program.click:
-            yield from _click_commands((name,), load(name, program), program.summary)
-            continue
-        if program.before and program.before != (name,):
-            yield (name,), [], f"{program.summary}: `dledger {_longer(name)}`"
-            continue
-        parser = parser_of((name,))
-        inner = sub_commands(parser)
-        if not inner:
-            yield (name,), options_of(parser), program.summary
-        for word in inner:
-            # A program that builds only the parser which was asked for has all of it then.
-            one = parser_of((name, word))
-            summary = _summary(parser, word)
-            yield (name, word), options_of(one), summary
-
-
-def _click_commands(
-    words: tuple[str, ...], command: click.Command, summary: str
-) -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], str]]:
-    """The same of a click command: of a group those in it."""
-    if not isinstance(command, click.Group):
-        yield words, click_options_of(command), summary
-        return
-    for name, inner in command.commands.items():
-        yield from _click_commands((*words, name), inner, inner.help or "")
-
-
-def _longer(name: str) -> str:
-    program = COMMANDS[name]
-    (owner,) = {one for one in ("audit", "chaos") if COMMANDS[one].place == program.place}
-    return " ".join((owner, *program.before))
-
-
-def _summary(parser: argparse.ArgumentParser, word: str) -> str:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for choice in action._choices_actions:
-                if choice.dest == word:
-                    return " ".join((choice.help or "").split())
-    return ""
+            yield words, [], COMMANDS[name].summary + "; [all of them](mqadmin.md)"
+            for one in mqadmin.COMMANDS.values():
+                yield (name, one.name), mqadmin_options_of(one), one.text
+        elif name in SHORT_FOR:
+            yield words, [], f"{COMMANDS[name].summary}: `dledger {SHORT_FOR[name]}`"
+        elif isinstance(command, Declared) or len(words) == 1:
+            yield words, options_of(command), command.short_help or ""
+        else:
+            yield words, options_of(command), command.help or ""
 
 
 def mqadmin_options_of(command: mqadmin_call.Command) -> list[tuple[str, str]]:
@@ -347,6 +272,32 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+def exit_codes() -> str:
+    """The table of exit codes: each family of commands with its codes."""
+    used: dict[str, list[str]] = {one.title: [] for one in TABLE}
+    for words, command in every_click_command():
+        assert isinstance(command, Command), f"{words}: declare it with dledger.commands.declaring"
+        used[command.codes.title].append(" ".join(words))
+    parts = []
+    for one in TABLE:
+        assert used[one.title], f"{one.title}: no command has these exit codes"
+        names = ", ".join(f"`{name}`" for name in _shortened(used[one.title]))
+        rows = [(code.number, code.name, code.meaning) for code in one.codes]
+        parts += [f"### {one.title}\n", f"{names}:\n", table(("exit code", "name", "meaning"), rows)]
+    return "\n".join(parts)
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """The names; `admin topic ...` stands for all commands of a group of many."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition(" ")[0], []).append(name)
+    found = []
+    for group, inside in groups.items():
+        found += [f"{group} ..."] if group and len(inside) > 2 else inside
+    return found
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "results": results,
     "limits": limits,
@@ -355,6 +306,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "spark-options": spark_options,
     "commands": commands,
     "mqadmin": mqadmin_commands,
+    "exit-codes": exit_codes,
     **declared_tables.PARTS,
     **error_tables.PARTS,
 }

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from dledger.namesrv.cli import configure
-from dledger.remoting.cli import parse_arguments
+from dledger.remoting.cli import arguments_of
 from dledger.runtime.env import production_env
+from tests.command_line import options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +90,6 @@ def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_
 
 
 def test_without_a_file_the_defaults_of_rocketmq_hold() -> None:
-    config, _, _ = configure(production_env(), parse_arguments("namesrv", "", []))
+    config, _, _ = configure(production_env(), arguments_of(options("namesrv")))
     assert config.listen_port == 9876
     assert config.kv_path is not None and config.kv_path.endswith("/namesrv/kvConfig.json")

@@ -12,9 +12,6 @@ pytest.importorskip("pyspark")
 
 from dledger.bench.big_store import write_big_group
 from dledger.runtime.files import OsFiles
-from dledger.spark.__main__ import run
-from dledger.spark.commands.account import COMMAND as ACCOUNT
-from dledger.spark.commands.program import parser
 from dledger.spark.commands.source_arguments import source_of
 from dledger.spark.jobs.accounting import account, archive_gaps, bounds_of
 from dledger.spark.jobs.archive import archive, selected
@@ -26,6 +23,8 @@ from dledger.spark.jobs.reading import read_rows
 from dledger.spark.jobs.replay import replay
 from dledger.spark.jobs.statistics import statistics
 from tests.audit.store_builder import sample_log, write_store
+from tests.command_line import options
+from tests.command_line import spark as run
 
 NO_SESSION: Any = None
 STORE = ("/nowhere",)
@@ -140,15 +139,13 @@ def test_a_choice_is_the_same_however_it_is_written() -> None:
     ],
 )
 def test_the_command_line_takes_an_option_once(words: list[str], text: str) -> None:
-    from dledger.spark.commands import COMMANDS
-
-    arguments = parser(COMMANDS).parse_args(["replay", "--archive", "/a", "--to-namesrv", "h:1", *words])
+    arguments = options("spark", "replay", "--archive", "/a", "--to-namesrv", "h:1", *words)
     with pytest.raises(JobError, match=text):
         source_of(arguments)
 
 
 def test_account_needs_no_file_of_what_was_worked_on() -> None:
-    arguments = parser([ACCOUNT]).parse_args(["account", "store", "--acknowledged", "acks.jsonl"])
+    arguments = options("spark", "account", "store", "--acknowledged", "acks.jsonl")
     assert not arguments.consumed
 
 
@@ -190,4 +187,4 @@ def test_numbers_below_zero_are_refused(option: str, capsys: pytest.CaptureFixtu
     assert run(["audit", option, "-5", "/nowhere"]) == 4
     assert run(["audit", option, "soon", "/nowhere"]) == 4
     told = capsys.readouterr().err
-    assert "-5: at least 0" in told and "'soon' is not a number" in told
+    assert "-5 is not in the range x>=0" in told and "'soon' is not a valid integer" in told

@@ -9,11 +9,11 @@ import pytest
 from dledger.client import Message
 from dledger.client.producing.producer import AsyncProducer
 from dledger.runtime.env import production_env
-from dledger.spark.__main__ import run
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.lag_live import lag_live
 from dledger.spark.jobs.lag_report import Lag
 from tests.client.fake_cluster import GROUP, FakeCluster
+from tests.command_line import spark as run
 
 
 def ask(consumers: tuple[str, ...], topics: tuple[str, ...] = ("orders",)) -> Lag:
@@ -69,8 +69,8 @@ def test_what_cannot_be_asked_is_told(consumers: tuple[str, ...], topics: tuple[
     ("arguments", "text"),
     [
         (["archive", "/s"], "--to"),
-        (["archive", "/s", "--to", "/t", "--batch-mb", "0"], "'0' is not a positive number"),
-        (["stats", "/s", "--bucket", "x"], "'x' is not a positive number"),
+        (["archive", "/s", "--to", "/t", "--batch-mb", "0"], "0 is not in the range x>=1"),
+        (["stats", "/s", "--bucket", "x"], "'x' is not a valid integer"),
         (["stats", "/s", "--report", "x.pdf"], "does not end in one of"),
         (["lag", "/s", "--option", "view"], "'view' is not NAME=VALUE"),
         (["lag", "/s", "--namesrv", "h:1"], "STORE has no effect with --namesrv"),
@@ -80,9 +80,9 @@ def test_what_cannot_be_asked_is_told(consumers: tuple[str, ...], topics: tuple[
         (["replay", "/s"], "--to-namesrv"),
         (["replay", "/s", "--to-namesrv", "a:1", "--stored-from", "noon"], "is not like 2026-11-21"),
         (["account", "/s"], "--acknowledged"),
-        (["account", "/s", "--acknowleged", "x"], "did you mean '--acknowledged'"),
+        (["account", "/s", "--acknowleged", "x"], "Did you mean '--acknowledged'"),
         (["account", "/s", "--acknowledged", "x", "--consumed", "y"], "name them with --consumer"),
-        (["statz"], "did you mean 'stats'"),
+        (["statz"], "Did you mean 'stats'"),
     ],
 )
 def test_wrong_arguments_are_4_and_told(
@@ -97,4 +97,4 @@ def test_wrong_arguments_are_4_and_told(
 )
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
-    assert "exit codes" in capsys.readouterr().out
+    assert "Exit codes:" in capsys.readouterr().out

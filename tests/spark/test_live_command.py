@@ -11,10 +11,10 @@ from dledger.audit.findings import finding
 from dledger.audit.replicas import StoreSource
 from dledger.audit.report import Report
 from dledger.runtime.files import OsFiles
-from dledger.spark.__main__ import run
 from dledger.spark.places import Group, joined
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
+from tests.command_line import spark as run
 from tests.spark.live_kit import live_group
 
 

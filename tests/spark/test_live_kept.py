@@ -17,10 +17,10 @@ from dledger.client.bulk.replicas import AuditOptions, ReplicaClient
 from dledger.remoting.codes import RequestCode
 from dledger.runtime import File
 from dledger.runtime.files import OsFile, OsFiles
-from dledger.spark.__main__ import run as spark_run
 from tests.audit.faults import by_names
 from tests.audit.store_builder import Log, sample_log, segment_path, write_group
 from tests.audit.test_audit_kept import aged, counts, path_of
+from tests.command_line import spark as spark_run
 from tests.spark.live_kit import AuditBroker, LiveGroup, live_group
 from tests.spark.test_live_replicas import run, source
 

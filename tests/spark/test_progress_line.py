@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dledger.audit.command import run as audit_run
-from dledger.spark.__main__ import run as spark_run
 from dledger.spark.progress import WIDTH, Progress, tasks
 from tests.audit.store_builder import Log, sample_log, write_group
+from tests.command_line import audit as audit_run
+from tests.command_line import spark as spark_run
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -11,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dledger.runtime.options import Options
 from dledger.spark.commands.command import Command, Context, Outcome
 from dledger.spark.commands.program import run as run_one
 from tests.audit.faults import by_names
 from tests.audit.store_builder import sample_log, write_group
+from tests.command_line import spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,19 +62,17 @@ def test_without_a_java_it_is_4(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_4() -> None:
-    from dledger.spark.__main__ import run
-
-    assert run(["audit"]) == 4
-    assert run(["audits", "/x"]) == 4
-    assert run([]) == 4
+    assert spark(["audit"]) == 4
+    assert spark(["audits", "/x"]) == 4
+    assert spark(["audit", "--max-age", "soon"]) == 4
 
 
 def test_an_interrupt_is_one_line_and_4(capsys: pytest.CaptureFixture[str]) -> None:
-    async def interrupted(context: Context, arguments: argparse.Namespace) -> Outcome:
+    async def interrupted(context: Context, arguments: Options) -> Outcome:
         raise KeyboardInterrupt
 
-    command = Command("wait", "waits", lambda parser: None, interrupted)
-    assert run_one([command], ["wait", "--json"]) == 4
+    command = Command("wait", interrupted)
+    assert run_one(Options(command="wait", json=True), [command]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["exit_code"] == 4
     assert told.err == "dledger spark wait: interrupted, it is not finished\n"

@@ -5,7 +5,6 @@ Exit 0 when all were caught, 1 when one survived or a patch does not fit, 2 when
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,10 +22,15 @@ from typing import Any
 from dledger._fast import SWITCH
 from dledger.chaos.mutants.judges import JUDGES, Judged
 from dledger.chaos.mutants.patches import Mutant, PatchError, all_mutants, apply, check
-from dledger.chaos.mutants.suites import FAST, SIM, SUITES, Suite
+from dledger.chaos.mutants.suites import SUITES, Suite
+from dledger.runtime.options import Options
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout."""
+NEEDS_A_CHECKOUT = (
+    "dledger chaos mutants needs a checkout of the repository: an installed package has neither the patches "
+    "nor the tests. Clone it, `pip install -e '.[dev]'`, and run the command there"
+)
 NOT_COPIED = (
     ".git", ".venv", "run", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache",
     ".pytest_cache", ".hypothesis", "*.egg-info",
@@ -66,39 +70,10 @@ class Outcome:
     output: str = ""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command and its options."""
-    parser = subparsers.add_parser(
-        "mutants", help="run wrong changes against the tests that must notice them"
-    )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
-    parser.add_argument("--list", action="store_true", help="names and what they break; run nothing")
-    parser.add_argument(
-        "--only", metavar="NAME", action="append", default=[], help="this mutant (repeatable)"
-    )
-    names = [suite.name for suite in SUITES]
-    parser.add_argument("--suite", choices=(FAST, SIM, *names), help="only suites of this kind or name")
-    parser.add_argument(
-        "--judges", action="store_true", help="one mutant for each judge of the simulator, with fixed seeds"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--no-baseline", action="store_true", help="do not run the unchanged tree first")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object, in any case")
-    parser.add_argument(
-        "--table",
-        nargs="+",
-        metavar="FILE",
-        help="print a Markdown table of the JSON of earlier runs; run nothing",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """The command; its exit code."""
+    if not is_checkout(ROOT):
+        return _nothing_run(args, 2, NEEDS_A_CHECKOUT)
     mutants = chosen(all_mutants(), args.only)
     if args.judges:
         names = {judged.mutant for judged in JUDGES}
@@ -111,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"mutants": rows}))
         return 0
     if args.table:
-        print("\n".join(table(mutants, [Path(path).read_text() for path in args.table])))
+        print("\n".join(table(mutants, [Path(path).read_text() for path in (args.table, *args.files)])))
         return 0
     misfits = misfitting(mutants)
     if misfits:
@@ -135,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     return _run_all(args, [partial(try_mutant, mutant, suites) for mutant in mutants])
 
 
-def _run_all(args: argparse.Namespace, trials: Sequence[Callable[[], Result]]) -> int:
+def _run_all(args: Options, trials: Sequence[Callable[[], Result]]) -> int:
     """Run each trial and print what became of it. Returns the exit code of the command."""
     results = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
@@ -151,12 +126,17 @@ def _run_all(args: argparse.Namespace, trials: Sequence[Callable[[], Result]]) -
     return 1 if survivors else 0
 
 
-def _nothing_run(args: argparse.Namespace, code: int, why: str) -> int:
+def _nothing_run(args: Options, code: int, why: str) -> int:
     """Say why no mutant was tried; the exit code."""
     print(why, file=sys.stderr)
     if args.json:
         print(json.dumps({"mutants": [], "error": why}))
     return code
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether the patches and the tests that must notice them are there: no wheel has either."""
+    return (root / "tests").is_dir() and any((root / "dledger/chaos/mutants").glob("*.patch"))
 
 
 def chosen(mutants: list[Mutant], only: Sequence[str]) -> list[Mutant]:
@@ -373,14 +353,3 @@ def line(result: Result) -> str:
     state = "caught  " if result.caught else "SURVIVED"
     by = result.by if result.caught else "ran " + ", ".join(result.ran)
     return f"{state} {result.name:<40} {result.seconds:6.1f} s  {by}"
-
-
-def main() -> int:
-    """Outer shell of `python -m dledger.chaos.mutants.command`."""
-    parser = argparse.ArgumentParser(prog="python -m dledger.chaos.mutants.command")
-    add_options(parser)
-    return run(parser.parse_args())
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

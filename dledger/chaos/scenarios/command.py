@@ -5,7 +5,6 @@ The outer shell of the simulator: wall time, processes and files are used here a
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import sys
@@ -23,7 +22,8 @@ from dledger.chaos.scenarios.plan import Plan, decode_plan, draw_plan
 from dledger.chaos.scenarios.profiles import PROFILES
 from dledger.chaos.scenarios.runner import Outcome, run_plan
 from dledger.chaos.scenarios.shrink import shrink
-from dledger.chaos.scenarios.totals import MARKS_FROM_SEEDS, MET_IN_SEEDS, Totals
+from dledger.chaos.scenarios.totals import Totals
+from dledger.runtime.options import Options
 from dledger.runtime.processes import end_with_parent
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
@@ -42,52 +42,8 @@ SHRINK_AT_MOST = 3
 """Violations that are shrunk; more are only listed."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The options of the command."""
-    parser = subparsers.add_parser(
-        "sim",
-        help="simulated groups under faults, from seeds",
-        epilog="Exit code 1: a violation, a seed that did less than it must, or a mark or fault that no"
-        f" seed reached. The last counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of them of profiles"
-        " that list it (rare marks: more, dledger/chaos/scenarios/profiles.py); the report names what did"
-        " not count."
-        " Exit code 2: results to resume are of other code, or options that do not go together.",
-    )
-    parser.add_argument("--seeds", type=_count, default=20, metavar="N", help="how many (default: 20)")
-    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
-    parser.add_argument(
-        "--pinned",
-        action="store_true",
-        help="the fixed seeds that are played before each merge",
-    )
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="one mix of faults for all seeds")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="processes (default: 1)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin no seed after this time")
-    parser.add_argument("--trace", action="store_true", help="print the event lines and nothing else")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument(
-        "--resume", metavar="FILE", help="keep results there (JSON lines); go on where it ends"
-    )
-    parser.add_argument(
-        "--resume-any", action="store_true", help="--resume also counts results of other code than this"
-    )
-    parser.add_argument("--replay", metavar="FILE", help="play the plan in this file instead of seeds")
-    parser.add_argument("--replays", metavar="DIR", default="run/simulation", help="where failing plans go")
-    parser.add_argument("--first", action="store_true", help="end at the first violation")
-    parser.add_argument("--no-shrink", action="store_true", help="show failing plans as they are")
-    parser.add_argument("--check-determinism", action="store_true", help="run each seed twice and compare")
-    parser.add_argument("--list", action="store_true", help="print the profiles and end")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Exit code: 0; 1 when something was violated or never reached; 2 when results are of other code, or
-    options do not go together."""
-    if args.trace and (args.json or args.check_determinism or args.resume or args.list):
-        print("--trace prints event lines and nothing else: alone, with seeds or --replay", file=sys.stderr)
-        return 2
-    if args.pinned and (args.trace or args.replay or args.resume or args.profile or args.check_determinism):
-        print("--pinned has its own seeds and profiles: give it --jobs, --json or --first", file=sys.stderr)
-        return 2
+def run(args: Options) -> int:
+    """The exit code: 0; 1 when something was violated or never reached; 2 when results are of other code."""
     if args.list:
         return _list(args)
     if args.replay:
@@ -99,15 +55,7 @@ def run(args: argparse.Namespace) -> int:
     return _run_many(args)
 
 
-def _count(text: str) -> int:
-    """For argparse: a number from 1 on."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
-
-
-def _list(args: argparse.Namespace) -> int:
+def _list(args: Options) -> int:
     profiles = sorted(PROFILES.items())
     for name, profile in profiles:
         what = "brokers" if profile.brokers else "nodes"
@@ -126,7 +74,7 @@ def run_seed(seed: int, profile: str | None) -> Outcome:
 # One plan
 
 
-def _play(plan: Plan, args: argparse.Namespace) -> int:
+def _play(plan: Plan, args: Options) -> int:
     if args.trace:
         return _trace(iter([plan]))
     outcome = run_plan(plan)
@@ -150,7 +98,7 @@ def _trace(plans: Iterator[Plan]) -> int:
     return 1 if failed else 0
 
 
-def _check_determinism(args: argparse.Namespace) -> int:
+def _check_determinism(args: Options) -> int:
     differ = []
     for seed in range(args.start, args.start + args.seeds):
         plan = draw_plan(seed, args.profile)
@@ -173,7 +121,7 @@ def _check_determinism(args: argparse.Namespace) -> int:
 # Many seeds
 
 
-def _run_many(args: argparse.Namespace) -> int:
+def _run_many(args: Options) -> int:
     totals = Totals()
     began = time.monotonic()
     wanted = wanted_seeds(args)
@@ -209,7 +157,7 @@ def _run_many(args: argparse.Namespace) -> int:
     return 1 if totals.failed else 0
 
 
-def wanted_seeds(args: argparse.Namespace) -> list[tuple[int, str | None]]:
+def wanted_seeds(args: Options) -> list[tuple[int, str | None]]:
     """The seeds that a command is about, each with its profile, or None for the one of its number."""
     if args.pinned:
         return pinned_seeds()
@@ -246,7 +194,7 @@ def _finished(waiting: dict[Future[Outcome], None]) -> Iterator[Outcome]:
         yield future.result()
 
 
-def _shown(outcome: Outcome, args: argparse.Namespace, shrinking: bool) -> dict[str, object]:
+def _shown(outcome: Outcome, args: Options, shrinking: bool) -> dict[str, object]:
     """Shrink a failing plan, write it down, print it; its part of the JSON."""
     plan = draw_plan(outcome.seed, outcome.profile)
     if shrinking and not args.no_shrink:
@@ -296,7 +244,7 @@ def code_fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-def _resumed(args: argparse.Namespace, code: str) -> dict[int, Outcome]:
+def _resumed(args: Options, code: str) -> dict[int, Outcome]:
     """Results of an earlier command over the same seeds. OtherCode when they are, and nobody allowed it."""
     if not args.resume or not Path(args.resume).exists():
         return {}

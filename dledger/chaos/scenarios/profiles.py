@@ -223,12 +223,16 @@ BY_LEASE = "a lease answered reads"
 OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
+MARKS_FROM_SEEDS = 100
+"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""
+MET_IN_SEEDS = 10
+"""... if so many of them were of profiles that list it (or have the fault); rare marks: `MET_IN`."""
 MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
     TIMER_RECALLED: 250, TWO_CLOCKS: 1000,
 }  # fmt: skip
 """Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
-`totals.MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
+`MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
 300 seeds are enough for all but the last two: what would be rarer comes by a fault of its own
 (`Profile.also`)."""
 

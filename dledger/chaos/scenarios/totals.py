@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dledger.chaos.scenarios.profiles import MET_IN, PROFILES
+from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, MET_IN, MET_IN_SEEDS, PROFILES
 from dledger.chaos.scenarios.runner import LATENCY_BUCKETS_MS, Outcome
 
-MARKS_FROM_SEEDS = 100
-"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""
-MET_IN_SEEDS = 10
-"""... if so many of them were of profiles that list it (or have the fault); rare marks: `MET_IN`."""
 MIN_SECONDS, MIN_OPERATIONS, MIN_FAULTS, MIN_KINDS = 60.0, 300, 8, 3
 """A seed that did less is *thin*: it does not count as one, and fails the run."""
 

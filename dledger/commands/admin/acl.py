@@ -9,13 +9,13 @@ from dledger.admin import AsyncAdminClient
 from dledger.admin.accounts import policy
 from dledger.client import ClientError
 from dledger.commands.admin.places import addresses, each, masters, where
-from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
+from dledger.commands.admin.running import Told, command, did_you_mean, group
 from dledger.commands.admin.showing import Table
 from dledger.remoting.auth_bodies import AclInfo, UserInfo
 
-ACL: Suggesting = group("acl", "Access control: users, and what they may do.")
-USER: Suggesting = group("user", "Users: list, create, update, delete.")
-POLICY: Suggesting = group("policy", "What subjects may do: list, create, update, delete.")
+ACL = group("acl", "Access control: users, and what they may do.")
+USER = group("user", "Users: list, create, update, delete.")
+POLICY = group("policy", "What subjects may do: list, create, update, delete.")
 ACL.add_command(USER)
 ACL.add_command(POLICY)
 

@@ -9,9 +9,9 @@ from dledger.commands.admin.member import MEMBER
 from dledger.commands.admin.message import MESSAGE
 from dledger.commands.admin.namesrv import NAMESRV
 from dledger.commands.admin.offset import OFFSET
-from dledger.commands.admin.running import Suggesting, group
+from dledger.commands.admin.running import group
 from dledger.commands.admin.topic import TOPIC
 
-admin: Suggesting = group("admin", "Topics, groups, messages, offsets, brokers and accounts of a cluster.")
+admin = group("admin", "Topics, groups, messages, offsets, brokers and accounts of a cluster.")
 for _part in (TOPIC, GROUP, MESSAGE, OFFSET, BROKER, NAMESRV, ACL, MEMBER):
     admin.add_command(_part)

@@ -7,12 +7,12 @@ import click
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError
 from dledger.commands.admin.places import broker_groups
-from dledger.commands.admin.running import Suggesting, Told, command, did_you_mean, group
+from dledger.commands.admin.running import Told, command, did_you_mean, group
 from dledger.commands.admin.settings import change, side_by_side
 from dledger.commands.admin.showing import Table
 
-NAMESRV: Suggesting = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
-KV: Suggesting = group("kv", "Key-values: list, get, put, delete.")
+NAMESRV = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
+KV = group("kv", "Key-values: list, get, put, delete.")
 NAMESRV.add_command(KV)
 _NAMESPACE = click.Argument(["namespace"], metavar="NAMESPACE")
 _KEY = click.Argument(["key"], metavar="KEY")

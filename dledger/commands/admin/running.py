@@ -1,7 +1,4 @@
-"""How a command for people runs: what every one of them takes, its connection, its errors, its questions.
-
-Exit codes: 0 done, 1 failed or not agreed to, 2 wrong usage, 130 interrupted.
-"""
+"""How a command for people runs: what every one of them takes, its connection, its errors, its questions."""
 
 from __future__ import annotations
 
@@ -18,11 +15,10 @@ import click
 
 from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import ClientError, ClientOptions, TopicNotFound
+from dledger.commands import exit_codes
 from dledger.commands.admin.completing import complete_nothing
 from dledger.commands.admin.showing import Table, show
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+from dledger.commands.declaring import Command, Group
 
 
 @dataclass
@@ -57,24 +53,9 @@ class NotDone(ClientError):
     """Part of it failed; the text says what."""
 
 
-class Suggesting(click.Group):
-    """Says which command was probably meant."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with a hint."""
-        names = self.list_commands(ctx)
-        if args and args[0] not in names and not args[0].startswith("-"):
-            near = get_close_matches(args[0], names, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(names)}."
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
-
-
-def group(name: str, summary: str) -> Suggesting:
+def group(name: str, summary: str) -> Group:
     """A group of commands about one thing."""
-    return Suggesting(name, help=summary, context_settings=dict(SETTINGS), short_help=summary)
+    return Group(name, summary)
 
 
 Action = Callable[..., Awaitable[None]]
@@ -92,9 +73,7 @@ def command(
             _run(told, lambda admin: action(admin, told, **values))
 
         every = [*params, *(_changes() if changes else ()), *_everywhere()]
-        owner.add_command(
-            click.Command(name, params=every, callback=run, help=summary, context_settings=dict(SETTINGS))
-        )
+        owner.add_command(Command(name, codes=exit_codes.ADMIN, params=every, callback=run, help=summary))
         return action
 
     return make
@@ -139,9 +118,9 @@ def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
         )
         if told.as_json:
             print(json.dumps({"error": text, "code": error.code}))
-        sys.exit(FAILED)
+        sys.exit(exit_codes.FAILED)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(exit_codes.INTERRUPTED)
 
 
 async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:

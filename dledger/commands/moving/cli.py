@@ -1,12 +1,10 @@
-"""`dledger import SOURCE STORE...`, `dledger export STORE TARGET...` and `dledger mirror OLD NEW`.
+"""What `dledger import`, `dledger export` and `dledger mirror` do. Progress goes to standard error.
 
-Exit codes: 0 done, 1 not done (the text says why and what to do), 2 wrong usage, 3 done, but the audit of
-what was written found something. Progress goes to standard error.
+Their options are declared in `dledger.commands.declared.moving`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -18,75 +16,34 @@ from typing import TYPE_CHECKING, Any
 from dledger.admin import AsyncAdminClient
 from dledger.audit.findings import Severity
 from dledger.client import AsyncProducer, ClientError
+from dledger.commands.exit_codes import FAILED
 from dledger.commands.moving.apache_views import ApacheSizes, read_sizes
 from dledger.commands.moving.exporting import ExportRequest, export_store
-from dledger.commands.moving.importing import (
-    CHECKPOINT_BYTES,
-    Request,
-    import_stores,
-)
-from dledger.commands.moving.mirror import LOOK_BACK, Mirror, Mirrored, all_topics
+from dledger.commands.moving.importing import Request, import_stores
+from dledger.commands.moving.mirror import Mirror, Mirrored, all_topics
 from dledger.commands.moving.mirror_check import Checked, check
 from dledger.commands.moving.mirrored_groups import MirroredGroups
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_log import SourceUnusable
 from dledger.commands.moving.staging import MovingFailed, Target
-from dledger.config import NodeConfig
 from dledger.files.offline import InstallUnfinished, StoreUnreadable
 from dledger.runtime import Env
 from dledger.runtime.env import production_env
+from dledger.runtime.options import Options, WrongUsage
 from dledger.runtime.signals import INTERRUPTED, TERMINATED, on_interruption, on_termination
 
 if TYPE_CHECKING:
     from dledger.audit.report import Report
 
-EXIT_NOT_DONE, EXIT_FINDINGS = 1, 3
+EXIT_FINDINGS = 3
 TOLD_EVERY_S = 60.0
 """How often the same trouble is told."""
 MAX_TOLD = 1000
 """Texts that are remembered for that."""
-SEGMENT_SIZE = NodeConfig.__dataclass_fields__["segment_size"].default
 
 
-def import_command(argv: Sequence[str]) -> int:
+def import_command(args: Options) -> int:
     """`dledger import`; the exit code of the process."""
-    parser = argparse.ArgumentParser(
-        prog="dledger import",
-        description="Make the stores of a new broker group from the store of a broker of Apache RocketMQ, "
-        "which must not run: a CommitLog, a DLedger log, or one behind the other. A run that was cut short "
-        "goes on when the same command is given again.",
-    )
-    parser.add_argument("source", help="storePathRootDir of the old broker")
-    _stores(parser, "stores", "storePathRootDir of each member of the new group")
-    parser.add_argument("--group", required=True, help="dLegerGroup of the new group")
-    parser.add_argument(
-        "--segment-size",
-        type=int,
-        default=SEGMENT_SIZE,
-        metavar="BYTES",
-        help="mapedFileSizeCommitLog of the new group (default %(default)s)",
-    )
-    parser.add_argument(
-        "--commitlog",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="where CommitLog files are, if not in SOURCE/commitlog; once for each path",
-    )
-    parser.add_argument(
-        "--replica",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="store of another member of the old DLedger group: refuse where that one is ahead of SOURCE",
-    )
-    parser.add_argument(
-        "--unclean",
-        action="store_true",
-        help="the old broker was killed and cannot be started: take what its log holds",
-    )
-    _common(parser, ["pop"])
-    args = parser.parse_args(argv)
     try:
         targets = _targets(args.stores)
         request = Request(
@@ -103,7 +60,7 @@ def import_command(argv: Sequence[str]) -> int:
         if args.segment_size % 4096 or args.segment_size < 8192:
             raise ValueError(f"--segment-size {args.segment_size}: a multiple of 4096, and at least 8192")
     except ValueError as error:
-        parser.error(str(error))
+        raise WrongUsage(str(error)) from error
     env = production_env()
     progress = Progress("dledger import", quiet=args.quiet)
     return _run(
@@ -115,28 +72,13 @@ def import_command(argv: Sequence[str]) -> int:
     )
 
 
-def export_command(argv: Sequence[str]) -> int:
+def export_command(args: Options) -> int:
     """`dledger export`; the exit code of the process."""
-    parser = argparse.ArgumentParser(
-        prog="dledger export",
-        description="Make the stores of a group of Apache RocketMQ's brokers in DLedger mode from the store "
-        "of a broker of ours, which must not run. A run that was cut short goes on when the same command is "
-        "given again.",
-    )
-    parser.add_argument("store", help="storePathRootDir of the member that is furthest")
-    _stores(parser, "targets", "storePathRootDir of each member of Apache's group")
-    parser.add_argument(
-        "--broker-conf",
-        metavar="FILE",
-        help="broker.conf of Apache's brokers, for the sizes of their files (default: theirs)",
-    )
-    _common(parser, ["accounts", "pop", "timers", "transactions"])
-    args = parser.parse_args(argv)
     try:
         targets = _targets(args.targets)
         sizes = read_sizes(args.broker_conf) if args.broker_conf else ApacheSizes()
     except (ValueError, OSError, MovingFailed) as error:
-        parser.error(str(error))
+        raise WrongUsage(str(error)) from error
     env = production_env()
     request = ExportRequest(args.store, targets, frozenset(args.leave), args.checkpoint, sizes)
     progress = Progress("dledger export", quiet=args.quiet)
@@ -149,51 +91,8 @@ def export_command(argv: Sequence[str]) -> int:
     )
 
 
-def mirror_command(argv: Sequence[str]) -> int:
+def mirror_command(args: Options) -> int:
     """`dledger mirror`; the exit code of the process."""
-    parser = argparse.ArgumentParser(
-        prog="dledger mirror",
-        description="Copy topics of one cluster to another while both run. Started again, it goes on where "
-        "the new cluster says that it was. Ctrl-C and SIGTERM end it at any time.",
-    )
-    parser.add_argument("old", help="NameServer addresses of the old cluster, with ; between")
-    parser.add_argument("new", help="NameServer addresses of the new cluster")
-    parser.add_argument(
-        "--topic", action="append", default=[], help="a topic to copy (default: all of applications)"
-    )
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        help="a consumer group that moves: its offsets are translated, at the end and every --every seconds, "
-        "and its retries and dead letters are copied",
-    )
-    parser.add_argument(
-        "--look-back",
-        type=int,
-        default=LOOK_BACK,
-        metavar="N",
-        help="messages at the end of each new queue among which the last copy is looked for "
-        "(default %(default)s)",
-    )
-    parser.add_argument("--once", action="store_true", help="end when all is copied that is there now")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="copy nothing, and change nothing: say what the old cluster has that is not copied, or still "
-        "waits there. Exit code 1 while there is something",
-    )
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="seconds between two reports (default %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
-    args = parser.parse_args(argv)
-    if args.every < 0.1:
-        parser.error("--every: at least 0.1")
     try:
         if args.check:
             return _tell_check(args, asyncio.run(_check(args)))
@@ -202,7 +101,7 @@ def mirror_command(argv: Sequence[str]) -> int:
         if args.json:
             print(json.dumps({"done": False, "error": str(error)}))
         print(f"dledger mirror: {error}", file=sys.stderr)
-        return EXIT_NOT_DONE
+        return FAILED
     except KeyboardInterrupt:  # before it had begun
         return INTERRUPTED
     if args.json:
@@ -216,20 +115,20 @@ def mirror_command(argv: Sequence[str]) -> int:
     return done.ended_by
 
 
-async def _check(args: argparse.Namespace) -> Checked:
+async def _check(args: Options) -> Checked:
     async with AsyncAdminClient(args.old) as old, AsyncAdminClient(args.new) as new:
         return await check(old, new, args.topic or await all_topics(old), args.group, args.look_back)
 
 
-def _tell_check(args: argparse.Namespace, found: Checked) -> int:
+def _tell_check(args: Options, found: Checked) -> int:
     if args.json:
         print(json.dumps({"moved": found.moved} | asdict(found)))
     else:
         print("\n".join(found.lines()))
-    return 0 if found.moved else EXIT_NOT_DONE
+    return 0 if found.moved else FAILED
 
 
-async def _mirror(args: argparse.Namespace) -> Mirrored:
+async def _mirror(args: Options) -> Mirrored:
     async with (
         AsyncAdminClient(args.old) as old,
         AsyncAdminClient(args.new) as new,
@@ -316,36 +215,6 @@ def _told_once_in_a_while() -> Callable[[str], None]:
     return tell
 
 
-def _stores(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    parser.add_argument(
-        name,
-        nargs="+",
-        metavar="[ID=]DIR",
-        help=f"{text}; ids are n0, n1, ... in the order given, or stand before it",
-    )
-
-
-def _common(parser: argparse.ArgumentParser, leavable: list[str]) -> None:
-    parser.add_argument(
-        "--leave",
-        action="append",
-        default=[],
-        choices=leavable,
-        help="what is under way, cannot be taken over, and is to be left behind: it never comes from the new "
-        "stores",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=int,
-        default=CHECKPOINT_BYTES,
-        metavar="BYTES",
-        help="how much is written between two points from which a cut run goes on (default %(default)s)",
-    )
-    parser.add_argument("--no-audit", action="store_true", help="do not audit what was written")
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
-    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
-
-
 def _targets(words: Sequence[str]) -> tuple[Target, ...]:
     targets: list[Target] = []
     for number, word in enumerate(words):
@@ -360,7 +229,7 @@ def _targets(words: Sequence[str]) -> tuple[Target, ...]:
     return tuple(targets)
 
 
-def _run(env: Env, args: argparse.Namespace, name: str, work: Any, roots: list[str]) -> int:
+def _run(env: Env, args: Options, name: str, work: Any, roots: list[str]) -> int:
     try:
         result: dict[str, Any] = work()
         report = None if args.no_audit else _audit(env, roots)
@@ -368,10 +237,10 @@ def _run(env: Env, args: argparse.Namespace, name: str, work: Any, roots: list[s
         if args.json:
             print(json.dumps({"done": False, "error": str(error)}))
         print(f"dledger {name}: {error}", file=sys.stderr)
-        return EXIT_NOT_DONE
+        return FAILED
     except KeyboardInterrupt:
         print(f"dledger {name}: interrupted; the same command goes on where this one was", file=sys.stderr)
-        return EXIT_NOT_DONE
+        return FAILED
     finally:
         env.workers.close()
     return _tell(args, name, result, report)
@@ -383,7 +252,7 @@ def _audit(env: Env, roots: list[str]) -> Report:
     return asyncio.run(audit_stores(env, roots))
 
 
-def _tell(args: argparse.Namespace, name: str, result: dict[str, Any], report: Report | None) -> int:
+def _tell(args: Options, name: str, result: dict[str, Any], report: Report | None) -> int:
     if report is not None:
         result["audit"] = {
             "entries": report.entries,

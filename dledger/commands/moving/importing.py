@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dledger.broker.topic.topic_names import is_system_topic
+from dledger.commands.moving.defaults import CHECKPOINT_BYTES
 from dledger.commands.moving.progress import Progress
 from dledger.commands.moving.source_config import (
     CONFIG_DIR,
@@ -90,7 +91,6 @@ from dledger.formats.timers import TIMER_TOPIC
 from dledger.runtime import Files, Ids
 from dledger.runtime.atomic_file import replace_file, write_synced
 
-CHECKPOINT_BYTES = 256 << 20
 BASE_INDEX = 0
 """Entry before the first one: there is none, the snapshot stands for it."""
 OFFSETS_A_TIME = 500

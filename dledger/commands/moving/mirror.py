@@ -33,6 +33,7 @@ from dledger.client.errors import BrokerRefused, InvalidMessage, OutcomeUnknown
 from dledger.client.message import MessageQueue as Target
 from dledger.client.message import ReceivedMessage
 from dledger.client.producing.preset_ids import with_unique_id
+from dledger.commands.moving.defaults import LOOK_BACK
 from dledger.commands.moving.mirrored_queues import (
     DEAD_ORIGIN,
     EARLIER,
@@ -56,8 +57,6 @@ IDLE_S = 0.2
 """Pause of a queue that has nothing new."""
 RETRY_S = 0.5
 """Pause after a server that refuses or does not answer."""
-LOOK_BACK = 4096
-"""Messages of others at the end of a new queue behind which the last copy is looked for."""
 SKIPPED_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _NOT_COPIED = frozenset(
     {

@@ -1,7 +1,7 @@
 """`dledger mqadmin NAME ...`: reads the command line and runs one command.
 
-Exit codes: 0 done; 1 wrong options, as Apache's mqadmin, and also what failed, at one broker of several too:
-there Apache's prints the exception and ends with 0. What failed is on standard error.
+Exit code 1 is wrong options, as of Apache's mqadmin, and also what failed, at one broker of several too: there
+Apache's prints the exception and ends with 0. What failed is on standard error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Sequence
 
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError, ClientOptions
+from dledger.commands.exit_codes import DONE, FAILED, INTERRUPTED, MQADMIN
 from dledger.commands.mqadmin.call import Call, Command, error_text
 from dledger.commands.mqadmin.options import HELP, JSON, NAMESRV, Given, WrongOptions, help_text, parse
 from dledger.commands.mqadmin.output import Output
 from dledger.commands.mqadmin.table import SECTIONS, find, meant
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
-DONE, FAILED = 0, 1
-INTERRUPTED = 130
 NO_NAMESRV = "127.0.0.1:9876"
 """What a client is made with that asks no NameServer."""
 
@@ -83,4 +82,5 @@ def _all_commands() -> str:
     for section, commands in SECTIONS.items():
         lines += ["", f"{section}:", *(f"   {command.name:<35} {command.text}" for command in commands)]
     lines += ["", "See 'dledger mqadmin help <command>' for more information on a specific command."]
+    lines += ["", "Exit codes:", *(f"  {number:<4} {meaning}" for number, meaning in MQADMIN.rows())]
     return "\n".join(lines)

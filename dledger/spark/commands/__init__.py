@@ -1,6 +1,6 @@
 """The commands of `dledger spark`, one module each. What a command is: `command`.
 
-Importing them costs no pyspark: `--help` and a wrong argument are answered at once.
+Importing them costs no pyspark.
 """
 
 from dledger.spark.commands import account, archive, audit, doctor, lag, read, replay, stats

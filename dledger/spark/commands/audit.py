@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dledger.audit.arguments import KeepError, add_audit_arguments, keep_of
+from dledger.audit.arguments import KeepError, keep_of
 from dledger.audit.local import audit_sources
 from dledger.audit.report import Report, failed
 from dledger.runtime import Env, Lane
-from dledger.spark.commands.command import EXIT_CODES, CannotRun, Command, Context, add_master
-from dledger.spark.places import BadPlace, Group, NoAnswer, add_place_arguments, groups_to_audit, joined
+from dledger.runtime.options import Options
+from dledger.spark.commands.command import CannotRun, Command, Context
+from dledger.spark.places import BadPlace, Group, NoAnswer, groups_to_audit, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EPILOG = f"""{EXIT_CODES}
-STORE is the storePathRootDir of a node; running nodes may be audited. One store is verified, several are
-verified and compared by content. With --namesrv the brokers registered there are audited over the network;
-directories given beside it stand in for brokers that are down. With --digests only what the brokers have
-shipped is read. Both engines give the same report."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this command."""
-    add_place_arguments(parser)
-    add_audit_arguments(parser)
-    parser.add_argument(
-        "--engine",
-        choices=("spark", "local"),
-        default="spark",
-        help="local: in this process, without Spark and Java (default %(default)s)",
-    )
-    add_master(parser)
-
-
-async def run(context: Context, arguments: argparse.Namespace) -> Report:
+async def run(context: Context, arguments: Options) -> Report:
     """The audit; an audit that cannot run is a report that says so."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -56,7 +37,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Report:
     return report.timed(loop.time() - began)
 
 
-def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
+def _groups(env: Env, arguments: Options) -> list[Group]:
     """Blocking. BadPlace, NoAnswer, KeepError."""
     now_ms = env.wall.now_ms()
     if arguments.keep is not None and arguments.digests is not None:
@@ -74,9 +55,7 @@ def _groups(env: Env, arguments: argparse.Namespace) -> list[Group]:
     return [replace(group, sources=tuple(map(keep.source, group.sources))) for group in groups]
 
 
-async def audit_locally(
-    context: Context, groups: Sequence[Group], arguments: argparse.Namespace
-) -> list[Report]:
+async def audit_locally(context: Context, groups: Sequence[Group], arguments: Options) -> list[Report]:
     """One report for each group, made in this process."""
 
     def progress(group: Group, done: int, total: int) -> None:
@@ -99,9 +78,7 @@ async def audit_locally(
         context.progress.clear()
 
 
-async def audit_on_spark(
-    context: Context, groups: Sequence[Group], arguments: argparse.Namespace
-) -> list[Report]:
+async def audit_on_spark(context: Context, groups: Sequence[Group], arguments: Options) -> list[Report]:
     """One report for each group, made by jobs of one Spark session."""
     options = {"lag_warning": arguments.lag_warning, "same_time": arguments.same_time}
     async with context.spark("dledger-audit", arguments.master) as spark:
@@ -124,13 +101,4 @@ def _audit(spark: SparkSession, group: Group, lag_warning: int, same_time: bool)
     )
 
 
-COMMAND = Command(
-    name="audit",
-    summary="check the replicas of a group and compare them",
-    description="Check the replicas of a group, in directories or behind live brokers, and compare them.",
-    epilog=EPILOG,
-    add_arguments=add_arguments,
-    run=run,
-    reports=True,
-    judges=True,
-)
+COMMAND = Command("audit", run, reports=True, judges=True)

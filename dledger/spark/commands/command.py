@@ -1,13 +1,13 @@
 """What a command of `dledger spark` is, and what it can count on while it runs.
 
-A command is a module of this package with a constant `COMMAND`, and a line in the table of
-`spark.commands`. Its `run` gets a `Context` and the checked arguments, and returns an `Outcome`, which the
-shell prints (`--json` or a table) and whose exit code the process ends with.
+A command is a module of this package with a constant `COMMAND`, a line in the table of `spark.commands`, and
+a declaration of its options in `dledger.commands.declared.checks`. Its `run` gets a `Context` and the checked
+options, and returns an `Outcome`. The shell prints it (`--json` or a table), and the process ends with its
+exit code.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dledger.runtime import Env, Lane
+from dledger.runtime.options import Options
 from dledger.spark.progress import Progress, tasks
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PROGRESS_INTERVAL_S = 0.2
-EXIT_CODES = (
-    "exit codes: 0 clean (information only), 1 warnings, 2 errors, 3 critical, 4 could not run or look."
-)
 
 
 class CannotRun(Exception):
@@ -88,30 +86,14 @@ class Context:
 
 @dataclass(frozen=True)
 class Command:
-    """One command. `add_arguments` gets a parser that has `--json` already."""
+    """What a command does. Its options are declared in `dledger.commands.declared.checks`."""
 
     name: str
-    summary: str
-    """One line for the list of commands."""
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Context, argparse.Namespace], Coroutine[Any, Any, Outcome]]
-    description: str = ""
-    """What it does; the summary when empty."""
-    epilog: str = EXIT_CODES
+    run: Callable[[Context, Options], Coroutine[Any, Any, Outcome]]
     reports: bool = False
     """Whether it has `--report`: its outcome is a `Reportable`."""
     judges: bool = False
     """Whether it has `--fail-on`: its exit code is that of a severity."""
-
-
-def add_master(parser: argparse.ArgumentParser) -> None:
-    """`--master`, of every command that starts Spark."""
-    parser.add_argument(
-        "--master",
-        metavar="URL",
-        help="Spark master, as local[4] or spark://host:7077, or a Spark Connect server, sc://host:15002 "
-        "(default: SPARK_REMOTE, else all cores of this machine)",
-    )
 
 
 def told(text: str) -> str:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from functools import partial
 
 from dledger.runtime import Lane
-from dledger.runtime.remote_files import absolute
-from dledger.spark.commands.command import PROGRESS_INTERVAL_S, Command, Context, add_master
+from dledger.runtime.options import Options
+from dledger.spark.commands.command import PROGRESS_INTERVAL_S, Command, Context
 from dledger.spark.doctor import Diagnosis, examine
 
-EPILOG = """exit codes: 0 all is well, 1 warnings: it works but not well, 2 errors: jobs will fail,
-4 wrong arguments. With --master the executors of that cluster are looked at, too.
-STORE: also whether it is seen from everywhere."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this command."""
-    parser.add_argument(
-        "stores", metavar="STORE", nargs="*", type=absolute, help="storePathRootDir of a node"
-    )
-    add_master(parser)
-    parser.add_argument("--no-spark", action="store_true", help="look at this machine only; start no session")
-
-
-async def run(context: Context, arguments: argparse.Namespace) -> Diagnosis:
+async def run(context: Context, arguments: Options) -> Diagnosis:
     """All checks, in a worker."""
     progress = context.progress
     progress.say("doctor")
@@ -44,11 +30,4 @@ async def run(context: Context, arguments: argparse.Namespace) -> Diagnosis:
     return looking.result()
 
 
-COMMAND = Command(
-    name="doctor",
-    summary="say what Spark needs on this machine and on a cluster, and what is missing",
-    description="Look for all that Spark needs: Java, Python, packages, memory, disk; then run a small job.",
-    epilog=EPILOG,
-    add_arguments=add_arguments,
-    run=run,
-)
+COMMAND = Command("doctor", run)

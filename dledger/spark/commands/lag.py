@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from dledger.audit.arguments import not_negative
-from dledger.spark.commands.command import CannotRun, Command, Context, Outcome, add_master
-from dledger.spark.commands.source_arguments import EPILOG, add_source, servers_of, source_of
-from dledger.spark.commands.words import positive
+from dledger.runtime.options import Options
+from dledger.spark.commands.command import CannotRun, Command, Context, Outcome
+from dledger.spark.commands.source_arguments import servers_of, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this command."""
-    add_source(parser, archive=False)
-    parser.add_argument(
-        "--consumer", metavar="GROUP", action="append", default=[], help="consumer group; may be repeated"
-    )
-    parser.add_argument(
-        "--warn-above",
-        metavar="N",
-        type=not_negative,
-        help="warn of queues that are more than N messages behind",
-    )
-    parser.add_argument(
-        "--bucket", metavar="SECONDS", type=positive, help="of one point of the history (default: what suits)"
-    )
-    add_master(parser)
-
-
-async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
+async def run(context: Context, arguments: Options) -> Outcome:
     """Over stores the history, as a job; over brokers the present, without Spark."""
     if namesrv := servers_of(arguments):
         from dledger.spark.jobs.lag_live import lag_live
@@ -51,7 +31,7 @@ async def run(context: Context, arguments: argparse.Namespace) -> Outcome:
         return await context.job(spark, "lag", lambda: _history(spark, context, arguments))
 
 
-def _check_live(arguments: argparse.Namespace) -> None:
+def _check_live(arguments: Options) -> None:
     """CannotRun for what only counts over stores."""
     told = {
         "STORE": arguments.stores,
@@ -65,7 +45,7 @@ def _check_live(arguments: argparse.Namespace) -> None:
             raise CannotRun(f"{name} {why}; leave one of them out")
 
 
-def _history(spark: SparkSession, context: Context, arguments: argparse.Namespace) -> Outcome:
+def _history(spark: SparkSession, context: Context, arguments: Options) -> Outcome:
     from dledger.spark.jobs.lag import lag_history
 
     return lag_history(
@@ -78,14 +58,4 @@ def _history(spark: SparkSession, context: Context, arguments: argparse.Namespac
     )
 
 
-COMMAND = Command(
-    name="lag",
-    summary="how far consumer groups are behind, and were",
-    description="Over store directories: the lag of consumer groups over time, from the log itself, as far\n"
-    "back as it goes. Over live brokers (--namesrv, with --consumer and --topics): the present.",
-    epilog="exit codes: 0 done, 1 a queue is more than --warn-above behind, 4 could not run.\n" + EPILOG,
-    add_arguments=add_arguments,
-    run=run,
-    reports=True,
-    judges=True,
-)
+COMMAND = Command("lag", run, reports=True, judges=True)

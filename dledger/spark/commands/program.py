@@ -1,18 +1,18 @@
-"""The outer shell of `dledger spark`: arguments, the event loop, what is printed, the exit code."""
+"""The outer shell of `dledger spark`: the event loop, what is printed, the exit code."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
 from collections.abc import Sequence
 
-from dledger.audit.arguments import add_fail_on, add_json, add_report, process_code
+from dledger.audit.arguments import process_code
 from dledger.audit.crash import COULD_NOT_RUN
-from dledger.audit.parser import Parser
 from dledger.audit.report_files import Reportable, write_report
 from dledger.runtime.env import production_env
+from dledger.runtime.options import Options
+from dledger.spark.commands import COMMANDS
 from dledger.spark.commands.command import CannotRun, Command, Context, Outcome
 from dledger.spark.jobs.errors import JobError
 from dledger.spark.progress import Progress
@@ -20,35 +20,9 @@ from dledger.spark.progress import Progress
 PROGRAM = "dledger spark"
 
 
-def parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """Arguments of all commands."""
-    top = Parser(prog=PROGRAM, description="Jobs over logs on Spark.")
-    chosen = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in commands:
-        one = chosen.add_parser(
-            command.name,
-            help=command.summary,
-            description=command.description or command.summary,
-            epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        add_json(one)
-        if command.reports:
-            add_report(one)
-        if command.judges:
-            add_fail_on(one)
-        command.add_arguments(one)
-        one.set_defaults(chosen=command)
-    return top
-
-
-def run(commands: Sequence[Command], argv: Sequence[str] | None = None) -> int:
-    """One command from its arguments to what is printed; the exit code of the process."""
-    try:
-        arguments = parser(commands).parse_args(argv)
-    except SystemExit as wrong:
-        return COULD_NOT_RUN if wrong.code else 0
-    command: Command = arguments.chosen
+def run(arguments: Options, commands: Sequence[Command] = COMMANDS) -> int:
+    """The command that the options name, to what is printed; the exit code of the process."""
+    command = next(one for one in commands if one.name == arguments.command)
     env = production_env("spark")
     context = Context(env, Progress(sys.stderr if sys.stderr.isatty() else None))
     try:
@@ -71,18 +45,18 @@ def run(commands: Sequence[Command], argv: Sequence[str] | None = None) -> int:
     return process_code(outcome.exit_code, arguments.fail_on) if command.judges else outcome.exit_code
 
 
-def _could_not_run(command: Command, arguments: argparse.Namespace, why: str) -> int:
+def _could_not_run(command: Command, arguments: Options, why: str) -> int:
     if arguments.json:
         print(json.dumps({"verdict": "failed", "exit_code": COULD_NOT_RUN, "error": why}))
     print(f"{PROGRAM} {command.name}: {why}", file=sys.stderr)
     return COULD_NOT_RUN
 
 
-async def _run(command: Command, context: Context, arguments: argparse.Namespace) -> Outcome:
+async def _run(command: Command, context: Context, arguments: Options) -> Outcome:
     return await command.run(context, arguments)
 
 
-async def _write_reports(context: Context, arguments: argparse.Namespace, outcome: Outcome) -> None:
+async def _write_reports(context: Context, arguments: Options, outcome: Outcome) -> None:
     if not isinstance(outcome, Reportable):
         raise TypeError(f"{type(outcome).__name__} cannot be written as a report")
     for path in arguments.report:

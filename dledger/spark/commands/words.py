@@ -1,16 +1,8 @@
-"""Kinds of arguments: what a word on the command line must be."""
+"""Kinds of arguments: what a word on the command line must be. ValueError has a text for people."""
 
 from __future__ import annotations
 
-import argparse
 from datetime import UTC, datetime
-
-
-def positive(text: str) -> int:
-    """A number from 1 on."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
 
 
 def moment_ms(text: str) -> int:
@@ -18,5 +10,13 @@ def moment_ms(text: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 2026-11-21 or 2026-11-21T15:30:00") from None
+        raise ValueError(f"{text!r} is not like 2026-11-21 or 2026-11-21T15:30:00") from None
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    """An option of the data source, NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,412 @@
+"""`dledger audit` and `dledger spark`: audits of stores and groups, and jobs over topics."""
+
+from __future__ import annotations
+
+import click
+
+from dledger.audit.defaults import DIGESTS_MAX_AGE_S, FAIL_ON, LAG_WARNING_ENTRIES, RESCAN_HOURS
+from dledger.commands import exit_codes
+from dledger.commands.declaring import (
+    NOT_NEGATIVE,
+    PATH,
+    POSITIVE,
+    Checked,
+    Declared,
+    Group,
+    argument,
+    flag,
+    json_option,
+    namesrv_option,
+    option,
+)
+from dledger.commands.exit_codes import ExitCodes
+
+_CODE = exit_codes.AUDIT.usage
+_STORE = "storePathRootDir of a node"
+_TIME = Checked("dledger.spark.commands.words:moment_ms")
+
+
+# Options of several commands
+
+
+def _report() -> click.Option:
+    return option(
+        "--report",
+        metavar="FILE",
+        type=Checked("dledger.audit.report_files:report_path", "file"),
+        multiple=True,
+        help="Also write the result there: .html, .json, .parquet or .txt; may be given several times.",
+    )
+
+
+def _fail_on() -> click.Option:
+    return option(
+        "--fail-on",
+        type=click.Choice(list(FAIL_ON)),
+        default="warning",
+        show_default=True,
+        help="Exit with 0 when nothing is worse than what is below this; 4, could not look, stays.",
+    )
+
+
+def _of_audits() -> list[click.Parameter]:
+    """What the audit has with and without Spark."""
+    return [
+        option(
+            "--lag-warning",
+            type=NOT_NEGATIVE,
+            default=LAG_WARNING_ENTRIES,
+            show_default=True,
+            metavar="N",
+            help="Warn of a replica that is more than N entries behind.",
+        ),
+        flag(
+            "--same-time",
+            help="The directories are those of stopped or running nodes, not copies taken one after the "
+            "other: what one lacks at its end is lacking.",
+        ),
+        option(
+            "--keep",
+            metavar="DIR",
+            type=Checked("dledger.audit.arguments:keep_root", "dir"),
+            help="Keep the scans of full, committed, clean segments there, a directory or URL, and do not "
+            "scan these again before they change, or --rescan-hours have passed.",
+        ),
+        option(
+            "--rescan-hours",
+            metavar="N",
+            type=NOT_NEGATIVE,
+            help="With --keep: scan a segment again N hours after its last scan at the latest, as media rot; "
+            f"0: never. [default: {RESCAN_HOURS}]",
+        ),
+    ]
+
+
+def _master() -> click.Option:
+    return option(
+        "--master",
+        metavar="URL",
+        help="Spark master, as local[4] or spark://host:7077, or a Spark Connect server, sc://host:15002. "
+        "[default: SPARK_REMOTE, else all cores of this machine]",
+    )
+
+
+def _stores(text: str) -> click.Argument:
+    return argument("stores", text, metavar="[STORE]", nargs=-1, type=PATH)
+
+
+def _source(archive: bool = True) -> list[click.Parameter]:
+    """Where a job reads messages from."""
+    found: list[click.Parameter] = [
+        _stores("Store directory (storePathRootDir)."),
+        namesrv_option("NameServers of live brokers: host:port.", "where no other source is given"),
+    ]
+    if archive:
+        found.append(
+            option("--archive", metavar="DIR", default="", help="An archive of `dledger spark archive`.")
+        )
+    return [
+        *found,
+        option("--topics", metavar="A,B", help="Topics to read. [default: all but system topics]"),
+        option(
+            "--option",
+            metavar="NAME=VALUE",
+            type=Checked("dledger.spark.commands.words:name_and_value"),
+            multiple=True,
+            help="An option of the data source; may be given several times.",
+        ),
+    ]
+
+
+_READS = (
+    "STORE is the storePathRootDir of a node; a running node's may be read. Of several replicas of one group "
+    "the one that knows the highest committed index is read."
+)
+
+
+# The audit of stores
+
+
+def _audit(name: str, summary: str, text: str) -> Declared:
+    return Declared(
+        name,
+        "dledger.audit.command:run",
+        [
+            argument("stores", f"{_STORE}.", metavar="STORE", nargs=1 if name == "verify" else -1, type=PATH),
+            json_option(),
+            _report(),
+            _fail_on(),
+            *_of_audits(),
+            option(
+                "--jobs",
+                type=POSITIVE,
+                metavar="N",
+                help="Processes that scan segments, some 150 MB each. [default: one for each core]",
+            ),
+        ],
+        codes=exit_codes.AUDIT,
+        summary=summary,
+        text=text,
+        epilog=f"STORE is the {_STORE}; a running node may be audited.",
+        extra="server",
+        always={"command": name},
+        wrong=lambda given: (
+            "at least two stores are needed" if name == "compare" and len(given.stores) < 2 else ""
+        ),
+    )
+
+
+VERIFY = _audit(
+    "verify",
+    "check one store directory",
+    "Check one store: structure, CRCs, chain, index files, ConsumeQueues.",
+)
+COMPARE = _audit(
+    "compare",
+    "check the stores of a group and compare them",
+    "Check the stores of a group, compare by content.",
+)
+AUDIT = Group(
+    "audit",
+    "Check log stores on this machine, and compare replicas.",
+    [VERIFY, COMPARE],
+    usage=_CODE,
+)
+
+
+# Spark
+
+
+def _job(
+    name: str,
+    summary: str,
+    params: list[click.Parameter],
+    *,
+    codes: ExitCodes = exit_codes.JOB,
+    text: str = "",
+    epilog: str = _READS,
+    reports: bool = False,
+    judges: bool = False,
+) -> Declared:
+    """A command of `dledger spark`. `reports`: it has `--report`; `judges`: it has `--fail-on`."""
+    more = [*([_report()] if reports else []), *([_fail_on()] if judges else [])]
+    return Declared(
+        name,
+        "dledger.spark.commands.program:run",
+        [json_option(), *more, *params],
+        codes=codes,
+        summary=summary,
+        text=text,
+        epilog=epilog,
+        extra="spark",
+        always={"command": name},
+    )
+
+
+_CONSUMER = {"metavar": "GROUP", "multiple": True, "help": "Consumer group; may be given several times."}
+
+SPARK_AUDIT = _job(
+    "audit",
+    "check the replicas of a group and compare them",
+    [
+        _stores(
+            "storePathRootDir of a node, or a URL of a copy of it; beside --namesrv in place of a broker."
+        ),
+        namesrv_option(
+            "NameServers as host:port;host:port: audit live brokers, which scan their own disks.",
+            "where neither STORE nor --digests is given",
+        ),
+        option(
+            "--digests",
+            metavar="PATH",
+            type=PATH,
+            help="Compare what brokers shipped there (their digestShipPath, a directory or URL); STORE and "
+            "--namesrv are then only used to read entries where digests differ.",
+        ),
+        option("--cluster", metavar="NAME", help="With --namesrv: only groups of this cluster."),
+        option(
+            "--group", metavar="NAME", help="With --namesrv, --digests: only the group of this brokerName."
+        ),
+        option(
+            "--max-age",
+            metavar="SECONDS",
+            type=NOT_NEGATIVE,
+            help="With --namesrv: rows that a broker read for an earlier audit will do when they are no "
+            "older [default: 0, everything is read again]; with --digests: older ones are a finding "
+            f"[default: {DIGESTS_MAX_AGE_S}].",
+        ),
+        *_of_audits(),
+        option(
+            "--engine",
+            type=click.Choice(["spark", "local"]),
+            default="spark",
+            show_default=True,
+            help="local: in this process, without Spark and Java.",
+        ),
+        _master(),
+    ],
+    codes=exit_codes.AUDIT,
+    text="Check the replicas of a group, in directories or behind live brokers, and compare them.",
+    epilog="STORE is the storePathRootDir of a node; running nodes may be audited. One store is verified, "
+    "several are verified and compared by content. With --namesrv the brokers registered there are audited "
+    "over the network; directories given beside it stand in for brokers that are down. With --digests only "
+    "what the brokers have shipped is read. Both engines give the same report.",
+    reports=True,
+    judges=True,
+)
+READ = _job(
+    "read",
+    "rows of a view: messages, entries, queues, state ...",
+    [
+        *_source(),
+        option("--view", default="messages", show_default=True, help="View of the data source."),
+        option(
+            "--where", metavar="SQL", default="", help="Condition, as \"topic = 'orders' and offset > 9\"."
+        ),
+        option("--order-by", metavar="COLUMN", default="", help="Sort by this column."),
+        option("--limit", metavar="N", type=POSITIVE, default=20, show_default=True, help="Rows."),
+        _master(),
+    ],
+)
+ARCHIVE = _job(
+    "archive",
+    "archive topics to Parquet, by topic and day",
+    [
+        *_source(archive=False),
+        option("--to", metavar="DIR", required=True, type=PATH, help="The archive; made if it is not there."),
+        option(
+            "--batch-mb",
+            metavar="N",
+            type=POSITIVE,
+            default=4096,
+            show_default=True,
+            help="MiB of log in a batch.",
+        ),
+        option(
+            "--batch-messages",
+            metavar="N",
+            type=POSITIVE,
+            default=2_000_000,
+            show_default=True,
+            help="Messages in a batch from live brokers.",
+        ),
+        _master(),
+    ],
+    codes=exit_codes.ARCHIVE,
+    text="Archive topics to Parquet, by topic and day. Run it again (from a timer) to go on where it ended: "
+    "every committed message gets into the files exactly once, whenever it is killed.",
+)
+REPLAY = _job(
+    "replay",
+    "send messages of an archive or a log into a topic",
+    [
+        *_source(),
+        option("--to-namesrv", metavar="ADDR", required=True, help="NameServers of the target."),
+        option("--to-topic", metavar="TOPIC", default="", help="[default: the topic of each message]"),
+        option(
+            "--stored-from",
+            metavar="TIME",
+            type=_TIME,
+            help="Stored at or after (UTC): 2026-11-21 or 2026-11-21T15:30:00.",
+        ),
+        option("--stored-before", metavar="TIME", type=_TIME, help="Stored before."),
+        flag("--resume", help="Leave out what the target has from an earlier replay."),
+        option(
+            "--create-queues",
+            metavar="N",
+            type=POSITIVE,
+            default=None,
+            help="Make a missing topic, with N queues.",
+        ),
+        _master(),
+    ],
+    text="Send messages of an archive or a log into a topic of live brokers, each queue in order. At least "
+    "once: after a failure run it again with --resume.",
+)
+STATS = _job(
+    "stats",
+    "statistics of topics: rates, sizes, keys, tags, latencies",
+    [
+        *_source(),
+        option(
+            "--bucket",
+            metavar="SECONDS",
+            type=POSITIVE,
+            help="Of one point of the series. [default: what suits]",
+        ),
+        _master(),
+    ],
+    reports=True,
+)
+LAG = _job(
+    "lag",
+    "how far consumer groups are behind, and were",
+    [
+        *_source(archive=False),
+        option("--consumer", **_CONSUMER),
+        option(
+            "--warn-above",
+            metavar="N",
+            type=NOT_NEGATIVE,
+            help="Warn of queues that are more than N messages behind.",
+        ),
+        option(
+            "--bucket",
+            metavar="SECONDS",
+            type=POSITIVE,
+            help="Of one point of the history. [default: what suits]",
+        ),
+        _master(),
+    ],
+    codes=exit_codes.LAG,
+    text="Over store directories: the lag of consumer groups over time, from the log itself, as far back as "
+    "it goes. Over live brokers (--namesrv, with --consumer and --topics): the present.",
+    reports=True,
+    judges=True,
+)
+ACCOUNT = _job(
+    "account",
+    "produced = stored = consumed, message by message",
+    [
+        *_source(),
+        option(
+            "--acknowledged",
+            metavar="FILE",
+            required=True,
+            type=PATH,
+            help="JSON lines or Parquet: id, topic, queueId, queueOffset, brokerName of acknowledged "
+            "messages.",
+        ),
+        option("--consumer", **_CONSUMER),
+        option("--consumed", metavar="FILE", type=PATH, help="id (and consumer) of what was worked on."),
+        flag(
+            "--strict",
+            help="No message may be there without an acknowledgement, also before the first and after the "
+            "last.",
+        ),
+        _master(),
+    ],
+    codes=exit_codes.AUDIT,
+    text="Compare what a producer was told, what is in the log, and what consumer groups consumed.",
+    reports=True,
+    judges=True,
+)
+DOCTOR = _job(
+    "doctor",
+    "say what Spark needs on this machine and on a cluster, and what is missing",
+    [
+        _stores("storePathRootDir of a node: also whether it is seen from everywhere."),
+        _master(),
+        flag("--no-spark", help="Look at this machine only; start no session."),
+    ],
+    codes=exit_codes.DOCTOR,
+    text="Look for all that Spark needs: Java, Python, packages, memory, disk; then run a small job. With "
+    "--master the executors of that cluster are looked at, too.",
+    epilog="",
+)
+SPARK = Group(
+    "spark",
+    "Jobs over logs on Spark.",
+    [SPARK_AUDIT, READ, ARCHIVE, REPLAY, STATS, LAG, ACCOUNT, DOCTOR],
+    usage=_CODE,
+)

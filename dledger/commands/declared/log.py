@@ -1,0 +1,192 @@
+"""The commands of the replicated log: for a running group, a stand-alone node, and a store directory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dledger.commands import exit_codes
+from dledger.commands.declaring import Declared, Group, argument, flag, json_option, option
+
+PEERS = "As dLegerPeers: n0-host:port;n1-host:port;..."
+TLS = (
+    ("cert", "PEM certificate"),
+    ("key", "its PEM key"),
+    ("ca", "PEM certificate of the authority that signed all nodes"),
+)
+_RUN = "dledger.commands.log:run"
+
+
+def _tls(when: str = "") -> list[click.Parameter]:
+    return [
+        option(f"--tls-{name}", metavar="FILE", help=f"{text[:1].upper()}{text[1:]}{when}.")
+        for name, text in TLS
+    ]
+
+
+def access() -> list[click.Parameter]:
+    """`--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
+    return [
+        option("--peers", required=True, help=PEERS),
+        option("--group", metavar="NAME", help="Its name, where several groups share the ports."),
+        option("--timeout", type=float, default=3.0, show_default=True, help="Seconds to wait."),
+        *_tls(", where the group uses TLS"),
+    ]
+
+
+def _of_a_group(name: str, summary: str, *params: click.Parameter, action: str = "", **more: Any) -> Declared:
+    """A command that asks a running group."""
+    return Declared(
+        name,
+        _RUN,
+        [*params, *access(), json_option()],
+        codes=exit_codes.LOG,
+        summary=summary,
+        always={"command": "member" if action else name, "action": action},
+        **more,
+    )
+
+
+APPEND = _of_a_group(
+    "append",
+    "append one entry to the group's log",
+    argument("body", "What to append, as it is, or - for standard input."),
+)
+GET = _of_a_group(
+    "get",
+    "read one committed entry",
+    argument("index", "Index of the entry.", type=int),
+    option("--node", metavar="ID", help="Ask this one of --peers. [default: the leader]"),
+)
+DELETE_BEFORE = _of_a_group(
+    "delete-before",
+    "free the segments that hold only entries before an index",
+    argument("index", "The first index that must stay.", type=int),
+    option("--node", metavar="ID", help="Only on this node. [default: on all]"),
+)
+
+
+def _node() -> click.Argument:
+    return argument("node", "Node id, as n3.")
+
+
+def members() -> list[click.Command]:
+    """`list`, `add`, `remove` and `promote`."""
+    return [
+        _of_a_group("list", "the members as the leader sees them", action="list"),
+        _of_a_group(
+            "add",
+            "add a member: it gets the log, and votes when it has caught up",
+            _node(),
+            argument("address", "host:port of its peer port."),
+            flag("--learner", help="It stays a learner until promoted."),
+            option("--wait", type=float, default=0.0, help="Seconds to wait until it is a voter."),
+            action="add",
+        ),
+        _of_a_group(
+            "remove",
+            "remove a member; a leader hands over first",
+            _node(),
+            flag(
+                "--force",
+                help="Also when the rest has no live majority (writes stop until it has), or was not all "
+                "seen with a program that can read the change.",
+            ),
+            action="remove",
+        ),
+        _of_a_group("promote", "make a learner that has caught up a voter", _node(), action="promote"),
+    ]
+
+
+def leadership() -> list[click.Command]:
+    """`transfer` and `prefer`."""
+    return [
+        _of_a_group(
+            "transfer",
+            "hand leadership over",
+            argument("node", "To whom (default: the most advanced voter).", required=False),
+        ),
+        _of_a_group(
+            "prefer",
+            "say who should lead",
+            argument(
+                "nodes",
+                "Node ids: a leader that is none of them hands over to the first that is well. "
+                "None: nobody is preferred.",
+                nargs=-1,
+            ),
+            flag("--reset", help="Forget what was said: each node's own setting counts."),
+            wrong=lambda given: "--reset does not go with node ids" if given.reset and given.nodes else "",
+        ),
+    ]
+
+
+MEMBER = Group("member", "List, add, remove or promote members of a running group.", members())
+TRANSFER, PREFER = leadership()
+
+SERVE = Declared(
+    "serve",
+    _RUN,
+    [
+        option("-c", "--config", metavar="FILE", help="Lines key=value; options win over them."),
+        option("--group", metavar="NAME", multiple=True, help="A group; may be given several times."),
+        option("--id", metavar="ID", help="Id of this node in --peers, as n0."),
+        option("--peers", help=PEERS),
+        option("--store", metavar="DIR", help="Each group has a directory in it."),
+        option("--bind", metavar="ADDRESS", help="Where to listen. [default: everywhere]"),
+        option("--segment-size", metavar="BYTES", help="Of a log file; the same on all nodes."),
+        *_tls(),
+    ],
+    codes=exit_codes.SERVER,
+    summary="run a stand-alone node, or one for each of several groups",
+    text="Run stand-alone nodes, one for each group, until SIGTERM. The exit code is the highest of the "
+    "nodes that failed.",
+    server=True,
+    always={"command": "serve"},
+)
+DUMP = Declared(
+    "dump",
+    _RUN,
+    [
+        argument("store", "storePathRootDir of a node, or its dledger-<id> directory."),
+        option("--from", "start", type=int, default=0, show_default=True, help="First index."),
+        option("--count", type=int, default=0, help="How many at most. [default: all]"),
+        json_option(),
+    ],
+    codes=exit_codes.COPY,
+    summary="list the entries of a store directory",
+    always={"command": "dump"},
+)
+BACKUP = Declared(
+    "backup",
+    _RUN,
+    [
+        option("--store", metavar="DIR", required=True, help="storePathRootDir of the node."),
+        option("--to", metavar="DIR", required=True, help="Directory that gets dledger-<id>."),
+        option("--as", "node", metavar="ID", help="Id of the copy, if it is to be another member."),
+        json_option(),
+    ],
+    codes=exit_codes.COPY,
+    summary="copy the store of a running node of this machine",
+    always={"command": "backup"},
+)
+RECOVER = Declared(
+    "recover",
+    _RUN,
+    [
+        flag("--force-single", help="Make this store's node a new cluster."),
+        flag("--reset-term", help="End a term that no elections can have made (a stranger's)."),
+        option("--store", metavar="DIR", required=True, help="storePathRootDir of the stopped node."),
+        option("--term", type=int, help="With --reset-term: the term to go on with."),
+        flag("--yes", help="Do it. Without, only say what would be lost."),
+        flag("--cut-damage", help="Give up everything from the first damaged entry on."),
+        json_option(),
+    ],
+    codes=exit_codes.RECOVER,
+    summary="go on with one store after the loss of a majority, or end a forged term",
+    wrong=lambda given: (
+        "give one of --force-single and --reset-term" if given.force_single == given.reset_term else ""
+    ),
+    always={"command": "recover"},
+)

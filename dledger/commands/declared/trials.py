@@ -1,0 +1,133 @@
+"""`dledger chaos`: simulated groups under faults, wrong changes, failovers and replaced members."""
+
+from __future__ import annotations
+
+import click
+
+from dledger.chaos.mutants.suites import FAST, SIM, SUITES
+from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, MET_IN_SEEDS, PROFILES
+from dledger.commands import exit_codes
+from dledger.commands.declaring import POSITIVE, Declared, Group, argument, flag, json_option, option
+
+_LAST_LINE = "The last line is one JSON object."
+
+
+def _wrong_simulation(given: object) -> str:
+    """Options of `sim` that do not go together."""
+    has = vars(given)
+    if has["trace"] and any(has[name] for name in ("json", "check_determinism", "resume", "list")):
+        return "--trace prints event lines and nothing else: alone, with seeds or --replay"
+    own = ("trace", "replay", "resume", "profile", "check_determinism")
+    if has["pinned"] and any(has[name] for name in own):
+        return "--pinned has its own seeds and profiles: give it --jobs, --json or --first"
+    return ""
+
+
+SIMULATION = Declared(
+    "sim",
+    "dledger.chaos.scenarios.command:run",
+    [
+        option("--seeds", type=POSITIVE, default=20, show_default=True, metavar="N", help="How many."),
+        option("--start", type=int, default=0, show_default=True, metavar="S", help="The first seed."),
+        flag("--pinned", help="The fixed seeds that are played before each merge."),
+        option(
+            "--profile",
+            type=click.Choice(sorted(PROFILES)),
+            metavar="NAME",
+            help="One mix of faults for all seeds; --list shows them.",
+        ),
+        option("--jobs", type=POSITIVE, default=1, show_default=True, metavar="J", help="Processes."),
+        option("--minutes", type=float, metavar="M", help="Begin no seed after this time."),
+        flag("--trace", help="Print the event lines and nothing else."),
+        json_option(_LAST_LINE),
+        option("--resume", metavar="FILE", help="Keep results there (JSON lines); go on where it ends."),
+        flag("--resume-any", help="--resume also counts results of other code than this."),
+        option("--replay", metavar="FILE", help="Play the plan in this file instead of seeds."),
+        option(
+            "--replays",
+            metavar="DIR",
+            default="run/simulation",
+            show_default=True,
+            help="Where failing plans go.",
+        ),
+        flag("--first", help="End at the first violation."),
+        flag("--no-shrink", help="Show failing plans as they are."),
+        flag("--check-determinism", help="Run each seed twice and compare."),
+        flag("--list", help="Print the profiles and end."),
+    ],
+    codes=exit_codes.SIMULATION,
+    summary="simulated groups under faults, from seeds",
+    epilog=f"A mark or fault that no seed reached counts from {MARKS_FROM_SEEDS} seeds on, {MET_IN_SEEDS} of "
+    "them of profiles that list it (rare marks: more, dledger/chaos/scenarios/profiles.py); the report names "
+    "what did not count.",
+    extra="server",
+    wrong=_wrong_simulation,
+)
+MUTANTS = Declared(
+    "mutants",
+    "dledger.chaos.mutants.command:run",
+    [
+        flag("--list", help="Names and what they break; run nothing."),
+        option("--only", metavar="NAME", multiple=True, help="This mutant; may be given several times."),
+        option(
+            "--suite",
+            type=click.Choice([FAST, SIM, *(suite.name for suite in SUITES)]),
+            metavar="NAME",
+            help=f"Only suites of this kind ({FAST}, {SIM}) or name.",
+        ),
+        flag("--judges", help="One mutant for each judge of the simulator, with fixed seeds."),
+        option("--jobs", type=int, default=1, show_default=True, help="Mutants at a time."),
+        flag("--no-baseline", help="Do not run the unchanged tree first."),
+        json_option("The last line is one JSON object, in any case."),
+        option(
+            "--table",
+            metavar="FILE",
+            help="Print a Markdown table of the JSON of earlier runs, in FILE and FILES; run nothing.",
+        ),
+        argument("files", "With --table: more such files.", metavar="[FILES]", nargs=-1),
+    ],
+    codes=exit_codes.MUTANTS,
+    summary="run wrong changes against the tests that must notice them",
+    wrong=lambda given: "FILES go with --table" if given.files and not given.table else "",
+    extra="server",
+)
+FAILOVER = Declared(
+    "failover",
+    "dledger.chaos.failover:run",
+    [
+        option("--kills", type=int, default=20, show_default=True, help="Rounds."),
+        flag("--load", help="With messages in flight all the time."),
+        option("--window", type=int, default=64, show_default=True, help="How many, of 1 KiB."),
+        flag("--stop", help="SIGSTOP for 10 s instead of SIGKILL."),
+        option("--seed", type=int, default=0, help="Of the moments at which it happens."),
+        json_option(_LAST_LINE),
+        flag("--check", help="Exit code 1 when the budget is not met."),
+        option(
+            "--dir",
+            metavar="DIR",
+            type=click.Path(file_okay=False),
+            help="Keep stores and logs here. [default: a temporary directory]",
+        ),
+    ],
+    codes=exit_codes.FAILOVERS,
+    summary="measure failovers of a group of real processes",
+    extra="server",
+)
+REPLACE = Declared(
+    "replace",
+    "dledger.chaos.replacement:run",
+    [
+        option("--mib", type=int, default=64, show_default=True, help="MiB in the log before."),
+        flag("--load", help="Keep 64 messages in flight all the time."),
+        json_option(_LAST_LINE),
+        flag("--check", help="Exit code 1 when a pause is longer than 1 s."),
+    ],
+    codes=exit_codes.FAILOVERS,
+    summary="replace members of a group of real processes under load",
+    extra="server",
+)
+CHAOS = Group(
+    "chaos",
+    "Simulated groups, wrong changes that tests must notice, and groups of real processes under faults.",
+    [SIMULATION, MUTANTS, FAILOVER, REPLACE],
+)

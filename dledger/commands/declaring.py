@@ -1,0 +1,304 @@
+"""How a command is declared: its options, its exit codes, and where the function is that does its work.
+
+A declaration imports click and nothing heavy. The function is imported when the command runs, so `--help`,
+completion and a wrong command line cost next to nothing, and a package that is missing is reported with the
+extra that brings it. See docs/explanation/decisions/0041-one-command-line.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from dledger.commands.exit_codes import TERMINATED, ExitCodes
+
+if TYPE_CHECKING:
+    from dledger.runtime.options import Options
+
+HELP_OPTIONS = ("-h", "--help")
+
+
+def settings() -> dict[str, Any]:
+    """Click's settings of every command."""
+    return {"help_option_names": list(HELP_OPTIONS)}
+
+
+class Command(click.Command):
+    """A click command whose help ends with its exit codes, and whose usage errors have the right one."""
+
+    def __init__(self, name: str, *, codes: ExitCodes, **more: Any) -> None:
+        more.setdefault("context_settings", settings())
+        super().__init__(name, **more)
+        self.codes = codes
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments, then options."""
+        params = self.get_params(ctx)
+        arguments = [one.get_help_record(ctx) for one in params if isinstance(one, Explained)]
+        options = [one.get_help_record(ctx) for one in params if isinstance(one, click.Option)]
+        for title, rows in (("Arguments", arguments), ("Options", options)):
+            if shown := [row for row in rows if row is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(shown)
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Nothing more: `format_options` writes them, whatever this version of click does."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What click shows there, and the table of exit codes."""
+        super().format_epilog(ctx, formatter)
+        write_codes(self.codes, formatter)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click's; a wrong command line has the exit code that these commands have for it."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise _coded(error, self.codes.usage) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The same for options that do not go together."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _coded(error, self.codes.usage) from None
+
+
+class Declared(Command):
+    """A command whose function `place` names as `module:function`. It gets `Options`, and returns the exit
+    code. Options that may be given several times, and arguments of several words, are lists.
+
+    `extra` brings the packages that may be missing: `pip install 'dledger[extra]'`. `always` are options that
+    no command line gives: they tell the function which of its commands it is. `wrong` looks at the options
+    before anything heavy is imported, and says what of them does not go together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: str,
+        params: Iterable[click.Parameter],
+        *,
+        codes: ExitCodes,
+        summary: str,
+        text: str = "",
+        epilog: str = "",
+        extra: str = "",
+        server: bool = False,
+        always: Mapping[str, object] = MappingProxyType({}),
+        wrong: Callable[[Any], str] = lambda given: "",
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            codes=codes,
+            params=list(params),
+            callback=self._run,
+            help=text or f"{summary[:1].upper()}{summary[1:]}.",
+            short_help=summary,
+            epilog=epilog or None,
+            **more,
+        )
+        self.place = place
+        self.extra = extra
+        self._server = server
+        self._always = always
+        self._wrong = wrong
+
+    def options(self, values: Mapping[str, Any]) -> Options:
+        """What the function gets for these values of click's. UsageError when they do not go together."""
+        from dledger.runtime.options import Options
+
+        given = {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
+        options = Options(**self._always, **given)
+        if text := self._wrong(options):
+            raise click.UsageError(text, click.get_current_context(silent=True))
+        return options
+
+    def _run(self, **values: Any) -> None:
+        from dledger.runtime.options import WrongUsage
+
+        if self._server:
+            end_on_sigterm()
+        context = click.get_current_context()
+        options = self.options(values)
+        try:
+            code = self.load()(options)
+        except WrongUsage as error:
+            raise click.UsageError(str(error), context) from error
+        except ModuleNotFoundError as error:
+            if not self.extra or (error.name or "").startswith("dledger"):
+                raise
+            needed = f"pip install 'dledger[{self.extra}]'"
+            print(f"{context.command_path} needs {error.name}: {needed}", file=sys.stderr)
+            code = self.codes.cannot_run
+        sys.exit(code)
+
+    def load(self) -> Callable[[Any], int]:
+        """The function that does the work."""
+        module, _, name = self.place.partition(":")
+        found: Callable[[Any], int] = getattr(import_module(module), name)
+        return found
+
+
+def end_on_sigterm() -> None:
+    """Until its event loop handles signals, a server ends at once on SIGTERM: nothing is open yet.
+
+    Its imports take seconds on a busy machine, and a signal without a handler does not reach process 1 of a
+    container.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TERMINATED))
+
+
+class Group(click.Group):
+    """A command that has sub-commands, and says which of them was probably meant."""
+
+    def __init__(self, name: str, summary: str, commands: Sequence[click.Command] = (), **more: Any) -> None:
+        """`usage`: the exit code of a wrong word."""
+        self._usage = more.pop("usage", 2)
+        more.setdefault("context_settings", settings())
+        super().__init__(name, help=summary, short_help=more.pop("short_help", summary), **more)
+        for one in commands:
+            self.add_command(one)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were declared."""
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The exit codes, where all commands have the same."""
+        super().format_epilog(ctx, formatter)
+        families = {one.title: one for one in _families(self)}
+        if len(families) == 1:
+            write_codes(next(iter(families.values())), formatter)
+        else:
+            with formatter.section("Exit codes"):
+                formatter.write_text(
+                    f"Each command's --help has its own; {self._usage} is a wrong word here."
+                )
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click's, with the exit code of a wrong word. Without any word it prints the help."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise _coded(error, self._usage) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a hint."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            near = get_close_matches(args[0], names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(names)}."
+            raise _coded(click.UsageError(f"No such command {args[0]!r}.{hint}", ctx), self._usage)
+        return super().resolve_command(ctx, args)
+
+
+def _families(group: click.Group) -> Iterator[ExitCodes]:
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from _families(command)
+        elif isinstance(command, Command):
+            yield command.codes
+
+
+def _coded(error: click.UsageError, code: int) -> click.UsageError:
+    """The error, with which click then ends the process with this code."""
+    error.__dict__["exit_code"] = code
+    return error
+
+
+def write_codes(codes: ExitCodes, formatter: click.HelpFormatter) -> None:
+    """The section of `--help` that says what the exit codes mean."""
+    with formatter.section("Exit codes"):
+        formatter.write_dl(codes.rows())
+
+
+class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A value that a function checks and converts. `place` names the function as `module:function`; it raises
+    ValueError with a text for people."""
+
+    def __init__(self, place: str, completes: str = "", name: str = "text") -> None:
+        """`completes`: `dir` or `file` where a shell completes such names."""
+        self._place = place
+        self._completes = completes
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A default that is no text stays as it is."""
+        if not isinstance(value, str):
+            return value
+        module, _, name = self._place.partition(":")
+        try:
+            return getattr(import_module(module), name)(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names of files or directories, where the value is one."""
+        return [CompletionItem(incomplete, type=self._completes)] if self._completes else []
+
+
+PATH = Checked("dledger.runtime.remote_files:absolute", "dir")
+"""A directory or a file, or a URL of one."""
+POSITIVE = click.IntRange(1)
+NOT_NEGATIVE = click.IntRange(0)
+
+
+def option(*names: str, **more: Any) -> click.Option:
+    """An option, as click declares it."""
+    return click.Option(list(names), **more)
+
+
+def flag(*names: str, help: str) -> click.Option:
+    """An option without a value."""
+    return click.Option(list(names), is_flag=True, help=help)
+
+
+def argument(name: str, text: str, **more: Any) -> click.Argument:
+    """An argument, with what it means."""
+    return Explained([name], text=text, **more)
+
+
+class Explained(click.Argument):
+    """An argument that `--help` explains, as it does options."""
+
+    def __init__(self, names: Sequence[str], *, text: str, **more: Any) -> None:
+        super().__init__(list(names), **more)
+        self.text = text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """What it is called, and what it means."""
+        name = self.metavar or (self.name or "").upper()
+        return f"{name}..." if self.nargs == -1 else name, self.text
+
+
+def json_option(text: str = "One JSON object on standard output.") -> click.Option:
+    """`--json`, of every command that has a result."""
+    return click.Option(["--json"], is_flag=True, help=text)
+
+
+def namesrv_option(text: str, when: str = "") -> click.Option:
+    """`--namesrv`. None where it is not given: then NAMESRV_ADDR counts; for a command with other sources
+    only `when` none of them is given."""
+    from dledger.runtime.environment_variables import NAMESRV_ADDR
+
+    told = " ".join(filter(None, (NAMESRV_ADDR, when)))
+    return click.Option(["--namesrv"], metavar="ADDR", help=f"{text} [default: {told}]")

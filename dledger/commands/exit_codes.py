@@ -1,0 +1,203 @@
+"""The exit codes of all commands: one table, and the only place that says what a number means.
+
+The end of every `--help` and the page docs/reference/exit-codes.md are made from it. A command names its row
+of the table when it is declared (`dledger.commands.declaring`); nothing heavy is imported here, since every
+`--help` needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+NOT_SEEN = 4
+STORE_BAD, BUG_CAUGHT, SETTINGS_UNFIT = 70, 71, 78
+INTERRUPTED = 128 + 2
+"""A command that Ctrl-C (SIGINT, number 2) ended, as shells report it."""
+TERMINATED = 128 + 15
+"""A command that SIGTERM (number 15) ended before it could stop in good order."""
+
+
+@dataclass(frozen=True)
+class ExitCode:
+    """One number and what it means."""
+
+    number: int
+    name: str
+    """One or two words, the same for the same meaning in all commands."""
+    meaning: str
+
+
+@dataclass(frozen=True)
+class ExitCodes:
+    """The exit codes that some commands share."""
+
+    title: str
+    """What these commands have in common: a heading of the page."""
+    codes: tuple[ExitCode, ...]
+    usage: int = USAGE
+    """The code of a wrong command line."""
+    cannot_run: int = USAGE
+    """The code of a command that lacks a package, or whose standard output cannot be written."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(number, meaning) of each code, for the end of `--help`."""
+        return [(str(one.number), one.meaning) for one in (*self.codes, _INTERRUPTED)]
+
+
+_DONE = ExitCode(DONE, "done", "done")
+_USAGE = ExitCode(USAGE, "usage", "wrong usage")
+_INTERRUPTED = ExitCode(INTERRUPTED, "interrupted", "ended by Ctrl-C")
+
+
+def _actions(title: str, failed: str, done: str = "done") -> ExitCodes:
+    """Commands that do one thing: done, failed, or wrongly typed."""
+    return ExitCodes(title, (ExitCode(DONE, "done", done), ExitCode(FAILED, "failed", failed), _USAGE))
+
+
+TEXTS = ExitCodes("Commands that print a text", (_DONE, _USAGE))
+LOCAL_GROUP = ExitCodes(
+    "A group on this machine",
+    (
+        ExitCode(DONE, "done", "done; status: all is well"),
+        ExitCode(FAILED, "warnings", "status: warnings, as a node that is down while another leads"),
+        ExitCode(USAGE, "errors", "failed, or wrong usage; status: errors, as no leader"),
+        ExitCode(NOT_SEEN, "not seen", "nothing there, or nothing answers"),
+    ),
+)
+SERVER = ExitCodes(
+    "Servers",
+    (
+        ExitCode(DONE, "done", "stopped in good order"),
+        ExitCode(FAILED, "failed", "could not start (as a port or a store in use), or was cut short"),
+        ExitCode(USAGE, "usage", "wrong arguments or configuration"),
+        ExitCode(STORE_BAD, "bad store", "the store needs repair or replacement: do not start it again"),
+        ExitCode(BUG_CAUGHT, "bug", "a bug was caught: report it"),
+        ExitCode(SETTINGS_UNFIT, "unfit settings", "the settings or the store do not fit the group"),
+        ExitCode(TERMINATED, "terminated", "SIGTERM came before anything was open"),
+    ),
+)
+LOG = _actions("The replicated log", "refused or not answered; the reason is on standard error")
+COPY = _actions("Copies and lists of a store", "failed; the reason is printed")
+RECOVER = _actions(
+    "Recovery by force",
+    "refused, or only said what would be lost, as --yes is missing",
+    done="done, with --yes",
+)
+MOVING = ExitCodes(
+    "Import and export",
+    (
+        _DONE,
+        ExitCode(FAILED, "failed", "not done, or cut short: the same command goes on"),
+        _USAGE,
+        ExitCode(3, "findings", "done, but the audit of what was written found something"),
+    ),
+)
+MIRROR = ExitCodes(
+    "Mirror",
+    (
+        ExitCode(DONE, "done", "done; with --check: nothing is left in the old cluster"),
+        ExitCode(
+            FAILED,
+            "failed",
+            "failed: the same command goes on; with --check: something is left in the old cluster",
+        ),
+        _USAGE,
+        ExitCode(TERMINATED, "terminated", "ended by SIGTERM, in good order"),
+    ),
+)
+ADMIN = _actions(
+    "Administration",
+    "failed, also at one broker of several, or not agreed to; the reason is on standard error",
+)
+MESSAGES = _actions(
+    "Messages from and to files",
+    "failed: the reason, and the line of the input, are on standard error",
+    done="all messages are acknowledged, or were printed",
+)
+MQADMIN = ExitCodes(
+    "RocketMQ's mqadmin",
+    (_DONE, ExitCode(FAILED, "failed", "failed, also at one broker of several; wrong options")),
+    usage=FAILED,
+)
+AUDIT = ExitCodes(
+    "Audits and judging jobs",
+    (
+        ExitCode(0, "clean", "clean: information only"),
+        ExitCode(1, "warnings", "warnings"),
+        ExitCode(2, "errors", "errors"),
+        ExitCode(3, "critical", "committed data differ, or too few good copies are left"),
+        ExitCode(NOT_SEEN, "unknown", "something could not be looked at, or the command could not run"),
+    ),
+    usage=NOT_SEEN,
+    cannot_run=NOT_SEEN,
+)
+
+
+def _job(title: str, *codes: ExitCode) -> ExitCodes:
+    failed = ExitCode(NOT_SEEN, "not run", "could not run, or not to its end")
+    return ExitCodes(title, (*codes, failed), NOT_SEEN, NOT_SEEN)
+
+
+JOB = _job("Jobs on Spark", _DONE)
+ARCHIVE = _job(
+    "The archive job",
+    ExitCode(0, "done", "archived"),
+    ExitCode(1, "deleted", "archived, but some messages were deleted by retention before"),
+)
+LAG = _job("The lag job", _DONE, ExitCode(1, "behind", "a queue is more than --warn-above behind"))
+DOCTOR = _job(
+    "The doctor of Spark",
+    ExitCode(0, "clean", "all is well"),
+    ExitCode(1, "warnings", "warnings: it works, but not well"),
+    ExitCode(2, "errors", "errors: jobs will fail"),
+)
+SIMULATION = ExitCodes(
+    "The simulator",
+    (
+        _DONE,
+        ExitCode(
+            FAILED,
+            "violated",
+            "a violation, a seed that did less than it must, or a mark or fault that no seed reached",
+        ),
+        ExitCode(USAGE, "usage", "wrong usage, or the results to resume are of other code"),
+    ),
+)
+MUTANTS = ExitCodes(
+    "Mutants",
+    (
+        ExitCode(DONE, "done", "every mutant was caught"),
+        ExitCode(FAILED, "survived", "a mutant survived, or a patch does not fit"),
+        ExitCode(USAGE, "usage", "wrong usage, no checkout, or the unchanged tree fails"),
+    ),
+)
+FAILOVERS = _actions(
+    "Failovers and replacements", "it failed, something was lost, or (with --check) it was outside the budget"
+)
+BENCH = _actions("Measurements", "errors, or a limit that was not kept")
+
+TABLE = (
+    LOCAL_GROUP,
+    SERVER,
+    ADMIN,
+    MQADMIN,
+    TEXTS,
+    LOG,
+    COPY,
+    RECOVER,
+    MOVING,
+    MIRROR,
+    AUDIT,
+    JOB,
+    ARCHIVE,
+    LAG,
+    DOCTOR,
+    SIMULATION,
+    MUTANTS,
+    FAILOVERS,
+    BENCH,
+)
+"""All of them, in the order of the page."""

@@ -1,0 +1,85 @@
+"""What holds for every command that can be typed: its exit codes, its `--help`, what its `--help` loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.commands import exit_codes
+from dledger.commands.declaring import Command
+from tests.command_line import run
+from tests.docs.generated import every_click_command
+
+EVERY = {" ".join(words): command for words, command in every_click_command()}
+OWN_HELP = ("mqadmin",)
+"""Prints RocketMQ's list, and takes any word as the name of one of RocketMQ's commands."""
+
+
+def test_there_are_as_many_commands_as_people_know() -> None:
+    assert len(EVERY) > 90 and {"up", "bench produce", "spark audit", "member add"} <= set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_ends_with_the_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = EVERY[name]
+    assert isinstance(command, Command) and command.codes in exit_codes.TABLE
+    assert run(*name.split(), "--help") == 0
+    text = capsys.readouterr().out
+    shown = text.rpartition("Exit codes:\n")[2].split()
+    assert shown[0] == "0" and "130" in shown
+    for one in command.codes.codes:
+        assert str(one.number) in shown
+
+
+@pytest.mark.parametrize("name", [one for one in EVERY if one not in OWN_HELP])
+def test_a_wrong_option_has_the_exit_code_for_wrong_usage(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = EVERY[name]
+    assert isinstance(command, Command)
+    assert run(*name.split(), "--no-such-option") == command.codes.usage
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("audit verifi", 4),
+        ("spark statz", 4),
+        ("bench produse", 2),
+        ("member ad", 2),
+        ("admin topic lisst", 2),
+    ],
+)
+def test_a_wrong_word_has_the_exit_code_of_its_neighbours(
+    words: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words.split()) == code
+    assert "Did you mean" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("recover --store x", "give one of --force-single and --reset-term"),
+        ("recover --store x --force-single --reset-term", "give one of --force-single and --reset-term"),
+        ("prefer n1 --reset --peers n1-127.0.0.1:1", "--reset does not go with node ids"),
+        ("broker -p -m", "-p does not go with -m"),
+        ("namesrv listenPort=1", "listenPort: --name value is expected"),
+        ("sim --trace --json", "--trace prints event lines and nothing else"),
+        ("chaos mutants x.txt", "FILES go with --table"),
+        ("bench compare --loads nothing --systems dledger", "--loads: nothing: there are"),
+        ("import old n0=a n0=b --group g", "an id of its own and a directory are expected"),
+        ("mirror a b --every 0", "0.0 is not in the range"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_option_belongs_to_its_measurement_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench` was one list of all options; those of other modes were ignored."""
+    assert run("bench", "core", "--warmup", "3") == 2
+    assert "No such option" in capsys.readouterr().err
