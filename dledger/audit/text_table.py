@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from unicodedata import combining, east_asian_width
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Columns as wide as they need; `right`: columns that are aligned to the right (numbers)."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
+    """Columns as wide as they need; `right`: columns that are aligned to the right (numbers). A cell may have
+    several lines."""
+    lines = [line for row in rows for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")]
+    widths = [max(width_of(line[column]) for line in lines) for column in range(len(rows[0]))]
+    for line in lines:
         cells = (
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            " " * (width - width_of(cell)) + cell
+            if column in right
+            else cell + " " * (width - width_of(cell))
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         yield "  ".join(cells).rstrip()
+
+
+def width_of(text: str) -> int:
+    """Columns of a terminal that a text takes: none for what is written over the character before it, two for
+    the wide characters of East Asia."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

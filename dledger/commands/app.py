@@ -50,7 +50,7 @@ COMMANDS = MappingProxyType(
         "admin": Program(
             ADMINISTRATION,
             "topics, groups, messages, offsets, brokers, accounts",
-            "dledger.commands.admin.cli:admin",
+            f"{_DECLARED}.admin.cli:ADMIN",
         ),
         "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_DECLARED}.mqadmin:MQADMIN"),
         "completion": Program(

@@ -13,7 +13,7 @@ from dledger.admin.offsets import END
 from dledger.client import ClientError
 from dledger.commands.admin.offset import _row, _shown, when
 from dledger.commands.admin.running import Told, did_you_mean
-from dledger.commands.admin.showing import NEEDS_RICH, Table, show
+from dledger.commands.admin.showing import Table, show
 from dledger.commands.mqadmin.messages import file_name
 from dledger.commands.terminal import plain
 from dledger.remoting.bodies import MessageQueue
@@ -78,14 +78,27 @@ def test_a_table_and_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"rows": 2}
 
 
-def test_without_rich_json_is_all_there_is() -> None:
+def test_a_table_is_the_same_without_rich() -> None:
+    """The recommended installation does not bring it."""
     program = (
-        "from dledger.commands.admin.showing import Table, show\n"
-        "show(True, {'a': 1})\n"
-        "show(False, None, [Table('', ('a',), [(1,)])])"
+        "from dledger.commands.admin.showing import Table, fields, show\n"
+        "rows = [('x', 123456), ('long', True), ('\\x1b[2J', 1.5)]\n"
+        "show(False, None, [Table('title', ('a', 'count'), rows)])\n"
+        "show(False, None, [fields('', {'id': 'M1', 'properties': 'A=1\\nB=2', 'tag': None})])"
     )
-    done = run_without(["rich"], program)
-    assert done.stdout.split() == ["{", '"a":', "1", "}"] and NEEDS_RICH in done.stderr
+    without, with_it = run_without(["rich"], program), run_without([], program)
+    assert (without.returncode, without.stderr) == (0, "") and without.stdout == with_it.stdout
+    assert [line.rstrip() for line in without.stdout.splitlines()] == [
+        "title",
+        "a          count",
+        "x        123 456",
+        "long         yes",
+        "\\x1b[2J     1.50",
+        "id          M1",
+        "properties  A=1",
+        "            B=2",
+        "tag",
+    ]
 
 
 def test_what_destroys_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

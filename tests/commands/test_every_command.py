@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from dledger.commands import exit_codes
 from dledger.commands.declaring import Command
 from tests.command_line import run
 from tests.docs.generated import every_click_command
+from tests.uninstalled import ROOT, run_without
 
 EVERY = {" ".join(words): command for words, command in every_click_command()}
 OWN_HELP = ("mqadmin",)
@@ -83,3 +87,37 @@ def test_an_option_belongs_to_its_measurement_alone(capsys: pytest.CaptureFixtur
     """`bench` was one list of all options; those of other modes were ignored."""
     assert run("bench", "core", "--warmup", "3") == 2
     assert "No such option" in capsys.readouterr().err
+
+
+HEAVY = {"aiohttp", "lark", "numpy", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
+WORK = {"dledger.broker.broker", "dledger.client", "dledger.node.node", "dledger.audit.scan"}
+"""Modules of ours that only work needs, and that load much."""
+SHOW_ALL = """
+import io, sys
+from contextlib import redirect_stdout
+from tests.command_line import run
+from dledger.commands.app import COMMANDS
+for words in sys.argv[1:]:
+    before = set(sys.modules)
+    with redirect_stdout(io.StringIO()):
+        assert run(*words.split(), "--help") == 0, words
+    print(words, *sorted(set(sys.modules) - before), sep=",")
+"""
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Of each command: this is what a person waits for, and it works without the packages of any extra."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_ALL, *EVERY], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {line.split(",")[0]: set(line.split(",")[1:]) for line in done.stdout.splitlines()}
+    assert loaded.keys() == EVERY.keys()
+    loaded["mqadmin"] -= WORK
+    wrong = {name: sorted(modules & (HEAVY | WORK)) for name, modules in loaded.items()}
+    assert not {name: modules for name, modules in wrong.items() if modules}
+
+
+def test_help_and_wrong_words_need_no_extra() -> None:
+    done = run_without(sorted(HEAVY), SHOW_ALL, *EVERY)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(EVERY), done.stderr

@@ -8,23 +8,12 @@ import msgspec
 from dledger.admin import AsyncAdminClient
 from dledger.admin.accounts import policy
 from dledger.client import ClientError
-from dledger.commands.admin.places import addresses, each, masters, where
-from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.places import addresses, each, masters
+from dledger.commands.admin.running import Told, did_you_mean
 from dledger.commands.admin.showing import Table
 from dledger.remoting.auth_bodies import AclInfo, UserInfo
 
-ACL = group("acl", "Access control: users, and what they may do.")
-USER = group("user", "Users: list, create, update, delete.")
-POLICY = group("policy", "What subjects may do: list, create, update, delete.")
-ACL.add_command(USER)
-ACL.add_command(POLICY)
 
-_NAME = click.Argument(["name"], metavar="USER")
-_PASSWORD = click.Option(["--password"], help="Its password. [asked for where it is needed]")
-_TYPE = click.Option(["--type", "kind"], type=click.Choice(["Normal", "Super"]), help="Super: may do all.")
-
-
-@command(USER, "list", "List users.", *where())
 async def list_users(admin: AsyncAdminClient, told: Told, cluster: str | None, broker: str | None) -> None:
     rows = []
     for name, address in (await masters(admin, cluster, broker)).items():
@@ -34,7 +23,6 @@ async def list_users(admin: AsyncAdminClient, told: Told, cluster: str | None, b
     told.show({"users": data}, Table("", ("broker", "user", "type", "status"), rows, "no users"))
 
 
-@command(USER, "create", "Create a user.", _NAME, _PASSWORD, _TYPE, *where(), changes=True)
 async def create_user(
     admin: AsyncAdminClient,
     told: Told,
@@ -56,17 +44,6 @@ async def create_user(
     )
 
 
-@command(
-    USER,
-    "update",
-    "Change a user: password, type, or whether it counts.",
-    _NAME,
-    _PASSWORD,
-    _TYPE,
-    click.Option(["--enable/--disable", "enable"], default=None, help="Whether it may connect."),
-    *where(),
-    changes=True,
-)
 async def update_user(
     admin: AsyncAdminClient,
     told: Told,
@@ -89,7 +66,6 @@ async def update_user(
     told.show(data, f"{name} {'would be' if told.dry_run else 'is'} changed at {', '.join(places)}")
 
 
-@command(USER, "delete", "Delete a user.", _NAME, *where(), changes=True)
 async def delete_user(
     admin: AsyncAdminClient, told: Told, name: str, cluster: str | None, broker: str | None
 ) -> None:
@@ -113,14 +89,6 @@ async def _user(admin: AsyncAdminClient, name: str, cluster: str | None, broker:
         raise ClientError(f"there is no user {name!r}{did_you_mean(name, known)}")
 
 
-@command(
-    POLICY,
-    "list",
-    "List what subjects may do.",
-    click.Option(["--subject"], help="Only subjects with this in them."),
-    click.Option(["--resource"], help="Only resources with this in them."),
-    *where(),
-)
 async def list_policies(
     admin: AsyncAdminClient,
     told: Told,
@@ -146,27 +114,6 @@ def _rows(acl: AclInfo) -> list[tuple[object, ...]]:
     ]
 
 
-_SUBJECT = click.Argument(["subject"], metavar="SUBJECT")
-_WHAT = (
-    click.Option(
-        ["--resource"],
-        multiple=True,
-        required=True,
-        metavar="KIND:NAME",
-        help="Topic:orders, Group:billing, Topic:dev* ...",
-    ),
-    click.Option(
-        ["--action"],
-        multiple=True,
-        required=True,
-        type=click.Choice(["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"]),
-        help="What it may do.",
-    ),
-    click.Option(["--from", "source"], multiple=True, metavar="ADDRESS", help="Only from there."),
-    click.Option(["--deny"], is_flag=True, help="It may not."),
-)
-
-
 async def _put(
     admin: AsyncAdminClient, told: Told, acl: AclInfo, cluster: str | None, broker: str | None, new: bool
 ) -> None:
@@ -186,7 +133,6 @@ def _subject(text: str) -> str:
     return text if ":" in text else f"User:{text}"
 
 
-@command(POLICY, "create", "Say what a subject may do.", _SUBJECT, *_WHAT, *where(), changes=True)
 async def create_policy(
     admin: AsyncAdminClient,
     told: Told,
@@ -202,9 +148,6 @@ async def create_policy(
     await _put(admin, told, acl, cluster, broker, new=True)
 
 
-@command(
-    POLICY, "update", "Change what a subject may do with resources.", _SUBJECT, *_WHAT, *where(), changes=True
-)
 async def update_policy(
     admin: AsyncAdminClient,
     told: Told,
@@ -220,15 +163,6 @@ async def update_policy(
     await _put(admin, told, acl, cluster, broker, new=False)
 
 
-@command(
-    POLICY,
-    "delete",
-    "Say no more what a subject may do: with one resource, or at all.",
-    _SUBJECT,
-    click.Option(["--resource"], metavar="KIND:NAME", help="Only of this one."),
-    *where(),
-    changes=True,
-)
 async def delete_policy(
     admin: AsyncAdminClient,
     told: Told,

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import click
 import msgspec
 
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError
-from dledger.commands.admin.places import addresses, broker_groups, each, masters, where
-from dledger.commands.admin.running import Told, command, group
+from dledger.commands.admin.places import addresses, broker_groups, each, masters
+from dledger.commands.admin.running import Told
 from dledger.commands.admin.settings import change, side_by_side
 from dledger.commands.admin.showing import Table
 from dledger.commands.mqadmin.brokers import number
 from dledger.remoting.bodies import MASTER_ID
 
-BROKER = group("broker", "Brokers: list, show, config, set, replication, clean.")
 
-
-def _place() -> click.Argument:
-    return click.Argument(["broker"], metavar="BROKER", required=False)
-
-
-@command(BROKER, "list", "List brokers with their figures.")
 async def list_brokers(admin: AsyncAdminClient, told: Told) -> None:
     rows = []
     for data in await broker_groups(admin):
@@ -56,7 +48,6 @@ def _rate(text: str | None) -> float:
     return number(parts[0]) if parts else 0.0
 
 
-@command(BROKER, "show", "Show all figures of a broker (by name: of its master).", _place(), *where()[:1])
 async def show_broker(admin: AsyncAdminClient, told: Told, broker: str | None, cluster: str | None) -> None:
     places = await addresses(admin, cluster, broker)
     chosen = places if broker in places else list((await masters(admin, cluster, broker)).values())
@@ -67,14 +58,6 @@ async def show_broker(admin: AsyncAdminClient, told: Told, broker: str | None, c
     )
 
 
-@command(
-    BROKER,
-    "config",
-    "Show settings of brokers.",
-    _place(),
-    *where()[:1],
-    click.Option(["--key"], help="Only settings with this in their name."),
-)
 async def show_config(
     admin: AsyncAdminClient, told: Told, broker: str | None, cluster: str | None, key: str | None
 ) -> None:
@@ -89,15 +72,6 @@ async def show_config(
     told.show({"brokers": found}, side_by_side(found, "no such setting"))
 
 
-@command(
-    BROKER,
-    "set",
-    "Change a setting of brokers while they run.",
-    click.Argument(["key"], metavar="KEY"),
-    click.Argument(["value"], metavar="VALUE"),
-    *where(),
-    changes=True,
-)
 async def set_config(
     admin: AsyncAdminClient, told: Told, key: str, value: str, cluster: str | None, broker: str | None
 ) -> None:
@@ -105,13 +79,6 @@ async def set_config(
     await change(told, admin.brokers, places, key, value, one="broker", label="broker")
 
 
-@command(
-    BROKER,
-    "replication",
-    "Show how far followers are, and which terms wrote the log.",
-    _place(),
-    *where()[:1],
-)
 async def replication(admin: AsyncAdminClient, told: Told, broker: str | None, cluster: str | None) -> None:
     rows, terms, data = [], [], []
     for name, address in (await masters(admin, cluster, broker)).items():
@@ -136,7 +103,6 @@ async def replication(admin: AsyncAdminClient, told: Told, broker: str | None, c
     )
 
 
-@command(BROKER, "clean", "Remove segments that are older than they are kept, now.", _place(), *where()[:1])
 async def clean(admin: AsyncAdminClient, told: Told, broker: str | None, cluster: str | None) -> None:
     places = await addresses(admin, cluster, broker)
     await each(places, admin.brokers.delete_expired)

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import msgspec
 
 from dledger.admin import AsyncAdminClient
 from dledger.admin.asking import passing_over
 from dledger.admin.offsets import NOBODY
 from dledger.client import ClientError
-from dledger.commands.admin.completing import complete_groups
-from dledger.commands.admin.places import broker_groups, each, masters, one_of, where
-from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.places import broker_groups, each, masters, one_of
+from dledger.commands.admin.running import Told, did_you_mean
 from dledger.commands.admin.showing import Table
 from dledger.commands.mqadmin.call import human
 from dledger.commands.mqadmin.exports import SYSTEM_GROUPS, SYSTEM_PREFIXES
 from dledger.commands.mqadmin.versions import version_name
 from dledger.remoting.bodies import ConsumerConnections, SubscriptionGroupConfig
 from dledger.remoting.operator_bodies import ConsumeStats
-
-GROUP = group("group", "Consumer groups: list, show, create, update, delete.")
-
-
-def name_of() -> click.Argument:
-    """The argument that names a consumer group."""
-    return click.Argument(["name"], metavar="GROUP", shell_complete=complete_groups)
 
 
 async def known_groups(admin: AsyncAdminClient) -> list[str]:
@@ -57,7 +48,6 @@ async def _stands(admin: AsyncAdminClient, name: str) -> ConsumeStats:
     return ConsumeStats({}, 0.0)
 
 
-@command(GROUP, "list", "List consumer groups: who is online, and how far behind they are.")
 async def list_groups(admin: AsyncAdminClient, told: Told) -> None:
     rows = []
     for name in await known_groups(admin):
@@ -87,7 +77,6 @@ async def list_groups(admin: AsyncAdminClient, told: Told) -> None:
     told.show({"groups": rows}, table)
 
 
-@command(GROUP, "show", "Show a group: where it stands, who consumes, how it is set up.", name_of())
 async def show_group(admin: AsyncAdminClient, told: Told, name: str) -> None:
     await must_exist(admin, name)
     online, stats = await _online(admin, name), await _stands(admin, name)
@@ -155,35 +144,6 @@ async def show_group(admin: AsyncAdminClient, told: Told, name: str) -> None:
     )
 
 
-_SETTINGS = (
-    click.Option(["--enable/--disable", "consumeEnable"], default=None, help="Whether it may consume."),
-    click.Option(
-        ["--from-min/--no-from-min", "consumeFromMinEnable"],
-        default=None,
-        help="Whether a new consumer may begin at the oldest message. No effect at dledger's brokers.",
-    ),
-    click.Option(
-        ["--broadcast/--no-broadcast", "consumeBroadcastEnable"],
-        default=None,
-        help="Whether each consumer may get everything.",
-    ),
-    click.Option(
-        ["--orderly/--no-orderly", "consumeMessageOrderly"],
-        default=None,
-        help="Whether it consumes in order.",
-    ),
-    click.Option(
-        ["--retry-queues", "retryQueueNums"], type=click.IntRange(1), help="Queues of its retry topic."
-    ),
-    click.Option(
-        ["--max-retries", "retryMaxTimes"],
-        type=click.IntRange(0),
-        help="How often a message is tried again before it is a dead letter.",
-    ),
-)
-
-
-@command(GROUP, "create", "Create a consumer group.", name_of(), *_SETTINGS, *where(), changes=True)
 async def create_group(
     admin: AsyncAdminClient, told: Told, name: str, cluster: str | None, broker: str | None, **settings: Any
 ) -> None:
@@ -210,15 +170,6 @@ def _changed(config: SubscriptionGroupConfig, settings: dict[str, Any]) -> Subsc
     )
 
 
-@command(
-    GROUP,
-    "update",
-    "Change a consumer group. What is not named stays as it is.",
-    name_of(),
-    *_SETTINGS,
-    *where(),
-    changes=True,
-)
 async def update_group(
     admin: AsyncAdminClient, told: Told, name: str, cluster: str | None, broker: str | None, **settings: Any
 ) -> None:
@@ -242,17 +193,6 @@ async def update_group(
     )
 
 
-@command(
-    GROUP,
-    "delete",
-    "Delete a consumer group.",
-    name_of(),
-    click.Option(
-        ["--keep-offsets"], is_flag=True, help="Keep where it stands, its retries and its dead letters."
-    ),
-    *where(),
-    changes=True,
-)
 async def delete_group(
     admin: AsyncAdminClient,
     told: Told,

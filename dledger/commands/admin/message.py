@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from dledger.admin import AsyncAdminClient, StoredMessage
 from dledger.admin.asking import DLQ_PREFIX
 from dledger.admin.messages import REDELIVERY_GROUP
@@ -11,25 +9,17 @@ from dledger.client import AsyncProducer, ClientError, Message, TopicNotFound
 from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.routes import subscribe_queues
 from dledger.commands.admin.group import must_exist
-from dledger.commands.admin.group import name_of as group_name
 from dledger.commands.admin.offset import when
-from dledger.commands.admin.running import Told, command, group
+from dledger.commands.admin.running import Told
 from dledger.commands.admin.showing import Table, fields
-from dledger.commands.admin.topic import name_of
 from dledger.commands.mqadmin.call import human
 from dledger.commands.mqadmin.messages import as_json
 from dledger.formats.properties import RETRY_TOPIC
 from dledger.remoting.bodies import MessageQueue
 
-MESSAGE = group("message", "Messages: list, find, show, send, resend, redeliver, consume.")
 SHORT = 60
 """Characters of a body in a list."""
-MAX_LISTED = 10_000
 COLUMNS = ("stored", "queue", "offset", "id", "tag", "keys", "body")
-
-
-def _id() -> click.Argument:
-    return click.Argument(["message_id"], metavar="ID")
 
 
 def _body(stored: StoredMessage, longest: int | None = SHORT) -> str:
@@ -55,22 +45,6 @@ def _row(stored: StoredMessage) -> tuple[object, ...]:
     )
 
 
-@command(
-    MESSAGE,
-    "list",
-    "List the newest messages of a topic, or those since a time.",
-    name_of(),
-    click.Option(["--since"], metavar="TIME", help="Stored then or later: a time, or an age (-1h)."),
-    click.Option(["--until"], metavar="TIME", help="Stored before."),
-    click.Option(["--tags", "expression"], default="*", metavar="EXPRESSION", help="TagA || TagB."),
-    click.Option(
-        ["--limit"],
-        type=click.IntRange(1, MAX_LISTED),
-        default=20,
-        show_default=True,
-        help="Messages at most.",
-    ),
-)
 async def list_messages(
     admin: AsyncAdminClient,
     told: Told,
@@ -114,14 +88,6 @@ async def _at(admin: AsyncAdminClient, address: str, queue: MessageQueue, text: 
     return await admin.offsets.at_time(address, queue, timestamp)
 
 
-@command(
-    MESSAGE,
-    "find",
-    "Find messages by a key, or by the unique id that the sender gave.",
-    name_of(),
-    click.Argument(["key"], metavar="KEY"),
-    click.Option(["--limit"], type=click.IntRange(1, 64), default=64, help="Messages of each broker."),
-)
 async def find(admin: AsyncAdminClient, told: Told, topic: str, key: str, limit: int) -> None:
     found = await admin.messages.by_key(topic, key, limit)
     told.show(
@@ -130,7 +96,6 @@ async def find(admin: AsyncAdminClient, told: Told, topic: str, key: str, limit:
     )
 
 
-@command(MESSAGE, "show", "Show a message, and what became of it in each group.", name_of(), _id())
 async def show_message(admin: AsyncAdminClient, told: Told, topic: str, message_id: str) -> None:
     stored = await admin.messages.by_id(topic, message_id)
     one = stored.message
@@ -157,17 +122,6 @@ async def show_message(admin: AsyncAdminClient, told: Told, topic: str, message_
     )
 
 
-@command(
-    MESSAGE,
-    "send",
-    "Send a message.",
-    name_of(),
-    click.Argument(["body"], metavar="BODY"),
-    click.Option(["--tag"], help="Its tag."),
-    click.Option(["--key"], multiple=True, help="A key of its."),
-    click.Option(["--property"], multiple=True, metavar="KEY=VALUE", help="A property of its."),
-    click.Option(["--ordering-key"], help="All with the same key go to one queue."),
-)
 async def send(
     admin: AsyncAdminClient,
     told: Told,
@@ -195,14 +149,6 @@ async def _send(
     told.show(data, f"{result.message_id} in {where} at {result.queue_offset}")
 
 
-@command(
-    MESSAGE,
-    "resend",
-    "Send a message again, to its topic: all that consume it get it once more.",
-    name_of(),
-    _id(),
-    changes=True,
-)
 async def resend(admin: AsyncAdminClient, told: Told, topic: str, message_id: str) -> None:
     one = (await admin.messages.by_id(topic, message_id)).message
     own = {
@@ -218,20 +164,6 @@ async def resend(admin: AsyncAdminClient, told: Told, topic: str, message_id: st
     await _send(admin, told, again)
 
 
-@command(
-    MESSAGE,
-    "redeliver",
-    "Give the dead letters of a group back to it, once each: they come at once, with all tries before them.",
-    group_name(),
-    click.Option(
-        ["--since"], metavar="TIME", help="Dead then or later: a time, or an age (-1h); those given back too."
-    ),
-    click.Option(["--until"], metavar="TIME", help="Dead before."),
-    click.Option(
-        ["--limit"], type=click.IntRange(1, MAX_LISTED), default=MAX_LISTED, help="Messages at most."
-    ),
-    changes=True,
-)
 async def redeliver(
     admin: AsyncAdminClient, told: Told, name: str, since: str | None, until: str | None, limit: int
 ) -> None:
@@ -272,15 +204,6 @@ async def redeliver(
     told.show(data, f"{name}: {len(found)} dead letters given back")
 
 
-@command(
-    MESSAGE,
-    "consume",
-    "Hand a message to one consumer now, and show what it made of it.",
-    name_of(),
-    _id(),
-    click.Option(["-g", "--group", "group_name"], required=True, metavar="GROUP", help="Its group."),
-    click.Option(["--client"], metavar="ID", help="Which consumer. [default: the first]"),
-)
 async def consume(
     admin: AsyncAdminClient, told: Told, topic: str, message_id: str, group_name: str, client: str | None
 ) -> None:

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import click
-
 from dledger.admin import AsyncAdminClient
 from dledger.client import ClientError
 from dledger.commands.admin.places import broker_groups
-from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.running import Told, did_you_mean
 from dledger.commands.admin.settings import change, side_by_side
 from dledger.commands.admin.showing import Table
 
-NAMESRV = group("namesrv", "NameServers: config, set, key-values, write permission of brokers.")
-KV = group("kv", "Key-values: list, get, put, delete.")
-NAMESRV.add_command(KV)
-_NAMESPACE = click.Argument(["namespace"], metavar="NAMESPACE")
-_KEY = click.Argument(["key"], metavar="KEY")
 
-
-@command(NAMESRV, "config", "Show settings of NameServers.")
 async def show_config(admin: AsyncAdminClient, told: Told) -> None:
     found = {address: await admin.namesrv.settings(address) for address in admin.namesrv.addresses}
     told.show({"namesrvs": found}, side_by_side(found))
 
 
-@command(
-    NAMESRV,
-    "set",
-    "Change a setting of all NameServers while they run.",
-    _KEY,
-    click.Argument(["value"], metavar="VALUE"),
-    changes=True,
-)
 async def set_config(admin: AsyncAdminClient, told: Told, key: str, value: str) -> None:
     places = admin.namesrv.addresses
     await change(told, admin.namesrv, places, key, value, one="NameServer", label="namesrv")
 
 
-@command(
-    NAMESRV,
-    "stop-writes",
-    "Have no producer write to a broker group any more, as before its end.",
-    click.Argument(["broker"], metavar="BROKER"),
-    changes=True,
-)
 async def stop_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
     await broker_groups(admin, None, broker)
     if not told.dry_run:
@@ -51,12 +27,6 @@ async def stop_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
     await _writes(admin, told, broker, wipe=True)
 
 
-@command(
-    NAMESRV,
-    "resume-writes",
-    "Have producers write to a broker group again.",
-    click.Argument(["broker"], metavar="BROKER"),
-)
 async def resume_writes(admin: AsyncAdminClient, told: Told, broker: str) -> None:
     await broker_groups(admin, None, broker)
     await _writes(admin, told, broker, wipe=False)
@@ -73,7 +43,6 @@ async def _writes(admin: AsyncAdminClient, told: Told, broker: str, wipe: bool) 
     told.show({"broker": broker, "topics": counts, "dryRun": told.dry_run}, text)
 
 
-@command(KV, "list", "List the key-values of a namespace.", _NAMESPACE)
 async def list_kv(admin: AsyncAdminClient, told: Told, namespace: str) -> None:
     found = await admin.namesrv.all_of(namespace)
     told.show(
@@ -81,7 +50,6 @@ async def list_kv(admin: AsyncAdminClient, told: Told, namespace: str) -> None:
     )
 
 
-@command(KV, "get", "Show a value.", _NAMESPACE, _KEY)
 async def get_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str) -> None:
     value = await admin.namesrv.get(namespace, key)
     if value is None:
@@ -90,15 +58,6 @@ async def get_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str) 
     told.show({"namespace": namespace, "key": key, "value": value}, value)
 
 
-@command(
-    KV,
-    "put",
-    "Set a value at all NameServers.",
-    _NAMESPACE,
-    _KEY,
-    click.Argument(["value"], metavar="VALUE"),
-    changes=True,
-)
 async def put_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str, value: str) -> None:
     before = await admin.namesrv.get(namespace, key)
     if not told.dry_run:
@@ -108,7 +67,6 @@ async def put_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str, 
     told.show(data, Table("", ("namespace", "key", "before", "after"), shown))
 
 
-@command(KV, "delete", "Remove a value at all NameServers.", _NAMESPACE, _KEY, changes=True)
 async def delete_kv(admin: AsyncAdminClient, told: Told, namespace: str, key: str) -> None:
     before = await admin.namesrv.get(namespace, key)
     if before is None:

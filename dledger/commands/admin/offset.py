@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import click
-
 from dledger.admin import AsyncAdminClient, OffsetChange, Refused
 from dledger.admin.asking import passing_over
 from dledger.admin.offsets import END, NOBODY
 from dledger.client import ClientError
 from dledger.client.times import MARKS, check_time, meant
-from dledger.commands.admin.completing import complete_groups
-from dledger.commands.admin.group import must_exist, name_of
+from dledger.commands.admin.group import must_exist
 from dledger.commands.admin.places import each
-from dledger.commands.admin.running import Told, command, group
+from dledger.commands.admin.running import Told
 from dledger.commands.admin.showing import Table
-from dledger.commands.admin.topic import name_of as topic_name
 from dledger.commands.mqadmin.call import human
 from dledger.remoting.codes import ResponseCode
 
-OFFSET = group("offset", "Offsets of consumer groups: show, reset, clone.")
 FIRST_MS = 100_000_000_000
 """Of 1973: a number below it is meant as an offset."""
 COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
 
 
-@command(
-    OFFSET,
-    "show",
-    "Show where a group stands.",
-    name_of(),
-    click.Option(["-t", "--topic"], help="Only in this topic."),
-)
 async def show_offsets(admin: AsyncAdminClient, told: Told, name: str, topic: str | None) -> None:
     stats = await admin.offsets.stats(name, topic)
     rows = [
@@ -100,23 +88,6 @@ def _when(text: str, now_ms: int, option: str) -> tuple[int | None, int | None]:
     return int(moment.astimezone().timestamp() * 1000), None
 
 
-@command(
-    OFFSET,
-    "reset",
-    "Have a group go on elsewhere: all queues of a topic, or one of them.",
-    name_of(),
-    topic_name(),
-    click.Option(
-        ["--to", "target"],
-        required=True,
-        metavar="WHERE",
-        help="earliest, latest, now, a time (2026-05-01T12:00), an age (-2h), or offset:N with --queue.",
-    ),
-    click.Option(["--queue"], type=click.IntRange(0), help="Only this queue, with --broker."),
-    click.Option(["-b", "--broker"], metavar="NAME", help="Only at this broker group."),
-    click.Option(["--only-back"], is_flag=True, help="Leave queues alone where the group would go forward."),
-    changes=True,
-)
 async def reset(
     admin: AsyncAdminClient,
     told: Told,
@@ -238,15 +209,6 @@ async def _reset(
         await admin.offsets.reset_offline(address, name, topic, time, force=force)
 
 
-@command(
-    OFFSET,
-    "clone",
-    "Have a group go on where another one stands.",
-    click.Argument(["source"], metavar="FROM", shell_complete=complete_groups),
-    click.Argument(["target"], metavar="TO", shell_complete=complete_groups),
-    click.Option(["-t", "--topic"], help="Only in this topic. [default: all]"),
-    changes=True,
-)
 async def clone(admin: AsyncAdminClient, told: Told, source: str, target: str, topic: str | None) -> None:
     await must_exist(admin, source)
     stats = await admin.offsets.stats(source, topic)

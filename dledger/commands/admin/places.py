@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-import click
-
 from dledger.admin import AsyncAdminClient
 from dledger.admin.asking import master_of
 from dledger.client import ClientError, NoBroker
-from dledger.commands.admin.completing import complete_nothing
 from dledger.commands.admin.running import NotDone, did_you_mean
 from dledger.remoting.bodies import BrokerData
-
-
-def where() -> list[click.Parameter]:
-    """`--cluster` and `--broker`."""
-    return [
-        click.Option(["-c", "--cluster"], metavar="NAME", help="Brokers of this cluster. [default: all]"),
-        click.Option(
-            ["-b", "--broker"],
-            metavar="NAME",
-            shell_complete=complete_nothing,
-            help="One broker group, by its name or by an address. [default: all]",
-        ),
-    ]
 
 
 async def broker_groups(

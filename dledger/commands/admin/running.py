@@ -8,7 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
 from typing import Any
 
 import click
@@ -16,9 +15,7 @@ import click
 from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import ClientError, ClientOptions, TopicNotFound
 from dledger.commands import exit_codes
-from dledger.commands.admin.completing import complete_nothing
 from dledger.commands.admin.showing import Table, show
-from dledger.commands.declaring import Command, Group
 
 
 @dataclass
@@ -53,51 +50,18 @@ class NotDone(ClientError):
     """Part of it failed; the text says what."""
 
 
-def group(name: str, summary: str) -> Group:
-    """A group of commands about one thing."""
-    return Group(name, summary)
-
-
 Action = Callable[..., Awaitable[None]]
 
 
-def command(
-    owner: click.Group, name: str, summary: str, *params: click.Parameter, changes: bool = False
-) -> Callable[[Action], Action]:
-    """Register `async def action(admin, told, **values)`. `changes`: it takes --dry-run and --yes."""
-
-    def make(action: Action) -> Action:
-        @wraps(action)
-        def run(namesrv: str | None, as_json: bool, **values: Any) -> None:
-            told = Told(namesrv, as_json, values.pop("yes", False), values.pop("dry_run", False))
-            _run(told, lambda admin: action(admin, told, **values))
-
-        every = [*params, *(_changes() if changes else ()), *_everywhere()]
-        owner.add_command(Command(name, codes=exit_codes.ADMIN, params=every, callback=run, help=summary))
-        return action
-
-    return make
-
-
-def _everywhere() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["-n", "--namesrv"],
-            metavar="ADDR",
-            envvar="NAMESRV_ADDR",
-            show_envvar=True,
-            help="NameServers, host:port;host:port.",
-            shell_complete=complete_nothing,
-        ),
-        click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on standard output."),
-    ]
-
-
-def _changes() -> list[click.Parameter]:
-    return [
-        click.Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."),
-        click.Option(["-y", "--yes"], is_flag=True, help="Ask no questions."),
-    ]
+def run(action: Action, values: dict[str, Any]) -> None:
+    """Run `async def action(admin, told, **values)` of a declared command."""
+    told = Told(
+        values.pop("namesrv"),
+        values.pop("as_json"),
+        values.pop("yes", False),
+        values.pop("dry_run", False),
+    )
+    _run(told, lambda admin: action(admin, told, **values))
 
 
 def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:

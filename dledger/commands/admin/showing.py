@@ -7,13 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import click
-
+from dledger.audit.text_table import text_table
 from dledger.commands.terminal import plain
-
-NEEDS_RICH = "tables need rich: pip install 'dledger[admin]', or give --json"
-WIDE = 240
-"""Columns where nobody watches: nothing is to be cut off."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +41,44 @@ def show(as_json: bool, data: object, parts: Iterable[Table | str] = ()) -> None
 
 
 def _print(table: Table) -> None:
+    if sys.stdout.isatty() and _draw(table):
+        return
+    if table.title:
+        print(table.title)
+    heads = [tuple(table.columns)] if any(table.columns) else []
+    rows = [tuple(_shown(value) for value in row) for row in table.rows]
+    print("\n".join(text_table([*heads, *rows], right=_numbers(table))))
+
+
+def _numbers(table: Table) -> list[int]:
+    """Columns that hold numbers only."""
+    columns = range(len(table.columns))
+    return [at for at in columns if all(isinstance(row[at], int | float) for row in table.rows)]
+
+
+def _draw(table: Table) -> bool:
+    """Draw it in a terminal by rich, which folds wide cells. False where rich is not installed."""
     try:
         from rich import box
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
-    except ImportError as error:
-        raise click.ClickException(NEEDS_RICH) from error
-    watched = sys.stdout.isatty()
-    console = Console(width=None if watched else WIDE, highlight=False)
-    heads = any(table.columns)
+    except ImportError:
+        return False
     drawn = RichTable(
         title=table.title or None,
         title_justify="left",
-        box=box.SIMPLE_HEAD if watched else None,
-        show_header=heads,
+        box=box.SIMPLE_HEAD,
+        show_header=any(table.columns),
         pad_edge=False,
     )
+    right = _numbers(table)
     for at, column in enumerate(table.columns):
-        numbers = all(isinstance(row[at], int | float) for row in table.rows)
-        drawn.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
+        drawn.add_column(Text(column), justify="right" if at in right else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(_shown(value)) for value in row))
-    console.print(drawn)
+    Console(highlight=False).print(drawn)
+    return True
 
 
 def _shown(value: object) -> str:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import click
 import msgspec
 
 from dledger.admin import AsyncAdminClient
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, masters_of
 from dledger.client import ClientError
-from dledger.commands.admin.completing import complete_topics
-from dledger.commands.admin.places import broker_groups, each, masters, one_of, where
-from dledger.commands.admin.running import Told, command, did_you_mean, group
+from dledger.commands.admin.places import broker_groups, each, masters, one_of
+from dledger.commands.admin.running import Told, did_you_mean
 from dledger.commands.admin.showing import Table
+from dledger.commands.declared.admin.topic import PERMS
 from dledger.commands.mqadmin.call import human
 from dledger.remoting.registration import TopicConfig
 
-TOPIC = group("topic", "Topics: list, show, create, update, delete.")
-PERMS = {"r": 4, "w": 2, "rw": 6, "none": 0}
 SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
-
-
-def name_of(what: str = "topic") -> click.Argument:
-    """The argument that names a topic."""
-    return click.Argument([what], metavar="TOPIC", shell_complete=complete_topics)
 
 
 def _perm(value: int) -> str:
@@ -40,12 +32,6 @@ async def own_topics(admin: AsyncAdminClient) -> list[str]:
     return [name for name in names if name not in system and not name.startswith(SYSTEM_PREFIXES)]
 
 
-@command(
-    TOPIC,
-    "list",
-    "List topics with their queues and what is in them.",
-    click.Option(["--all", "every"], is_flag=True, help="Also those of retries, dead letters and brokers."),
-)
 async def list_topics(admin: AsyncAdminClient, told: Told, every: bool) -> None:
     names = await (admin.topics.names() if every else own_topics(admin))
     rows = []
@@ -68,7 +54,6 @@ async def list_topics(admin: AsyncAdminClient, told: Told, every: bool) -> None:
     told.show({"topics": rows}, Table("", columns, shown, "no topics"))
 
 
-@command(TOPIC, "show", "Show a topic: how it is set up, its queues, and who consumes it.", name_of())
 async def show_topic(admin: AsyncAdminClient, told: Told, topic: str) -> None:
     route = await admin.topics.route(topic)
     stats = await admin.topics.stats(topic)
@@ -117,18 +102,6 @@ def _pairs(values: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(values.items()))
 
 
-_SETTINGS = (
-    click.Option(["--queues"], type=click.IntRange(1, 1024), help="Queues to read and to write."),
-    click.Option(["--read-queues"], type=click.IntRange(1, 1024), help="Queues to read."),
-    click.Option(["--write-queues"], type=click.IntRange(1, 1024), help="Queues to write."),
-    click.Option(["--perm"], type=click.Choice(list(PERMS)), help="What clients may do with it."),
-    click.Option(["--order/--no-order"], default=None, help="Whether it is an ordered topic."),
-    click.Option(
-        ["--attribute"], multiple=True, metavar="KEY=VALUE", help="Set an attribute; KEY= removes it."
-    ),
-)
-
-
 def _attributes(given: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for text in given:
@@ -139,7 +112,6 @@ def _attributes(given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-@command(TOPIC, "create", "Create a topic.", name_of(), *_SETTINGS, *where(), changes=True)
 async def create_topic(
     admin: AsyncAdminClient,
     told: Told,
@@ -196,15 +168,6 @@ def _unread(config: TopicConfig) -> str:
     return f"messages of {queues} cannot be read: there are more queues to write than to read"
 
 
-@command(
-    TOPIC,
-    "update",
-    "Change a topic. What is not named stays as it is.",
-    name_of(),
-    *_SETTINGS,
-    *where(),
-    changes=True,
-)
 async def update_topic(
     admin: AsyncAdminClient,
     told: Told,
@@ -289,14 +252,6 @@ def _differences(before: TopicConfig, after: TopicConfig) -> list[tuple[str, obj
     return [row for row in rows if row[1] != row[2]]
 
 
-@command(
-    TOPIC,
-    "delete",
-    "Delete topics with their messages.",
-    click.Argument(["topics"], nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics),
-    *where(),
-    changes=True,
-)
 async def delete_topics(
     admin: AsyncAdminClient, told: Told, topics: tuple[str, ...], cluster: str | None, broker: str | None
 ) -> None:

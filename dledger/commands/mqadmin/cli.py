@@ -1,7 +1,7 @@
 """`dledger mqadmin NAME ...`: reads the command line and runs one command.
 
-Exit code 1 is wrong options, as of Apache's mqadmin, and also what failed, at one broker of several too: there
-Apache's prints the exception and ends with 0. What failed is on standard error.
+Exit code 1 is wrong options, as of Apache's mqadmin, and also what failed, at one broker of several too:
+there Apache's prints the exception and ends with 0. What failed is on standard error.
 """
 
 from __future__ import annotations

@@ -1,0 +1,2 @@
+"""`dledger admin`: its groups of commands. Each is a module here, and has its actions in
+`dledger.commands.admin`."""

@@ -1,0 +1,86 @@
+"""`dledger admin group`: list, show, create, update, delete consumer groups."""
+
+from __future__ import annotations
+
+import click
+
+from dledger.commands.declared.admin.options import action, group, group_name, where
+
+GROUP = group("group", "Consumer groups: list, show, create, update, delete.")
+_SETTINGS = (
+    click.Option(["--enable/--disable", "consumeEnable"], default=None, help="Whether it may consume."),
+    click.Option(
+        ["--from-min/--no-from-min", "consumeFromMinEnable"],
+        default=None,
+        help="Whether a new consumer may begin at the oldest message. No effect at dledger's brokers.",
+    ),
+    click.Option(
+        ["--broadcast/--no-broadcast", "consumeBroadcastEnable"],
+        default=None,
+        help="Whether each consumer may get everything.",
+    ),
+    click.Option(
+        ["--orderly/--no-orderly", "consumeMessageOrderly"],
+        default=None,
+        help="Whether it consumes in order.",
+    ),
+    click.Option(
+        ["--retry-queues", "retryQueueNums"], type=click.IntRange(1), help="Queues of its retry topic."
+    ),
+    click.Option(
+        ["--max-retries", "retryMaxTimes"],
+        type=click.IntRange(0),
+        help="How often a message is tried again before it is a dead letter.",
+    ),
+)
+
+action(
+    GROUP, "list", "List consumer groups: who is online, and how far behind they are.", "group:list_groups"
+)
+
+
+action(
+    GROUP,
+    "show",
+    "Show a group: where it stands, who consumes, how it is set up.",
+    "group:show_group",
+    group_name(),
+)
+
+
+action(
+    GROUP,
+    "create",
+    "Create a consumer group.",
+    "group:create_group",
+    group_name(),
+    *_SETTINGS,
+    *where(),
+    changes=True,
+)
+
+
+action(
+    GROUP,
+    "update",
+    "Change a consumer group. What is not named stays as it is.",
+    "group:update_group",
+    group_name(),
+    *_SETTINGS,
+    *where(),
+    changes=True,
+)
+
+
+action(
+    GROUP,
+    "delete",
+    "Delete a consumer group.",
+    "group:delete_group",
+    group_name(),
+    click.Option(
+        ["--keep-offsets"], is_flag=True, help="Keep where it stands, its retries and its dead letters."
+    ),
+    *where(),
+    changes=True,
+)

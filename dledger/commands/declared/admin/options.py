@@ -1,0 +1,99 @@
+"""How the commands for operators are declared: what every one of them takes, and options of several."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from dledger.commands import exit_codes
+from dledger.commands.admin.completing import complete_groups, complete_nothing, complete_topics
+from dledger.commands.declaring import Command, Group
+from dledger.commands.exit_codes import ExitCodes
+from dledger.runtime.environment_variables import NAMESRV_ADDR
+
+ACTIONS = "dledger.commands.admin"
+
+
+def group(name: str, summary: str) -> Group:
+    """A group of commands about one thing."""
+    return Group(name, summary)
+
+
+def action(
+    owner: click.Group,
+    name: str,
+    summary: str,
+    place: str,
+    *params: click.Parameter,
+    changes: bool = False,
+    codes: ExitCodes = exit_codes.ADMIN,
+) -> None:
+    """Declare a command whose work is `async def action(admin, told, **values)`, at `module:function` of
+    `dledger.commands.admin`. `changes`: it takes --dry-run and --yes."""
+    owner.add_command(operation(name, summary, place, *params, changes=changes, codes=codes))
+
+
+def operation(
+    name: str,
+    summary: str,
+    place: str,
+    *params: click.Parameter,
+    changes: bool = False,
+    codes: ExitCodes = exit_codes.ADMIN,
+    **more: Any,
+) -> Command:
+    """The same as a command that belongs to no group yet."""
+
+    def run(**values: Any) -> None:
+        module, _, function = place.partition(":")
+        found = getattr(import_module(f"{ACTIONS}.{module}"), function)
+        import_module(f"{ACTIONS}.running").run(found, values)
+
+    every = [*params, *(_changes() if changes else ()), *_everywhere()]
+    return Command(name, codes=codes, params=every, callback=run, help=summary, **more)
+
+
+def _everywhere() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-n", "--namesrv"],
+            metavar="ADDR",
+            envvar=NAMESRV_ADDR,
+            show_envvar=True,
+            help="NameServers, host:port;host:port.",
+            shell_complete=complete_nothing,
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on standard output."),
+    ]
+
+
+def _changes() -> list[click.Parameter]:
+    return [
+        click.Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."),
+        click.Option(["-y", "--yes"], is_flag=True, help="Ask no questions."),
+    ]
+
+
+def where() -> list[click.Parameter]:
+    """`--cluster` and `--broker`."""
+    return [
+        click.Option(["-c", "--cluster"], metavar="NAME", help="Brokers of this cluster. [default: all]"),
+        click.Option(
+            ["-b", "--broker"],
+            metavar="NAME",
+            shell_complete=complete_nothing,
+            help="One broker group, by its name or by an address. [default: all]",
+        ),
+    ]
+
+
+def topic_name(what: str = "topic") -> click.Argument:
+    """The argument that names a topic."""
+    return click.Argument([what], metavar="TOPIC", shell_complete=complete_topics)
+
+
+def group_name() -> click.Argument:
+    """The argument that names a consumer group."""
+    return click.Argument(["name"], metavar="GROUP", shell_complete=complete_groups)
