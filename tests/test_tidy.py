@@ -159,7 +159,8 @@ BLANKET_EXCEPT: dict[str, str] = {
 }
 # path pattern -> why `sleep(0)` does not spin there.
 YIELDS: dict[str, str] = {
-    "dledger/context/applier.py": "works one step a turn; ends when the range is applied"
+    "dledger/context/applier.py": "works one step a turn; ends when the range is applied",
+    "dledger/commands/messages/input.py": "once for each piece of a file; ends with the file",
 }
 # path pattern -> why a task without a TaskGroup, `id()`/`hash()` or iteration of a set is right there.
 LOOSE_TASKS: dict[str, str] = {

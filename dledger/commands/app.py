@@ -36,6 +36,7 @@ MESSAGES, ADMINISTRATION = "Topics, groups and messages", "Administration"
 _GROUP = "dledger.commands.local_group"
 _DECLARED = "dledger.commands.declared"
 _LOG = f"{_DECLARED}.log"
+_ADMIN = f"{_DECLARED}.admin"
 
 COMMANDS = MappingProxyType(
     {
@@ -47,10 +48,20 @@ COMMANDS = MappingProxyType(
         "broker": Program(SERVERS, "run a broker", f"{_DECLARED}.servers:BROKER"),
         "namesrv": Program(SERVERS, "run a NameServer", f"{_DECLARED}.servers:NAMESRV"),
         "serve": Program(SERVERS, "run a node of a log without a broker", f"{_LOG}:SERVE"),
+        "topic": Program(MESSAGES, "list, show, create, update, delete topics", f"{_ADMIN}.topic:TOPIC"),
+        "group": Program(MESSAGES, "the same of consumer groups", f"{_ADMIN}.group:GROUP"),
+        "message": Program(MESSAGES, "find, show, send, redeliver messages", f"{_ADMIN}.message:MESSAGE"),
+        "offset": Program(MESSAGES, "where groups stand: show, reset, clone", f"{_ADMIN}.offset:OFFSET"),
+        "produce": Program(
+            MESSAGES, "send lines, JSON lines or CSV as messages", f"{_DECLARED}.messages:PRODUCE"
+        ),
+        "consume": Program(
+            MESSAGES, "print messages as lines, JSON lines or CSV", f"{_DECLARED}.messages:CONSUME"
+        ),
         "admin": Program(
             ADMINISTRATION,
             "topics, groups, messages, offsets, brokers, accounts",
-            f"{_DECLARED}.admin.cli:ADMIN",
+            f"{_ADMIN}.cli:ADMIN",
         ),
         "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_DECLARED}.mqadmin:MQADMIN"),
         "completion": Program(

@@ -112,10 +112,14 @@ ADMIN = _actions(
     "Administration",
     "failed, also at one broker of several, or not agreed to; the reason is on standard error",
 )
-MESSAGES = _actions(
+MESSAGES = ExitCodes(
     "Messages from and to files",
-    "failed: the reason, and the line of the input, are on standard error",
-    done="all messages are acknowledged, or were printed",
+    (
+        ExitCode(DONE, "done", "all messages are acknowledged, or were printed"),
+        ExitCode(FAILED, "failed", "failed: the reason, and the line of the input, are on standard error"),
+        _USAGE,
+        ExitCode(TERMINATED, "terminated", "ended by SIGTERM; produce ends in good order"),
+    ),
 )
 MQADMIN = ExitCodes(
     "RocketMQ's mqadmin",
@@ -183,6 +187,7 @@ TABLE = (
     LOCAL_GROUP,
     SERVER,
     ADMIN,
+    MESSAGES,
     MQADMIN,
     TEXTS,
     LOG,

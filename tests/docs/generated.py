@@ -18,7 +18,7 @@ import click
 import pytest
 
 from dledger.audit.findings import CODES, VERDICTS, Severity
-from dledger.commands.app import COMMANDS, SHORT_FOR, load
+from dledger.commands.app import COMMANDS, MESSAGES, SHORT_FOR, load
 from dledger.commands.declaring import Command, Declared
 from dledger.commands.exit_codes import TABLE
 from dledger.commands.mqadmin import call as mqadmin_call
@@ -31,6 +31,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 MQADMIN = "mqadmin"
 """Has its own page: 95 commands of RocketMQ's."""
+ALIAS = "admin"
+"""Has groups of commands that are also at the top."""
 OF_ROCKETMQ = frozenset(["S4", "N6", "M5", "M11", "M13", "M14", "M15", "A3", "A4", "A8", "A9", "L8"])
 """Rows of the feature table about something that Apache RocketMQ has and that was once missing here."""
 
@@ -256,6 +258,7 @@ def mqadmin_commands() -> str:
 def commands() -> str:
     """Every command with its options."""
     parts = []
+    same: list[str] = []
     section = ""
     for words, rows, summary in every_command():
         program = COMMANDS[words[0]]
@@ -264,6 +267,11 @@ def commands() -> str:
         if program.section != section:
             section = program.section
             parts.append(f"## {section}\n")
+        if words[0] == ALIAS and COMMANDS.get(words[1], program).section == MESSAGES:
+            if words[1] not in same:
+                same.append(words[1])
+                parts.append(f"### dledger {ALIAS} {words[1]}\n\nThe same as `dledger {words[1]}`.\n")
+            continue
         parts.append(f"### dledger {' '.join(words)}\n")
         text = summary[:1].upper() + summary[1:]
         parts.append(text + ("" if text.endswith(".") else ".") + "\n")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -47,7 +48,19 @@ class Told:
 
 
 class NotDone(ClientError):
-    """Part of it failed; the text says what."""
+    """Part of it failed; the text says what. `data` is also told by --json."""
+
+    def __init__(self, text: str, *, data: Mapping[str, object] = MappingProxyType({})) -> None:
+        super().__init__(text)
+        self.data = data
+
+
+class Ended(Exception):
+    """The command was ended by a signal, in good order, and has said so."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"ended with {code}")
+        self.code = code
 
 
 Action = Callable[..., Awaitable[None]]
@@ -81,8 +94,11 @@ def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
             f"dledger {click.get_current_context().command_path.partition(' ')[2]}: {text}", file=sys.stderr
         )
         if told.as_json:
-            print(json.dumps({"error": text, "code": error.code}))
+            more = error.data if isinstance(error, NotDone) else {}
+            print(json.dumps({"error": text, "code": error.code, **more}))
         sys.exit(exit_codes.FAILED)
+    except Ended as ended:
+        sys.exit(ended.code)
     except KeyboardInterrupt:
         sys.exit(exit_codes.INTERRUPTED)
 

@@ -28,11 +28,10 @@ def action(
     place: str,
     *params: click.Parameter,
     changes: bool = False,
-    codes: ExitCodes = exit_codes.ADMIN,
 ) -> None:
     """Declare a command whose work is `async def action(admin, told, **values)`, at `module:function` of
     `dledger.commands.admin`. `changes`: it takes --dry-run and --yes."""
-    owner.add_command(operation(name, summary, place, *params, changes=changes, codes=codes))
+    owner.add_command(operation(name, summary, f"{ACTIONS}.{place}", *params, changes=changes))
 
 
 def operation(
@@ -44,11 +43,11 @@ def operation(
     codes: ExitCodes = exit_codes.ADMIN,
     **more: Any,
 ) -> Command:
-    """The same as a command that belongs to no group yet."""
+    """The same as a command that belongs to no group, and whose work is in any module."""
 
     def run(**values: Any) -> None:
         module, _, function = place.partition(":")
-        found = getattr(import_module(f"{ACTIONS}.{module}"), function)
+        found = getattr(import_module(module), function)
         import_module(f"{ACTIONS}.running").run(found, values)
 
     every = [*params, *(_changes() if changes else ()), *_everywhere()]

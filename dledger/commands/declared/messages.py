@@ -1,0 +1,122 @@
+"""`dledger produce` and `dledger consume`."""
+
+from __future__ import annotations
+
+import click
+
+from dledger.commands import exit_codes
+from dledger.commands.declared.admin.options import operation, topic_name
+from dledger.commands.declaring import NOT_NEGATIVE, POSITIVE, Checked, argument, flag, option
+from dledger.commands.messages.records import FORMATS, LINES
+
+_PLACE = "dledger.commands.messages"
+
+
+def field(text: str) -> tuple[str, str]:
+    """`--field PART=NAME`. ValueError."""
+    from dledger.commands.messages.records import PARTS
+
+    part, equals, name = text.partition("=")
+    if not equals or not name or part not in PARTS:
+        raise ValueError(f"{text!r} is not PART=NAME with one of {', '.join(PARTS)}")
+    return part, name
+
+
+PRODUCE = operation(
+    "produce",
+    "Send each line, JSON object or CSV row of FILE, or of standard input, as a message.\n\n"
+    "\b\n"
+    "  dledger produce orders < lines.txt\n"
+    "  dledger produce orders orders.csv --field body='*' --field key=order_id\n"
+    "  dledger consume orders --format json | dledger produce other --format json\n\n"
+    "JSON objects and CSV rows have body, key (or keys), tag (or tags), orderingKey and properties; a JSON "
+    "object may have bodyBase64 in place of body. The topic must exist. When something goes wrong, messages "
+    "that are in flight are waited for, and the command says with which --skip it goes on.",
+    f"{_PLACE}.produce:produce",
+    topic_name(),
+    argument(
+        "file",
+        "Input; - is standard input.",
+        metavar="[FILE]",
+        default="-",
+        required=False,
+        type=click.Path(allow_dash=True),
+    ),
+    option(
+        "--format",
+        type=click.Choice(FORMATS),
+        help="What the input has. [default: by the ending of FILE: .json, .jsonl, .ndjson, .csv, .tsv; else "
+        "lines]",
+    ),
+    option("-k", "--key", multiple=True, help="Key of messages whose record has none; may be repeated."),
+    option("--tag", help="Tag of messages whose record has none."),
+    option(
+        "--ordering-key",
+        help="Messages with the same ordering key go to one queue; for records that have none.",
+    ),
+    option(
+        "-K",
+        "--key-separator",
+        default="",
+        metavar="TEXT",
+        help="In lines: what stands between the key and the body.",
+    ),
+    option(
+        "--field",
+        multiple=True,
+        metavar="PART=NAME",
+        type=Checked("dledger.commands.declared.messages:field"),
+        help="Take the body, key, tag or ordering-key from this column or field; body=* is the whole record "
+        "as JSON.",
+    ),
+    option(
+        "--delimiter", metavar="CHAR", help="Between the columns of CSV. [default: a comma; a tab for .tsv]"
+    ),
+    flag("--ignore-other", help="Leave out columns and fields that are no part of a message."),
+    flag("--skip-empty", help="Pass over empty lines; otherwise they are an error."),
+    option("-c", "--count", type=POSITIVE, metavar="N", help="Send so many records at most."),
+    option(
+        "--skip",
+        type=NOT_NEGATIVE,
+        default=0,
+        metavar="N",
+        help="Leave out the first N records: those that an earlier run has sent.",
+    ),
+    flag("--check", help="Read the input to its end, and send nothing."),
+    codes=exit_codes.MESSAGES,
+    short_help="send lines, JSON lines or CSV as messages",
+)
+CONSUME = operation(
+    "consume",
+    "Print the messages of a topic as lines, JSON lines or CSV: those that are there now, or with --follow "
+    "also those that come.\n\n"
+    "\b\n"
+    "  dledger consume orders --follow\n"
+    "  dledger consume orders --from -1h --tag 'paid || sent' --format csv\n\n"
+    "Without --group nothing is committed, and each run begins at --from. With it a run begins where the "
+    "group stands, and commits what it has printed.",
+    f"{_PLACE}.consume:consume",
+    topic_name(),
+    option(
+        "--format",
+        type=click.Choice(FORMATS),
+        default=LINES,
+        show_default=True,
+        help="Lines hold the bodies alone.",
+    ),
+    option(
+        "--from",
+        "start",
+        default="earliest",
+        show_default=True,
+        metavar="TIME",
+        help="earliest, latest, a time (2026-05-01T12:00, ms since 1970) or an age (-30m, -2h, -1d).",
+    ),
+    option("-g", "--group", metavar="GROUP", help="Go on where this consumer group stands, and commit."),
+    option("--tag", default="*", metavar="EXPRESSION", help="Only messages with these tags: TagA || TagB."),
+    option("-k", "--key", help="Only messages with this key."),
+    option("-c", "--count", type=POSITIVE, metavar="N", help="End after so many messages."),
+    flag("-f", "--follow", help="Go on with what comes, until Ctrl-C or --count."),
+    codes=exit_codes.MESSAGES,
+    short_help="print messages as lines, JSON lines or CSV",
+)

@@ -1,0 +1,1 @@
+"""`dledger produce` and `dledger consume`: messages from and to files, pipes and terminals."""

@@ -1,0 +1,177 @@
+"""`dledger consume`: the messages of a topic as lines, JSON lines or CSV on standard output."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+
+from dledger.admin import AsyncAdminClient
+from dledger.admin.offsets import END
+from dledger.client import (
+    AsyncPullConsumer,
+    ClientError,
+    FromWhere,
+    MessageQueue,
+    PullOptions,
+    ReceivedMessage,
+)
+from dledger.commands.admin.offset import when
+from dledger.commands.admin.running import Told
+from dledger.commands.messages.records import CSV, JSON, LINES
+from dledger.commands.standard_output import OutputFailed
+from dledger.commands.terminal import plain
+
+GROUP = "dledger_consume"
+"""Reads for a command that names no group. Nothing is committed for it."""
+POLL_S = 0.2
+"""How long a wait for messages lasts before it is looked whether the end is reached."""
+BATCH = 500
+"""Messages that are printed before the next look at the queues."""
+COLUMNS = ("body", "key", "tag", "properties", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+
+
+async def consume(
+    admin: AsyncAdminClient,
+    told: Told,
+    topic: str,
+    format: str,
+    start: str,
+    group: str | None,
+    tag: str,
+    key: str | None,
+    count: int | None,
+    follow: bool,
+) -> None:
+    """Print what is there, or with `follow` also what comes. ClientError."""
+    wanted = JSON if told.as_json else format
+    await admin.topics.route(topic)
+    options = PullOptions(batch_size=BATCH)
+    async with AsyncPullConsumer(group or GROUP, admin.namesrv.addresses, options, admin.options) as consumer:
+        consumer.subscribe(topic, tag)
+        queues = await consumer.queues(topic)
+        ends = {queue: await consumer.offsets.highest(queue) for queue in queues}
+        await _begin(admin, consumer, queues, start, group is not None)
+        out = _Output(wanted)
+        left = count
+        while left != 0 and (follow or any(consumer.position(queue) < ends[queue] for queue in queues)):
+            found = await consumer.poll(POLL_S, BATCH if left is None else min(BATCH, left))
+            if not follow and group is None:
+                found = [one for one in found if one.queue_offset < ends[one.queue]]
+            chosen = found if key is None else [one for one in found if key in one.keys]
+            out.write(chosen)
+            left = None if left is None else left - len(chosen)
+            if group is not None and found:
+                await consumer.commit()
+        out.write([])
+
+
+async def _begin(
+    admin: AsyncAdminClient,
+    consumer: AsyncPullConsumer,
+    queues: Sequence[MessageQueue],
+    start: str,
+    of_group: bool,
+) -> None:
+    """Begin where the group stands, or without one, and in queues of which it knows nothing, at `start`."""
+    timestamp, offset = when(start, admin.now_ms(), "--from")
+    if offset is not None:
+        raise ClientError(
+            f"--from {start}: queues have offsets of their own: give earliest, latest or a time"
+        )
+    where = {0: FromWhere.FIRST, END: FromWhere.LAST}.get(timestamp or 0, FromWhere.TIMESTAMP)
+    await consumer.assign(queues, where, timestamp or 0 if where is FromWhere.TIMESTAMP else 0)
+    if of_group:
+        return
+    for queue in queues:
+        if where is FromWhere.FIRST:
+            await consumer.seek_to_begin(queue)
+        elif where is FromWhere.LAST:
+            await consumer.seek_to_end(queue)
+        else:
+            await consumer.seek_to_time(queue, timestamp or 0)
+
+
+class _Output:
+    """Prints messages in one of the formats."""
+
+    def __init__(self, format: str) -> None:
+        self._format = format
+        self._watched = sys.stdout.isatty()
+        self._head = format == CSV
+
+    def write(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Print them, and flush: what is committed afterwards was printed. OutputFailed."""
+        if not messages and not self._head:
+            return
+        if self._format == LINES:
+            data = b"".join(one.body + b"\n" for one in messages)
+        elif self._format == JSON:
+            lines = (json.dumps(as_json(one), ensure_ascii=False) + "\n" for one in messages)
+            data = "".join(lines).encode("utf-8", "surrogatepass")
+        else:
+            data = self._csv(messages)
+        if self._watched:
+            data = plain(data.decode("utf-8", "replace")).encode()
+        try:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputFailed(error.strerror or str(error)) from error
+
+    def _csv(self, messages: Sequence[ReceivedMessage]) -> bytes:
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        if self._head:
+            rows.writerow(COLUMNS)
+            self._head = False
+        for one in messages:
+            own = own_properties(one)
+            rows.writerow(
+                (
+                    one.body.decode("utf-8", "replace"),
+                    " ".join(one.keys),
+                    one.tags or "",
+                    json.dumps(own, ensure_ascii=False) if own else "",
+                    one.queue.broker_name,
+                    one.queue.queue_id,
+                    one.queue_offset,
+                    one.store_timestamp_ms,
+                )
+            )
+        return text.getvalue().encode("utf-8", "replace")
+
+
+def own_properties(message: ReceivedMessage) -> dict[str, str]:
+    """The properties that a program gave, without those of clients and brokers."""
+    return {
+        name: value
+        for name, value in message.properties.items()
+        if not name.isupper() and not name.startswith("__")
+    }
+
+
+def as_json(message: ReceivedMessage) -> dict[str, object]:
+    """A message in JSON, which `produce --format json` takes; `body` as text where it is UTF-8, else
+    `bodyBase64`."""
+    shown: dict[str, object] = {
+        "topic": message.topic,
+        "brokerName": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.message_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": own_properties(message),
+        "storeTimestamp": message.store_timestamp_ms,
+    }
+    try:
+        shown["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        shown["bodyBase64"] = base64.b64encode(message.body).decode()
+    return shown

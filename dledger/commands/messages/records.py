@@ -1,0 +1,306 @@
+"""Records of an input: lines, JSON lines or CSV, each of which becomes a message. Pure.
+
+A record is whole before anything of it is sent, and what is wrong with one is said with the number of its
+line. `Splitter` cuts the bytes of an input into lines, `Reader` makes records of lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+LINES, JSON, CSV = "lines", "json", "csv"
+FORMATS = (LINES, JSON, CSV)
+ENDINGS = {".json": JSON, ".jsonl": JSON, ".ndjson": JSON, ".csv": CSV, ".tsv": CSV}
+"""Formats of files that are named like this; others hold lines."""
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+"""A longer record is refused: its body could be in no message."""
+PARTS = ("body", "key", "tag", "ordering-key")
+"""What of a message a column or field may be."""
+WHOLE = "*"
+"""In place of a column: the whole record, as a JSON object."""
+_NAMES = {
+    "body": "body",
+    "key": "key",
+    "keys": "key",
+    "tag": "tag",
+    "tags": "tag",
+    "orderingKey": "ordering-key",
+    "ordering_key": "ordering-key",
+}
+"""Columns and fields that are known by their name."""
+_BASE64, _PROPERTIES = "bodyBase64", "properties"
+_PLACE = ("topic", "brokerName", "queueId", "queueOffset", "msgId", "storeTimestamp")
+"""What `consume` also prints of a message: another one has others."""
+
+
+class BadRecord(Exception):
+    """A record cannot be sent. `line` is where it begins, from 1 on; the text says what is wrong."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one message is made of."""
+
+    line: int
+    """Where it begins, from 1 on."""
+    body: bytes
+    keys: tuple[str, ...] = ()
+    tag: str | None = None
+    ordering_key: str | None = None
+    properties: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an input is to be read."""
+
+    format: str = LINES
+    fields: Mapping[str, str] | None = None
+    """Part of a message -> its column or field, where that has another name."""
+    key_separator: str = ""
+    """In lines: what stands between the key and the body."""
+    delimiter: str = ","
+    """Between the columns of CSV."""
+    ignore_other: bool = False
+    """Leave out columns and fields that are no part of a message."""
+    skip_empty: bool = False
+    """Pass over empty lines."""
+
+
+def format_of(path: str) -> str:
+    """The format of a file, by the ending of its name."""
+    return ENDINGS.get(os.path.splitext(path)[1].lower(), LINES)
+
+
+class Splitter:
+    """Cuts the bytes of an input into lines, which keep nothing of their ends."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._line = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The lines that are whole now, with their numbers. BadRecord for one that is too long."""
+        self._rest += data
+        *whole, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in whole:
+            self._line += 1
+            yield self._line, line.removesuffix(b"\r")
+        if len(self._rest) > MAX_RECORD_BYTES:
+            raise BadRecord(self._line + 1, f"longer than {MAX_RECORD_BYTES} bytes")
+
+    def end(self) -> Iterator[tuple[int, bytes]]:
+        """The last line, if no line feed ended it."""
+        if self._rest:
+            yield self._line + 1, bytes(self._rest).removesuffix(b"\r")
+            self._rest.clear()
+
+
+class Reader:
+    """Makes records of lines."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._fields = dict(layout.fields or {})
+        self._columns: list[str] = []
+        self._quoted: list[bytes] = []
+        self._quoted_bytes = 0
+        self._marks = 0
+        self._began = 0
+        if layout.format == CSV:
+            csv.field_size_limit(MAX_RECORD_BYTES)
+
+    def take(self, number: int, line: bytes) -> Record | None:
+        """The record that ends with this line, None where it goes on or there is none. BadRecord."""
+        if self._layout.format == CSV:
+            return self._csv(number, line)
+        if not line.strip() and self._layout.skip_empty:
+            return None
+        if self._layout.format == JSON:
+            return self._json(number, line)
+        return self._line(number, line)
+
+    def end(self) -> None:
+        """BadRecord when the last record is not whole."""
+        if self._quoted:
+            raise BadRecord(self._began, "a quotation mark is opened here and never closed")
+
+    # Lines
+
+    def _line(self, number: int, line: bytes) -> Record:
+        separator = self._layout.key_separator
+        if not separator:
+            return _checked(Record(number, line))
+        key, found, body = line.partition(separator.encode())
+        if not found:
+            raise BadRecord(number, f"no {separator!r} between a key and a body")
+        return _checked(Record(number, body, (_text(number, key),) if key else ()))
+
+    # JSON lines
+
+    def _json(self, number: int, line: bytes) -> Record:
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise BadRecord(number, f"no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise BadRecord(number, f'no JSON object, as {{"body": "text"}}: {line[:40]!r}')
+        return self._record(number, value)
+
+    # CSV
+
+    def _csv(self, number: int, line: bytes) -> Record | None:
+        if not self._quoted:
+            self._began = number
+            if not line.strip() and (self._layout.skip_empty or not self._columns):
+                return None
+        self._quoted.append(line)
+        self._quoted_bytes += len(line)
+        self._marks += line.count(b'"')
+        if self._marks % 2:  # a quoted cell goes on in the next line
+            if self._quoted_bytes > MAX_RECORD_BYTES:
+                text = f"longer than {MAX_RECORD_BYTES} bytes: is a quotation mark closed?"
+                raise BadRecord(self._began, text)
+            return None
+        whole = b"\n".join(self._quoted)
+        self._quoted, self._quoted_bytes, self._marks = [], 0, 0
+        text = _text(self._began, whole)
+        try:
+            cells = next(csv.reader([text], delimiter=self._layout.delimiter, strict=True), [])
+        except csv.Error as error:
+            raise BadRecord(self._began, f"no CSV: {error}") from error
+        if not self._columns:
+            self._header([cell.lstrip("\ufeff").strip() for cell in cells])
+            return None
+        if len(cells) != len(self._columns):
+            raise BadRecord(self._began, f"{len(cells)} columns, and the header has {len(self._columns)}")
+        return self._record(self._began, dict(zip(self._columns, cells, strict=True)))
+
+    def _header(self, columns: list[str]) -> None:
+        twice = sorted({one for one in columns if columns.count(one) > 1})
+        if twice:
+            raise BadRecord(self._began, f"the header names {', '.join(twice)} twice")
+        self._columns = columns
+        missing = [one for one in self._fields.values() if one != WHOLE and one not in columns]
+        if missing:
+            raise BadRecord(self._began, f"no column {missing[0]!r}: there are {', '.join(columns)}")
+        self._known(self._began, columns)
+
+    # Both
+
+    def _known(self, number: int, names: Sequence[str]) -> None:
+        """BadRecord for columns or fields that would be left out without a word."""
+        if self._layout.ignore_other or WHOLE in self._fields.values():
+            return
+        taken = {*_NAMES, *self._fields.values(), _BASE64, _PROPERTIES, *_PLACE}
+        for name in names:
+            if name not in taken:
+                near = get_close_matches(name, [*_NAMES, _BASE64, _PROPERTIES], 1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise BadRecord(
+                    number,
+                    f"{name!r} is no part of a message: {hint}--field body={name} makes it the body, --field "
+                    f"body={WHOLE} the whole record, and --ignore-other leaves it out",
+                )
+
+    def _record(self, number: int, values: Mapping[str, object]) -> Record:
+        if self._layout.format == JSON:
+            self._known(number, list(values))
+        parts: dict[str, object] = {}
+        for name, value in values.items():
+            part = _NAMES.get(name)
+            if part is not None and part not in self._fields:
+                parts[part] = value
+        for part, name in self._fields.items():
+            if name == WHOLE:
+                parts[part] = dict(values)
+            elif name in values:
+                parts[part] = values[name]
+            else:
+                raise BadRecord(number, f"no field {name!r}: there are {', '.join(values) or 'none'}")
+        if _BASE64 in values and "body" not in parts:
+            body = _from_base64(number, values[_BASE64])
+        elif "body" in parts:
+            body = _as_body(parts["body"])
+        else:
+            there = ", ".join(values) or "no fields"
+            raise BadRecord(number, f"no body: there are {there}. Name it by --field body=NAME")
+        ordering_key = parts.get("ordering-key")
+        return _checked(
+            Record(
+                number,
+                body,
+                _as_keys(number, parts.get("key")),
+                _as_text(number, "tag", parts.get("tag")),
+                _as_text(number, "ordering key", ordering_key),
+                _as_properties(number, values.get(_PROPERTIES)),
+            )
+        )
+
+
+def _checked(record: Record) -> Record:
+    if not record.body:
+        raise BadRecord(record.line, "the body is empty: brokers take no such message")
+    return record
+
+
+def _text(number: int, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadRecord(number, f"no UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _as_body(value: object) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _from_base64(number: int, value: object) -> bytes:
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except binascii.Error as error:
+        raise BadRecord(number, f"{_BASE64}: {error}") from error
+
+
+def _as_keys(number: int, value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(text for one in values if (text := _as_text(number, "key", one)) is not None)
+
+
+def _as_text(number: int, what: str, value: object) -> str | None:
+    """A text or a number as text; None for nothing and for an empty text."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadRecord(number, f"the {what} is no text: {json.dumps(value)[:40]}")
+    return str(value)
+
+
+def _as_properties(number: int, value: object) -> Mapping[str, str] | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):  # a cell of CSV that `consume` wrote
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dict):
+        raise BadRecord(number, 'the properties are no JSON object, as {"name": "value"}')
+    found = {name: _as_text(number, f"property {name!r}", one) for name, one in value.items()}
+    return {name: one for name, one in found.items() if one is not None} or None
