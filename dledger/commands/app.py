@@ -63,7 +63,9 @@ COMMANDS = MappingProxyType(
             "topics, groups, messages, offsets, brokers, accounts",
             f"{_ADMIN}.cli:ADMIN",
         ),
-        "mqadmin": Program(ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_DECLARED}.mqadmin:MQADMIN"),
+        "mqadmin": Program(
+            ADMINISTRATION, "RocketMQ's mqadmin commands", f"{_DECLARED}.mqadmin.program:MQADMIN"
+        ),
         "completion": Program(
             ADMINISTRATION, "have a shell complete all of these", "dledger.commands.completion:completion"
         ),

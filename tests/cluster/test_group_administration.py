@@ -27,7 +27,7 @@ from dledger import (
 )
 from dledger.admin import AdminClient, Refused
 from dledger.commands.app import main
-from dledger.commands.mqadmin.table import COMMANDS
+from dledger.commands.declared.mqadmin.table import COMMANDS
 from dledger.local.cluster import LocalCluster, wait_for
 
 LIMIT_S = 30.0

@@ -11,11 +11,11 @@ import pytest
 
 from dledger.admin.asking import ClusterView
 from dledger.client import ClientError
+from dledger.commands.declared.mqadmin.program import main
+from dledger.commands.declared.mqadmin.table import COMMANDS
 from dledger.commands.mqadmin.call import Call
-from dledger.commands.mqadmin.cli import main
 from dledger.commands.mqadmin.options import parse
 from dledger.commands.mqadmin.output import Output
-from dledger.commands.mqadmin.table import COMMANDS
 from dledger.remoting.bodies import BrokerData, ClusterInfo
 
 TABLE = {"a": BrokerData("C", "a", {0: "a:0", 2: "a:2", 3: "a:3"}), "b": BrokerData("D", "b", {0: "b:0"})}

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dledger.commands.app import main
+from dledger.commands.declared.mqadmin.table import COMMANDS, find
 from dledger.commands.mqadmin.call import millis
 from dledger.commands.mqadmin.options import EVERYWHERE, Option, WrongOptions, help_text, parse
-from dledger.commands.mqadmin.table import COMMANDS, find
 from dledger.commands.mqadmin.versions import version_name
 
 RECORDED = [

@@ -19,10 +19,10 @@ import pytest
 
 from dledger.audit.findings import CODES, VERDICTS, Severity
 from dledger.commands.app import COMMANDS, MESSAGES, SHORT_FOR, load
+from dledger.commands.declared.mqadmin import options as mqadmin_call
+from dledger.commands.declared.mqadmin import table as mqadmin
 from dledger.commands.declaring import Command, Declared
 from dledger.commands.exit_codes import TABLE
-from dledger.commands.mqadmin import call as mqadmin_call
-from dledger.commands.mqadmin import table as mqadmin
 from dledger.commands.mqadmin.options import EVERYWHERE
 from dledger.spark.options import OPTIONS, VIEWS
 from tests.docs import declared_tables, error_tables

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from dledger.client import ClientError
-from dledger.commands.mqadmin.call import BROKER, CLUSTER, ONE_BROKER, ONE_CLUSTER, Call, Command, human
-from dledger.commands.mqadmin.options import Option
+from dledger.commands.mqadmin.call import Call, human
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MASTER_ID
 
@@ -247,31 +246,4 @@ def _cleaning(what: str) -> Callable[[Call], Awaitable[None]]:
     return clean
 
 
-_ANY_BROKER = (Option("b", "brokerAddr", "Address of one broker"), Option("c", "cluster", "One cluster"))
-_EVERY = Option("i", "interval", "Again and again, with so many seconds between")
-
-COMMANDS = (
-    Command("brokerStatus", "Show figures of brokers", (ONE_BROKER, ONE_CLUSTER), broker_status, direct=True),
-    Command("getBrokerConfig", "Show settings of brokers", (ONE_BROKER, ONE_CLUSTER),
-            broker_config, direct=True),
-    Command("updateBrokerConfig", "Change a setting of brokers", (
-        BROKER, CLUSTER, Option("a", "updateAllBroker", "Has no effect: slaves of -c are changed, too"),
-        Option("k", "key", "Name of the setting", required=True),
-        Option("v", "value", "Value", required=True),
-    ), update_broker_config, direct=True),
-    Command("clusterList", "List clusters and brokers, with their figures", (
-        Option("m", "moreStats", "Messages of today and yesterday", value=False), _EVERY,
-        Option("c", "clusterName", "One cluster"),
-    ), cluster_list),
-    Command("haStatus", "Show how far slaves are", (CLUSTER, BROKER, _EVERY), ha_status),
-    Command("getBrokerEpoch", "Show who led when, by bytes of the log", (
-        Option("c", "clusterName", "All brokers of this cluster", one_of="where"),
-        Option("b", "brokerName", "Broker name", one_of="where"), _EVERY,
-    ), broker_epoch),
-    Command("cleanExpiredCQ", "Remove files of ConsumeQueues that point at nothing", _ANY_BROKER,
-            _cleaning("queues"), direct=True),
-    Command("deleteExpiredCommitLog", "Remove segments that are older than they are kept", _ANY_BROKER,
-            _cleaning("log"), direct=True),
-    Command("cleanUnusedTopic", "Remove files of topics that are gone", _ANY_BROKER,
-            _cleaning("topics"), direct=True),
-)  # fmt: skip
+clean_queues, clean_log, clean_topics = _cleaning("queues"), _cleaning("log"), _cleaning("topics")

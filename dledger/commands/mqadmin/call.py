@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from dledger.admin import AsyncAdminClient, Refused
 from dledger.client import AsyncProducer, ClientError, ClientOptions, ProducerOptions
 from dledger.client.times import check_time
-from dledger.commands.mqadmin.options import Given, Option, WrongOptions
+from dledger.commands.mqadmin.options import Given, WrongOptions
 from dledger.commands.mqadmin.output import Output
-
-BROKER = Option("b", "brokerAddr", "Address of one broker")
-CLUSTER = Option("c", "clusterName", "All brokers of this cluster")
-ONE_BROKER = Option("b", "brokerAddr", "Address of one broker", one_of="where")
-ONE_CLUSTER = Option("c", "clusterName", "All brokers of this cluster", one_of="where")
-TOPIC = Option("t", "topic", "Topic name", required=True)
-GROUP = Option("g", "consumerGroup", "Consumer group name", required=True)
-ROUTE_TOPIC = Option("c", "cluster", "Topic whose brokers are asked, for queues without a route (LMQ)")
 
 
 @dataclass
@@ -73,19 +65,6 @@ class Call:
 
 
 Run = Callable[[Call], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command of the table. `offline`: it asks nobody. `direct`: with -b it asks that broker alone."""
-
-    name: str
-    text: str
-    options: Sequence[Option]
-    run: Run
-    alias: str = ""
-    offline: bool = False
-    direct: bool = False
 
 
 def error_text(error: ClientError) -> str:

@@ -12,15 +12,14 @@ import msgspec
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, passing_over
 from dledger.admin.offsets import NOBODY
 from dledger.client import ClientError
+from dledger.commands.declared.mqadmin.exports import DIRECTORY
 from dledger.commands.mqadmin.brokers import number, whole
-from dledger.commands.mqadmin.call import BROKER, CLUSTER, Call, Command
-from dledger.commands.mqadmin.options import Option, WrongOptions
+from dledger.commands.mqadmin.call import Call
+from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.versions import version_name
 from dledger.remoting.codes import VERSION, ResponseCode
 from dledger.remoting.operator_bodies import BrokerStatsData
 
-DIRECTORY = "/tmp/rocketmq/export"
-"""Where they go without -f, as Apache's."""
 EXPORTED = (
     "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums",
     "flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn",
@@ -191,17 +190,3 @@ async def _clients(call: Call, groups: list[str]) -> list[str]:
             told = await call.admin.groups.connections(name)
             found |= {f"{one.language}%{version_name(one.version)}" for one in told.connectionSet}
     return sorted(found)
-
-
-_PATH = Option("f", "filePath", f"Directory of the file (default {DIRECTORY})")
-_CLUSTER = Option("c", "clusterName", "All brokers of this cluster", required=True)
-
-COMMANDS = (
-    Command("exportMetadata", "Write topics and groups to a file", (
-        CLUSTER, BROKER, _PATH, Option("t", "topic", "Only topics", value=False),
-        Option("g", "subscriptionGroup", "Only groups", value=False),
-        Option("s", "specialTopic", "With topics of retries and dead letters", value=False),
-    ), metadata),
-    Command("exportConfigs", "Write settings of brokers to a file", (_CLUSTER, _PATH), configs),
-    Command("exportMetrics", "Write figures of brokers to a file", (_CLUSTER, _PATH), metrics),
-)  # fmt: skip

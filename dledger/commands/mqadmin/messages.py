@@ -19,16 +19,13 @@ from dledger.client.message_queries import NEVER_MS
 from dledger.client.routes import subscribe_queues
 from dledger.client.trace_records import TRACE_TOPIC, decode
 from dledger.commands.mqadmin.call import (
-    ROUTE_TOPIC,
-    TOPIC,
     Call,
-    Command,
     human,
     millis,
     seconds,
     table_text,
 )
-from dledger.commands.mqadmin.options import Option, WrongOptions
+from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MessageQueue
 
@@ -418,69 +415,3 @@ async def query_cq(call: Call) -> None:
         plain = {key: "null" if value is None else value for key, value in fields.items()}
         plain["eval"] = str(unit.eval).lower()
         call.out.item("units", {"idx": at, **fields}, f"idx: {at}\n{UNIT_OF_QUEUE.format(**plain)}\n{rule}")
-
-
-_ID = Option("i", "msgId", "Message id", required=True)
-_CONSUMER = Option("g", "consumerGroup", "Consumer group, to hand the message to its consumer -d")
-_CLIENT = Option("d", "clientId", "Consumer that the message is handed to, with -g")
-_BODY = Option("f", "bodyFormat", "Character set to show the body in")
-_BEGIN = Option("b", "beginTimestamp", "Stored then or later, in ms since the epoch")
-_END = Option("e", "endTimestamp", "Stored then or before, in ms since the epoch")
-_TIME = "ms since the epoch, or yyyy-MM-dd#HH:mm:ss:SSS"
-_MOST = "Messages at most, of each broker (default 64)"
-_FROM = Option("b", "beginTimestamp", f"Stored at that time or later: {_TIME}")
-_UNTIL = Option("e", "endTimestamp", f"Stored before that time: {_TIME}")
-_CHARSET = Option("c", "charsetName", "Character set of bodies (default UTF-8)")
-_TAGS = Option("s", "subExpression", "Only messages with these tags: TagA || TagB")
-
-COMMANDS = (
-    Command("queryMsgById", "Show a message, hand it to a consumer, or send it again", (
-        TOPIC, Option("i", "msgId", "Message ids, with commas between", required=True), _CONSUMER, _CLIENT,
-        Option("s", "sendMessage", "Send it again: true or false"),
-        Option("u", "unitName", "Has no effect: no units here"), _BODY, ROUTE_TOPIC,
-    ), query_by_id),
-    Command("queryMsgByKey", "Find messages by key", (
-        TOPIC, Option("k", "msgKey", "Key", required=True), _BEGIN, _END,
-        Option("m", "maxNum", _MOST), ROUTE_TOPIC,
-        Option("p", "keyType", "K for keys; T for tags is not taken"),
-        Option("l", "lastKey", "Not taken: the key to go on at"),
-    ), query_by_key),
-    Command("queryMsgByUniqueKey", "Show a message by its unique key", (
-        _ID, _CONSUMER, _CLIENT, TOPIC, Option("a", "showAll", "All with that key, up to 32", value=False),
-        ROUTE_TOPIC, Option("s", "startTime", "Stored then or later, in ms since the epoch"),
-        Option("e", "endTime", "Stored then or before, in ms since the epoch"),
-    ), query_by_unique_key),
-    Command("queryMsgByOffset", "Show the message at an offset", (
-        TOPIC, Option("b", "brokerName", "Broker name", required=True),
-        Option("i", "queueId", "Queue number", required=True),
-        Option("o", "offset", "Queue offset", required=True), _BODY,
-    ), query_by_offset),
-    Command("queryMsgTraceById", "Show who sent and consumed a message", (
-        _ID, Option("t", "traceTopic", f"Topic of traces (default {TRACE_TOPIC})"), _BEGIN, _END,
-        Option("c", "maxNum", _MOST),
-    ), query_trace, alias="QueryMsgTraceById"),
-    Command("printMsg", "Print the messages of a topic", (
-        TOPIC, _CHARSET, _TAGS, _FROM, _UNTIL,
-        Option("d", "printBody", "With bodies: true or false (default true)"),
-        Option("l", "lmqParentTopic", "Topic whose brokers have the queues, for an LMQ"),
-    ), print_msg),
-    Command("printMsgByQueue", "Print, or count by tag, the messages of a queue", (
-        TOPIC, Option("a", "brokerName", "Broker name", required=True),
-        Option("i", "queueId", "Queue number", required=True), _CHARSET, _TAGS, _FROM, _UNTIL,
-        Option("p", "print msg", "Print them: true or false (default false)"),
-        Option("d", "printBody", "With bodies: true or false (default false)"),
-        Option("f", "calculate", "Count them by tag: true or false (default false)"),
-    ), print_msg_by_queue),
-    Command("consumeMessage", "Print messages from an offset or a time on", (
-        TOPIC, Option("b", "brokerName", "Broker name"), Option("i", "queueId", "Queue number"),
-        Option("o", "offset", "Queue offset"), Option("g", "consumerGroup", "Read as this consumer group"),
-        Option("s", "beginTimestamp", f"Stored at that time or later: {_TIME}"), _UNTIL,
-        Option("c", "MessageNumber", "How many messages (default 128)"),
-    ), consume_message),
-    Command("queryCq", "Show units of a ConsumeQueue", (
-        TOPIC, Option("q", "queue", "Queue number", required=True),
-        Option("i", "index", "Offset of the first unit", required=True),
-        Option("c", "count", "How many units (default 10)"), Option("b", "broker", "Address of one broker"),
-        Option("g", "consumer", "Consumer group, to show its subscription"),
-    ), query_cq),
-)  # fmt: skip

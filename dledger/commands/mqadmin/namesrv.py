@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dledger.client import ClientError
-from dledger.commands.mqadmin.call import Call, Command
-from dledger.commands.mqadmin.options import Option
+from dledger.commands.mqadmin.call import Call
 
 
 async def namesrv_config(call: Call) -> None:
@@ -57,18 +56,3 @@ async def _write_perm(call: Call, verb: str) -> None:
             call.fail(error)
             continue
         call.out.item("namesrvs", {"address": address, "topics": count}, f"{what} OK, {count}")
-
-
-_NAMESPACE = Option("s", "namespace", "Namespace", required=True)
-_KEY = Option("k", "key", "Key", required=True)
-_VALUE = Option("v", "value", "Value", required=True)
-_NAME = Option("b", "brokerName", "Broker name", required=True)
-
-COMMANDS = (
-    Command("updateKvConfig", "Set a key-value", (_NAMESPACE, _KEY, _VALUE), update_kv),
-    Command("deleteKvConfig", "Remove a key-value", (_NAMESPACE, _KEY), delete_kv),
-    Command("wipeWritePerm", "Have no producer write to a broker any more", (_NAME,), wipe),
-    Command("addWritePerm", "Have producers write to a broker again", (_NAME,), add),
-    Command("getNamesrvConfig", "Show settings of NameServers", (), namesrv_config),
-    Command("updateNamesrvConfig", "Change a setting of NameServers", (_KEY, _VALUE), update_namesrv_config),
-)

@@ -8,8 +8,7 @@ from dledger.admin import OffsetChange, Refused
 from dledger.admin.asking import masters_of
 from dledger.admin.offsets import END
 from dledger.client import ClientError
-from dledger.commands.mqadmin.call import ROUTE_TOPIC, TOPIC, Call, Command, millis
-from dledger.commands.mqadmin.options import Option
+from dledger.commands.mqadmin.call import Call, millis
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MessageQueue
 from dledger.remoting.codes import ResponseCode
@@ -138,25 +137,3 @@ async def clone(call: Call) -> None:
     for queue, offset in found.items():
         await call.admin.offsets.commit(addresses[queue.brokerName], target, queue, offset)
     call.out.line(f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]")
-
-
-_GROUP = Option("g", "group", "Consumer group name", required=True)
-_FORCE = Option("f", "force", "Also forward: true or false (default true)")
-
-COMMANDS = (
-    Command("cloneGroupOffset", "Have a group go on where another one stands", (
-        Option("s", "srcGroup", "The group that stands somewhere", required=True),
-        Option("d", "destGroup", "The group that is to go on there", required=True), TOPIC,
-        Option("o", "offline", "Has no effect, as in Apache's"),
-    ), clone),
-    Command("resetOffsetByTime", "Have a group go on at a time", (
-        _GROUP, TOPIC,
-        Option("s", "timestamp", "now, ms since the epoch, or yyyy-MM-dd#HH:mm:ss:SSS", required=True),
-        _FORCE, ROUTE_TOPIC, Option("b", "broker", "Address of one broker, with -q"),
-        Option("q", "queue", "One queue of the broker -b"),
-        Option("o", "offset", "Offset of that queue, instead of the time's"),
-    ), reset_by_time),
-    Command("skipAccumulatedMessage", "Have a group go on behind all messages", (
-        _GROUP, TOPIC, _FORCE, ROUTE_TOPIC,
-    ), skip_accumulated),
-)  # fmt: skip

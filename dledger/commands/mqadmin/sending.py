@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 
 from dledger.client import AsyncProducer, ClientError, Message, MessageQueue, SendResult
 from dledger.client.routes import publish_queues
-from dledger.commands.mqadmin.call import TOPIC, Call, Command
+from dledger.commands.mqadmin.call import Call
 from dledger.commands.mqadmin.messages import send_text
-from dledger.commands.mqadmin.options import Option, WrongOptions
+from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.output import Table
 
 MAX_AMOUNT = 1_000_000
@@ -125,29 +125,3 @@ async def cluster_rt(call: Call) -> None:
                     call.out.row(CLUSTER_RT, cluster, broker, f"{average:.2f}", stored, amount - stored)
             call.out.end_round()
             await asyncio.sleep(pause_s)
-
-
-COMMANDS = (
-    Command("sendMsgStatus", "Send to a broker, and show how long that takes", (
-        Option("b", "brokerName", "Broker name", required=True),
-        Option("s", "messageSize", "Bytes of a message (default 128)"),
-        Option("c", "count", "How many messages (default 50)"),
-    ), send_msg_status),
-    Command("checkMsgSendRT", "Send to a topic, and show how long that takes", (
-        TOPIC, Option("a", "amount", "How many messages (default 100)"),
-        Option("s", "size", "Bytes of a message (default 128)"),
-    ), check_send_rt),
-    Command("clusterRT", "Send to all brokers again and again, and show how long that takes", (
-        Option("a", "amount", "How many messages (default 100)"),
-        Option("s", "size", "Bytes of a message (default 128)"), Option("c", "cluster", "One cluster"),
-        Option("p", "print log", "Print lines for a log: true or false"),
-        Option("m", "machine room", "Name that such a line has (default noname)"),
-        Option("i", "interval", "Seconds between two rounds (default 10)"),
-    ), cluster_rt),
-    Command("sendMessage", "Send a message", (
-        TOPIC, Option("p", "body", "Body, as UTF-8", required=True),
-        Option("k", "key", "Keys, with spaces between"),
-        Option("c", "tags", "Tag"), Option("b", "broker", "Broker name, with -i"),
-        Option("i", "qid", "Queue number, with -b"), Option("m", "msgTraceEnable", "Not taken: trace it"),
-    ), send_message),
-)  # fmt: skip

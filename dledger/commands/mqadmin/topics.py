@@ -14,17 +14,10 @@ from dledger.admin.offsets import NOBODY
 from dledger.client import AllocateMessageQueueAveragely, ClientError, MessageQueue
 from dledger.client.routes import subscribe_queues
 from dledger.commands.mqadmin.call import (
-    BROKER,
-    CLUSTER,
-    ONE_BROKER,
-    ONE_CLUSTER,
-    ROUTE_TOPIC,
-    TOPIC,
     Call,
-    Command,
     human,
 )
-from dledger.commands.mqadmin.options import Option, WrongOptions
+from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MASTER_ID, ListedTopic, TopicRoute
 from dledger.remoting.codes import ResponseCode
@@ -302,46 +295,3 @@ async def _stats_of(call: Call, topic: str, active: bool) -> None:
             behind = max((await call.admin.offsets.stats(group, topic)).behind, 0)
         if in_day or out_day or not active:
             call.out.row(STATS, topic, group, behind, f"{in_tps:.2f}", f"{out_tps:.2f}", in_day, out_day)
-
-
-_FILE = Option("f", "filename", "File with a list of them as JSON", required=True)
-_ATTRIBUTES = Option("a", "attributes", "Attributes to set and to remove: +a=b,-c")
-
-COMMANDS = (
-    Command("updateTopic", "Create a topic, or change it", (
-        ONE_BROKER, ONE_CLUSTER, _ATTRIBUTES, TOPIC,
-        Option("r", "readQueueNums", "Queues to read from (default 8)"),
-        Option("w", "writeQueueNums", "Queues to write to (default 8)"),
-        Option("p", "perm", "Permission: 2 write, 4 read, 6 both (default 6)"),
-        Option("o", "order", "Whether it is ordered: true or false"),
-        Option("u", "unit", "Whether it is of a unit: true or false"),
-        Option("s", "hasUnitSub", "Whether units subscribe it: true or false"),
-    ), update_topic),
-    Command("updateTopicList", "Create or change several topics", (ONE_BROKER, ONE_CLUSTER, _FILE),
-            update_topic_list),
-    Command("deleteTopic", "Delete a topic at brokers and NameServers", (
-        TOPIC, Option("c", "clusterName", "All brokers of this cluster", required=True),
-    ), delete_topic),
-    Command("updateTopicPerm", "Change the permission of a topic", (
-        BROKER, CLUSTER, TOPIC, Option("p", "perm", "Permission: 2 write, 4 read, 6 both", required=True),
-    ), update_topic_perm),
-    Command("topicRoute", "Show where a topic is", (
-        TOPIC, Option("l", "list", "A table instead of JSON", value=False),
-    ), topic_route),
-    Command("topicStatus", "Show where the queues of a topic stand", (TOPIC, ROUTE_TOPIC), topic_status),
-    Command("topicClusterList", "List the clusters that have a topic", (TOPIC,), topic_cluster_list),
-    Command("topicList", "List all topics", (
-        Option("c", "clusterModel", "With clusters and consumer groups", value=False),
-    ), topic_list),
-    Command("updateOrderConf", "Set, show or remove the queues of an ordered topic", (
-        TOPIC, Option("v", "orderConf", "As brokerName1:num;brokerName2:num"),
-        Option("m", "method", "put, get or delete", required=True),
-    ), update_order_conf),
-    Command("statsAll", "Show rates of topics and consumer groups", (
-        Option("a", "activeTopic", "Only topics with traffic", value=False),
-        Option("t", "topic", "One topic"),
-    ), stats_all),
-    Command("allocateMQ", "Show how consumers would share a topic's queues", (
-        TOPIC, Option("i", "ipList", "Consumers, with commas between", required=True),
-    ), allocate_mq),
-)  # fmt: skip

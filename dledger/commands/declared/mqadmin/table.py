@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from dledger.commands.mqadmin import (
+from dledger.commands.declared.mqadmin import (
     accounts,
     brokers,
     exports,
@@ -18,7 +18,7 @@ from dledger.commands.mqadmin import (
     sending,
     topics,
 )
-from dledger.commands.mqadmin.call import Command
+from dledger.commands.declared.mqadmin.options import Command
 
 SECTIONS: Mapping[str, tuple[Command, ...]] = MappingProxyType(
     {

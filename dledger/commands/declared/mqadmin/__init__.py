@@ -1,0 +1,1 @@
+"""`dledger mqadmin`: RocketMQ's commands with their options, by subject; `table` has all of them."""

@@ -1,0 +1,31 @@
+"""Commands that set where groups go on: resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset."""
+
+from __future__ import annotations
+
+from dledger.commands.declared.mqadmin.options import (
+    ROUTE_TOPIC,
+    TOPIC,
+    Command,
+)
+from dledger.commands.mqadmin.options import Option
+
+_GROUP = Option("g", "group", "Consumer group name", required=True)
+_FORCE = Option("f", "force", "Also forward: true or false (default true)")
+
+COMMANDS = (
+    Command("cloneGroupOffset", "Have a group go on where another one stands", (
+        Option("s", "srcGroup", "The group that stands somewhere", required=True),
+        Option("d", "destGroup", "The group that is to go on there", required=True), TOPIC,
+        Option("o", "offline", "Has no effect, as in Apache's"),
+    ), "offsets:clone"),
+    Command("resetOffsetByTime", "Have a group go on at a time", (
+        _GROUP, TOPIC,
+        Option("s", "timestamp", "now, ms since the epoch, or yyyy-MM-dd#HH:mm:ss:SSS", required=True),
+        _FORCE, ROUTE_TOPIC, Option("b", "broker", "Address of one broker, with -q"),
+        Option("q", "queue", "One queue of the broker -b"),
+        Option("o", "offset", "Offset of that queue, instead of the time's"),
+    ), "offsets:reset_by_time"),
+    Command("skipAccumulatedMessage", "Have a group go on behind all messages", (
+        _GROUP, TOPIC, _FORCE, ROUTE_TOPIC,
+    ), "offsets:skip_accumulated"),
+)  # fmt: skip

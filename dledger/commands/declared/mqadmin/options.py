@@ -1,0 +1,44 @@
+"""Options that several of RocketMQ's commands have, and what the declaration of one of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dledger.commands.mqadmin.options import Option
+
+if TYPE_CHECKING:
+    from dledger.commands.mqadmin.call import Call
+
+BROKER = Option("b", "brokerAddr", "Address of one broker")
+CLUSTER = Option("c", "clusterName", "All brokers of this cluster")
+ONE_BROKER = Option("b", "brokerAddr", "Address of one broker", one_of="where")
+ONE_CLUSTER = Option("c", "clusterName", "All brokers of this cluster", one_of="where")
+TOPIC = Option("t", "topic", "Topic name", required=True)
+GROUP = Option("g", "consumerGroup", "Consumer group name", required=True)
+ROUTE_TOPIC = Option("c", "cluster", "Topic whose brokers are asked, for queues without a route (LMQ)")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table. `place`: `module:function` in `dledger.commands.mqadmin`, imported when it
+    runs. `offline`: it asks nobody. `direct`: with -b it asks that broker alone."""
+
+    name: str
+    text: str
+    options: Sequence[Option]
+    place: str
+    alias: str = ""
+    offline: bool = False
+    direct: bool = False
+
+    @property
+    def run(self) -> Callable[[Call], Awaitable[None]]:
+        """The function that does the work."""
+        module, _, name = self.place.partition(":")
+        found: Callable[[Call], Awaitable[None]] = getattr(
+            import_module(f"dledger.commands.mqadmin.{module}"), name
+        )
+        return found

@@ -1,0 +1,97 @@
+"""`dledger mqadmin`: RocketMQ's commands, whose options have its spelling (`-n`, `-t`, `--brokerAddr`).
+
+The table of these commands (`dledger.commands.declared.mqadmin.table`) declares their options. Here they only
+become a click command: for completion, for the list, and so that nothing is loaded before a command is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+from click.shell_completion import CompletionItem
+
+from dledger.commands.declared.mqadmin.table import COMMANDS, SECTIONS, find, meant
+from dledger.commands.declaring import Command
+from dledger.commands.exit_codes import DONE, FAILED, INTERRUPTED
+from dledger.commands.exit_codes import MQADMIN as CODES
+from dledger.commands.mqadmin.options import HELP, WrongOptions, help_text, parse
+
+_PACKAGE = "dledger.commands.mqadmin"
+_REST = "arguments"
+
+
+def _words(ctx: click.Context, parameter: click.Parameter | None, incomplete: str) -> list[str]:
+    """Names of RocketMQ's commands, then the options of the one that is there."""
+    words = ctx.params.get(_REST) or ()
+    if not words:
+        names = ["help", *COMMANDS]
+    else:
+        found = find(words[0])
+        options = () if found is None else found.options
+        names = [name for one in options for name in (f"-{one.short}", f"--{one.long}") if name != "-"]
+        names.append("--json")
+    return [name for name in names if name.lower().startswith(incomplete.lower())]
+
+
+class _Mqadmin(Command):
+    """Completes options which it does not parse itself."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Those of the command that is there."""
+        return [CompletionItem(name) for name in _words(ctx, None, incomplete)]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; the exit code."""
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help") or words == ["help"]:
+        print(_all_commands())
+        return DONE
+    asked_for_help = words[0] == "help"
+    name = words[1] if asked_for_help else words[0]
+    command = find(name)
+    if command is None:
+        near = meant(name)
+        hint = f" Did you mean {near}?" if near else " See `dledger mqadmin`."
+        print(f"The sub command {name} not exist.{hint}", file=sys.stderr)
+        return FAILED
+    if asked_for_help:
+        print(help_text(command.name, command.options))
+        return DONE
+    try:
+        given = parse(command.options, words[1:])
+        if HELP.key in given:
+            print(help_text(command.name, command.options))
+            return DONE
+        return int(import_module(f"{_PACKAGE}.cli").run(command, given))
+    except WrongOptions as error:
+        print(f"{error}\n{help_text(command.name, command.options)}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _all_commands() -> str:
+    lines = ["usage: dledger mqadmin COMMAND [-n <namesrv>] [--json] ...", "", "RocketMQ's commands:"]
+    for section, commands in SECTIONS.items():
+        lines += ["", f"{section}:", *(f"   {command.name:<35} {command.text}" for command in commands)]
+    lines += ["", "See 'dledger mqadmin help <command>' for more information on a specific command."]
+    lines += ["", "Exit codes:", *(f"  {number:<4} {meaning}" for number, meaning in CODES.rows())]
+    return "\n".join(lines)
+
+
+def _run(arguments: tuple[str, ...]) -> None:
+    sys.exit(main(arguments))
+
+
+MQADMIN = _Mqadmin(
+    "mqadmin",
+    codes=CODES,
+    params=[click.Argument([_REST], nargs=-1, type=click.UNPROCESSED, shell_complete=_words)],
+    callback=_run,
+    help="RocketMQ's mqadmin commands.",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+)
