@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from dledger.bench.report import Load, Tally
 from dledger.client.errors import ClientError
-from dledger.local.spec import ClusterError
+from dledger.local.cluster import ClusterError, ProcessError
 from dledger.runtime.env import production_env
 from dledger.runtime.environment_variables import namesrv_addr
 from dledger.runtime.options import Options, WrongUsage
@@ -33,7 +33,11 @@ NODES = 3
 def run(options: Options) -> int:
     """The measurement that the options name; the exit code. SIGTERM also stops the groups that it started."""
     with terminated_by_exception():
-        return MODES[options.mode](options)
+        try:
+            return MODES[options.mode](options)
+        except (ClusterError, ProcessError) as error:  # of a group that was to be measured
+            print(f"bench: {error}", file=sys.stderr)
+            return 1
 
 
 # A group that runs already
@@ -125,7 +129,7 @@ def _restart(options: Options) -> int:
     place = options.directory and Path(options.directory)
     try:
         found = restart(options.gigabytes, options.size, int(options.nodes), place, _tell)
-    except (ClusterError, OSError) as error:
+    except OSError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return _print(found, options)
@@ -154,7 +158,7 @@ def _compare(options: Options) -> int:
     )
     try:
         found = compare(names, setting, _tell)
-    except (CompareError, ClusterError) as error:
+    except CompareError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found) if options.json else markdown(found))

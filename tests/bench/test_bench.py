@@ -15,6 +15,7 @@ from dledger.bench.produce import produce
 from dledger.bench.report import Load, Tally
 from dledger.client.errors import ClientError
 from dledger.formats.record import encode_record
+from dledger.local.spec import ClusterError
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
@@ -146,6 +147,20 @@ def test_a_missing_nameserver_is_an_error_with_its_address(capsys: pytest.Captur
     assert "127.0.0.1:1" in capsys.readouterr().err
     with pytest.raises(ClientError):
         asyncio.run(consume(production_env(), Load("127.0.0.1:1"), lambda: 0.0, lambda _: None, lambda: None))
+
+
+@pytest.mark.parametrize("words", ["idle", "loaded", "scale", "clients", "timers"])
+def test_a_group_that_does_not_start_is_told_in_one_line(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the packages of brokers."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ClusterError("broker-n0 ended (exit code 2): dledger broker needs yaml")
+
+    monkeypatch.setattr(f"dledger.bench.{words}.{words}", fails)
+    assert main([words]) == 1
+    assert capsys.readouterr().err == "bench: broker-n0 ended (exit code 2): dledger broker needs yaml\n"
 
 
 @pytest.mark.parametrize(("worst", "options", "code"), [

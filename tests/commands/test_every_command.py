@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from dledger.commands import exit_codes
 from dledger.commands.declaring import Command
 from tests.command_line import run
 from tests.docs.generated import every_click_command
+from tests.test_without_extras import packages_of_extras
 from tests.uninstalled import ROOT, run_without
 
 EVERY = {" ".join(words): command for words, command in every_click_command()}
@@ -120,3 +122,50 @@ def test_help_loads_nothing_heavy() -> None:
 def test_help_and_wrong_words_need_no_extra() -> None:
     done = run_without(sorted(HEAVY), SHOW_ALL, *EVERY)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == len(EVERY), done.stderr
+
+
+RUN_ALL = """
+import sys
+from tests.command_line import run
+for words in sys.argv[1:]:
+    print(words, run(*words.split()), sep="|", flush=True)
+"""
+NEED_NOTHING = {
+    "namesrv -p": 0,
+    "bench core --json": 0,
+    "sim --list": 0,
+    "dump /nowhere": 1,
+    "status --dir /nowhere": 4,
+    "topic list -n 127.0.0.1:1": 1,
+    "produce T /dev/null -n 127.0.0.1:1": 1,
+    "mqadmin topicList -n 127.0.0.1:1": 1,
+    "import a n0=b --group g": 1,
+}
+NEED_SERVER = {
+    "broker -p": 2,
+    "verify /nowhere": 4,
+    "audit compare /nowhere /nowhere2": 4,
+    "bench audit --directory run/nowhere": 2,
+}
+
+
+def test_commands_without_their_packages_say_what_to_install() -> None:
+    """Nothing but the base install: each command runs, or names the extra, and none ends with a traceback."""
+    packages = packages_of_extras("server", "kv", "zstd", "admin", "arrow", "spark", "s3")
+    hidden = [*sorted({*packages, "yaml"}), "py4j"]
+    wanted = NEED_NOTHING | NEED_SERVER | {"spark audit /nowhere": 4}
+    done = run_without(hidden, RUN_ALL, *wanted)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    ended = dict(line.rsplit("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    assert {words: int(code) for words, code in ended.items()} == wanted, done.stderr
+    assert done.stderr.count("pip install 'dledger[server]'") == len(NEED_SERVER)
+    assert "spark audit needs numpy: pip install 'dledger[spark]'" in done.stderr
+
+
+def test_mutants_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel has no patch and no test: it said "0 of 0 mutants caught", and ended with 0."""
+    from dledger.chaos.mutants import command
+
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    for words in (("chaos", "mutants"), ("chaos", "mutants", "--list"), ("chaos", "mutants", "--judges")):
+        assert run(*words) == 2
