@@ -28,6 +28,21 @@ def completed(words: str, incomplete: str) -> set[str]:
         ("mqadmin topicRoute", "-", {"-t", "--topic", "-l", "--list", "--json"}),
         ("mqadmin nothing", "--", {"--json"}),
         ("completion", "f", {"fish"}),
+        ("", "prod", {"produce"}),
+        ("topic", "cr", {"create"}),
+        ("produce orders", "--form", {"--format"}),
+        ("consume orders --format", "", {"lines", "json", "csv"}),
+        ("bench", "pro", {"produce"}),
+        ("bench produce", "--win", {"--window"}),
+        ("bench core", "--", {"--json", "--help"}),
+        ("audit verify", "--fail", {"--fail-on"}),
+        ("audit verify --fail-on", "", {"warning", "error", "critical"}),
+        ("spark audit --engine", "l", {"local"}),
+        ("member", "pro", {"promote"}),
+        ("recover", "--force", {"--force-single"}),
+        ("chaos mutants", "--jud", {"--judges"}),
+        ("import a b", "--uncl", {"--unclean"}),
+        ("broker", "--imp", {"--important"}),
     ],
 )
 def test_what_may_stand_there(words: str, incomplete: str, wanted: set[str]) -> None:
@@ -42,6 +57,14 @@ def test_names_are_completed_only_where_the_cluster_answers(
     assert completed(f"admin {name} show", "") == set()
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     assert completed(f"admin {name} show", "") == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [("audit verify", "dir"), ("audit verify /x --report", "file"), ("produce T", "file")]
+)
+def test_names_of_files_are_completed_where_one_is_meant(words: str, kind: str) -> None:
+    found = BashComplete(command, {}, "dledger", VARIABLE).get_completions(words.split(), "")
+    assert [one.type for one in found] == [kind]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
