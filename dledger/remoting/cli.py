@@ -49,6 +49,8 @@ class Arguments:
 def arguments_of(options: Options) -> Arguments:
     """What the declared options of a server say. WrongUsage for a word that is no property."""
     rest, overrides = list(options.properties), []
+    if name_servers := getattr(options, "name_servers", None):
+        overrides.append(Property("namesrvAddr", name_servers))
     while rest:
         key, separator, value = rest.pop(0).partition("=")
         if not key.startswith("--") or not (separator or rest):

@@ -158,6 +158,51 @@ def test_what_cannot_be_done_is_said(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("a\nb\n", ("--skip", "3"), "there are only 2 records, and --skip 3 leaves out more"),
+        ("a\n", ("--key", "with blank", "--key", "x"), "line 1: "),
+        ("a\n", ("--tag", "a||b"), "line 1: "),
+    ],
+)
+def test_options_that_fit_no_message_are_said(
+    text: str,
+    words: tuple[str, ...],
+    said: str,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "lines"
+    file.write_text(text)
+    assert run("produce", "orders", str(file), *words) == 1
+    assert said in capsys.readouterr().err and not cluster.stored("orders")
+
+
+@pytest.mark.parametrize(("delimiter", "code"), [(";", 0), (r"\t", 0), (";;", 2), ("", 2), ('"', 2)])
+def test_a_delimiter_is_one_character(
+    delimiter: str, code: int, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    between = "\t" if delimiter == r"\t" else ";"
+    file = tmp_path / "orders.csv"
+    file.write_text(f"body{between}key\na{between}k\n")
+    assert run("produce", "orders", str(file), "--delimiter", delimiter) == code
+    assert len(cluster.stored("orders")) == (1 if code == 0 else 0)
+    if code:
+        assert "is not one character" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("--tag", "||"), ("--group", "a b"), ("--group", "x" * 300)], ids=["tag", "blank", "long"]
+)
+def test_what_no_consumer_may_be_is_said(
+    words: tuple[str, ...], cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("consume", "orders", *words) == 1
+    assert capsys.readouterr().err.startswith("dledger consume: ")
+
+
 def test_a_wrong_part_of_a_message_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("produce", "orders", "--field", "boddy=x") == 2
     assert "'boddy=x' is not PART=NAME with one of body, key, tag, ordering-key" in capsys.readouterr().err
@@ -245,6 +290,25 @@ def test_lines_from_a_pipe_are_sent_as_they_come_and_ctrl_c_ends_in_order(cluste
     assert b"Traceback" not in err
     assert b"interrupted: 2 messages are acknowledged; go on with --skip 2" in err
     assert json.loads(out)["next"] == 2
+
+
+def test_without_a_standard_input_it_says_so(cluster: FakeCluster) -> None:
+    line = f"{sys.executable} -m dledger produce orders <&-"
+    environ = {**os.environ, "NAMESRV_ADDR": cluster.namesrv}
+    done = subprocess.run(line, shell=True, env=environ, capture_output=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"dledger produce: -: standard input is closed" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error_to_tell(cluster: FakeCluster, tmp_path: Path) -> None:
+    filled(cluster, tmp_path)
+    process = start(cluster, "consume", "orders", "--follow")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"one\n"
+    process.stdout.close()
+    filled(cluster, tmp_path)
+    assert process.stderr.read() == b""
+    assert process.wait(LIMIT_S) == 1
 
 
 def test_the_end_of_a_pipe_ends_it(cluster: FakeCluster) -> None:

@@ -117,6 +117,16 @@ def test_a_large_cell_is_one_body() -> None:
         (b'body\n"a"b\n', {"format": "csv"}, 2, "no CSV: "),
         (b"body\na\n\xff\n", {"format": "csv"}, 3, "no UTF-8: "),
         (b"key\nk\n", {"format": "csv"}, 2, "no body: there are key"),
+        (b"[" * 100_000, {"format": "json"}, 1, "no JSON: nested too deeply"),
+        (b'{"body":"\\ud800"}\n', {"format": "json"}, 1, "the body has a character that UTF-8 has not"),
+        (
+            b'{"body":"a","key":"\\ud800"}\n',
+            {"format": "json"},
+            1,
+            "the key has a character that UTF-8 has not",
+        ),
+        (b'{"body":["\\udfff"]}\n', {"format": "json"}, 1, "the body has a character that UTF-8 has not"),
+        (b"\xff:a\n", {"key_separator": ":"}, 1, "no UTF-8: "),
     ],
 )
 def test_what_is_wrong_is_said_with_the_line(

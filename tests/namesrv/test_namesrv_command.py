@@ -89,6 +89,19 @@ def test_it_boots_says_where_refuses_a_second_on_its_port_and_stops_cleanly(tmp_
     assert "boot success" in (logs / "namesrv.log").read_text()
 
 
+def test_options_of_rocketmq_become_properties() -> None:
+    """`-n` of its mqbroker, and any property as two words or one; a value may begin with a dash."""
+    words = ("-c", "x.conf", "-n", "a:1;b:2", "--timeout", "-5", "--name=v=w", "--config-like", "c")
+    found = arguments_of(options("broker", *words))
+    assert found.config_file == "x.conf" and not found.print_all
+    assert [(one.key, one.value) for one in found.overrides] == [
+        ("namesrvAddr", "a:1;b:2"),
+        ("timeout", "-5"),
+        ("name", "v=w"),
+        ("config-like", "c"),
+    ]
+
+
 def test_without_a_file_the_defaults_of_rocketmq_hold() -> None:
     config, _, _ = configure(production_env(), arguments_of(options("namesrv")))
     assert config.listen_port == 9876

@@ -22,6 +22,14 @@ def field(text: str) -> tuple[str, str]:
     return part, name
 
 
+def delimiter(text: str) -> str:
+    """`--delimiter CHAR`; a tab may be written as backslash and t. ValueError."""
+    found = "\t" if text == r"\t" else text
+    if len(found) != 1 or found in '"\r\n':
+        raise ValueError(f"{text!r} is not one character that can stand between columns")
+    return found
+
+
 PRODUCE = operation(
     "produce",
     "Send each line, JSON object or CSV row of FILE, or of standard input, as a message.\n\n"
@@ -70,7 +78,10 @@ PRODUCE = operation(
         "as JSON.",
     ),
     option(
-        "--delimiter", metavar="CHAR", help="Between the columns of CSV. [default: a comma; a tab for .tsv]"
+        "--delimiter",
+        metavar="CHAR",
+        type=Checked("dledger.commands.declared.messages:delimiter"),
+        help="Between the columns of CSV. [default: a comma; a tab for .tsv]",
     ),
     flag("--ignore-other", help="Leave out columns and fields that are no part of a message."),
     flag("--skip-empty", help="Pass over empty lines; otherwise they are an error."),

@@ -12,7 +12,9 @@ from dledger.commands import exit_codes
 from dledger.commands.declaring import Declared, argument, flag, option, settings
 
 
-def _server(name: str, place: str, summary: str, text: str, extra: str = "") -> Declared:
+def _server(
+    name: str, place: str, summary: str, text: str, *more: click.Parameter, extra: str = ""
+) -> Declared:
     params: list[click.Parameter] = [
         option(
             "-c",
@@ -23,6 +25,7 @@ def _server(name: str, place: str, summary: str, text: str, extra: str = "") -> 
         ),
         flag("-p", "--print", help="Print the effective properties and exit."),
         flag("-m", "--important", help="Print the important ones and exit."),
+        *more,
         argument(
             "properties",
             "Properties, each as --name value or --name=value: they win over the file.",
@@ -51,6 +54,7 @@ BROKER = _server(
     "dledger.broker.cli:program",
     "run a broker",
     "Run a RocketMQ-compatible broker on a replicated log, until SIGTERM.",
+    option("-n", "name_servers", metavar="ADDR", help="NameServers, as --namesrvAddr ADDR."),
     extra="server",
 )
 NAMESRV = _server(

@@ -6,6 +6,7 @@ A thread that waits for a terminal or a pipe could not be ended by Ctrl-C.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import sys
@@ -22,11 +23,13 @@ class Input:
         """`-` is standard input."""
         self.name = "standard input" if path == "-" else path
         self._own = path != "-"
+        if not self._own and sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
         self._fd = os.open(path, os.O_RDONLY) if self._own else sys.stdin.fileno()
         kind = os.fstat(self._fd).st_mode
         if stat.S_ISDIR(kind):
             self.close()
-            raise IsADirectoryError(21, "is a directory", path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         self._waits = not stat.S_ISREG(kind)
 
     def close(self) -> None:

@@ -140,6 +140,9 @@ class _Producing:
                 for number, line in splitter.end():
                     await self._take(reader, number, line)
                 reader.end()
+                if self._seen < self.skip:
+                    text = f"there are only {self._seen} records, and --skip {self.skip} leaves out more"
+                    self._failed(f"{source.name}: {text}")
         except BadRecord as error:
             self._failed(f"{source.name}, line {error.line}: {error}")
         except OSError as error:

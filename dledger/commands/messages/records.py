@@ -155,6 +155,8 @@ class Reader:
             value = json.loads(line)
         except ValueError as error:
             raise BadRecord(number, f"no JSON: {error}") from error
+        except RecursionError as error:
+            raise BadRecord(number, "no JSON: nested too deeply") from error
         if not isinstance(value, dict):
             raise BadRecord(number, f'no JSON object, as {{"body": "text"}}: {line[:40]!r}')
         return self._record(number, value)
@@ -233,7 +235,7 @@ class Reader:
         if _BASE64 in values and "body" not in parts:
             body = _from_base64(number, values[_BASE64])
         elif "body" in parts:
-            body = _as_body(parts["body"])
+            body = _as_body(number, parts["body"])
         else:
             there = ", ".join(values) or "no fields"
             raise BadRecord(number, f"no body: there are {there}. Name it by --field body=NAME")
@@ -263,12 +265,21 @@ def _text(number: int, data: bytes) -> str:
         raise BadRecord(number, f"no UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _as_body(value: object) -> bytes:
+def _as_body(number: int, value: object) -> bytes:
     if value is None:
         return b""
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    text = value
+    if not isinstance(text, str):
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encoded(number, "body", text)
+
+
+def _encoded(number: int, what: str, text: str) -> bytes:
+    """In UTF-8. JSON can name half a character (a surrogate), which has no bytes there."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecord(number, f"the {what} has a character that UTF-8 has not") from error
 
 
 def _from_base64(number: int, value: object) -> bytes:
@@ -289,7 +300,9 @@ def _as_text(number: int, what: str, value: object) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadRecord(number, f"the {what} is no text: {json.dumps(value)[:40]}")
-    return str(value)
+    text = str(value)
+    _encoded(number, what, text)
+    return text
 
 
 def _as_properties(number: int, value: object) -> Mapping[str, str] | None:
