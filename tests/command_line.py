@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -61,3 +62,21 @@ def bench(words: Sequence[str]) -> int:
 def chaos(words: Sequence[str]) -> int:
     """`dledger chaos WORDS`."""
     return run("chaos", *words)
+
+
+def broker(words: Sequence[str]) -> int:
+    """`dledger broker WORDS`. This process goes on as it was: SIGTERM is not handled by the command."""
+    return _server("broker", words)
+
+
+def namesrv(words: Sequence[str]) -> int:
+    """`dledger namesrv WORDS`, in the same way."""
+    return _server("namesrv", words)
+
+
+def _server(name: str, words: Sequence[str]) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return run(name, *words)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -283,11 +283,13 @@ class Explained(click.Argument):
     def __init__(self, names: Sequence[str], *, text: str, **more: Any) -> None:
         super().__init__(list(names), **more)
         self.text = text
+        if self.nargs == -1 and self.metavar:
+            self.metavar += "..."
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """What it is called, and what it means."""
         name = self.metavar or (self.name or "").upper()
-        return f"{name}..." if self.nargs == -1 else name, self.text
+        return f"{name}..." if self.nargs == -1 and not self.metavar else name, self.text
 
 
 def json_option(text: str = "One JSON object on standard output.") -> click.Option:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS, BrokerConfig
 from dledger.namesrv import config as namesrv
-from dledger.namesrv.cli import run as run_namesrv
 from dledger.runtime.settings import ConfigError
+from tests.command_line import broker as program
+from tests.command_line import namesrv as run_namesrv
 
 BASE = {
     "brokerIP1": "127.0.0.1",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS
 from dledger.namesrv import config as namesrv
 from dledger.remoting.rocketmq_names import BROKER, FOLKLORE, NAMESRV
 from dledger.runtime.properties_file import parse_properties
 from dledger.runtime.settings import ConfigError
+from tests.command_line import broker as program
 
 TYPICAL = """\
 brokerClusterName=DefaultCluster

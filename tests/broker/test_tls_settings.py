@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger.broker.cli import program
 from dledger.broker.config import SETTINGS
 from dledger.runtime.settings import ConfigError
+from tests.command_line import broker as program
 
 BASE = {"dLegerPeers": "n0-127.0.0.1:40911", "dLegerSelfId": "n0"}
 TLS = {"tls.peer.certPath": "c", "tls.peer.keyPath": "k", "tls.peer.trustCertPath": "a"}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dledger.broker import cli as broker_shell
-from dledger.namesrv import cli as namesrv_shell
 from dledger.remoting import cli as remoting_shell
 from dledger.remoting.exposure import open_address
 from dledger.runtime.remoting_tls import TlsSettings
+from tests.command_line import broker, namesrv
 
 CERTIFIED: dict[str, Any] = {
     "mode": "enforcing",
@@ -64,7 +64,7 @@ def test_a_broker_without_accounts_says_so(
     monkeypatch.setattr(broker_shell, "run", lambda *arguments: 0)
     file = tmp_path / "broker.conf"
     file.write_text(BROKER + lines)
-    assert broker_shell.program(["-c", str(file)]) == 0
+    assert broker(["-c", str(file)]) == 0
     assert ("whoever reaches this broker may read, send" in caplog.text) is warned
     assert ("0.0.0.0:10911" in caplog.text) is warned
 
@@ -82,5 +82,5 @@ def test_so_does_a_nameserver(
     monkeypatch.setattr(remoting_shell, "run_program", lambda *arguments: 0)
     file = tmp_path / "namesrv.conf"
     file.write_text("listenPort=9876\n" + lines)
-    assert namesrv_shell.run(["-c", str(file)]) == 0
+    assert namesrv(["-c", str(file)]) == 0
     assert ("whoever reaches this NameServer" in caplog.text) is warned
