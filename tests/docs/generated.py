@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 
 from dledger.audit.findings import CODES, VERDICTS, Severity
 from dledger.commands.app import COMMANDS, MESSAGES, SHORT_FOR, load

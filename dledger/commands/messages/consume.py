@@ -53,7 +53,7 @@ async def consume(
     async with AsyncPullConsumer(group or GROUP, admin.namesrv.addresses, options, admin.options) as consumer:
         consumer.subscribe(topic, tag)
         queues = await consumer.queues(topic)
-        ends = {queue: await consumer.offsets.highest(queue) for queue in queues}
+        ends = {queue: await consumer.highest(queue) for queue in queues}
         await _begin(admin, consumer, queues, start, group is not None)
         out = _Output(wanted)
         left = count

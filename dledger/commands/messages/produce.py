@@ -172,7 +172,7 @@ class _Producing:
         if self.check:
             self.acknowledged += 1
             return
-        await self._producer.room()
+        await self._producer._room()
         sent = _Sent(record)
         self._in_flight.append(sent)
         self._waiting += 1
