@@ -193,7 +193,9 @@ def options_of(command: click.Command) -> list[tuple[str, str]]:
         if record is None or "--help" in parameter.opts:
             continue
         written, meaning = record
-        rows.append((f"`{written}`", " ".join(meaning.split()).replace("<", "&lt;")))
+        text = " ".join(meaning.split()).replace("<", "&lt;")
+        # A range such as `[x>=0]` is no reference to something in the documentation.
+        rows.append((f"`{written}`", re.sub(r"\[([^\]]*)\](?!\()", r"(\1)", text)))
     return rows
 
 
