@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 from dledger.local.cluster import LocalCluster, wait_for
@@ -91,7 +92,8 @@ def test_a_topic_that_is_not_there_is_refused_with_a_suggestion(
     group = new_group(nodes=1)
     group.create_topic("Orders", 1)
     group.wait_registered()
-    for words in (("produce", "Ordrs"), ("consume", "Ordrs")):
-        process = start(group, *words)
+    hints = {"Ordrs": b"did you mean 'Orders'?", "parcels": b"create it with dledger topic create parcels"}
+    for command, (topic, hint) in product(("produce", "consume"), hints.items()):
+        process = start(group, command, topic)
         _, err = process.communicate(b"x\n", timeout=LIMIT_S)
-        assert process.returncode == 1 and b"did you mean 'Orders'?" in err
+        assert process.returncode == 1 and hint in err

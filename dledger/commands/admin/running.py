@@ -104,10 +104,12 @@ def _run(told: Told, do: Callable[[AsyncAdminClient], Awaitable[None]]) -> None:
 
 
 async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:
-    """With the name that was probably meant."""
+    """With the name that was probably meant; without one, with the command that creates the topic."""
     wanted = str(error).split("'")[1] if "'" in str(error) else ""
+    if not wanted:
+        return str(error)
     near = did_you_mean(wanted, await admin.topics.names())
-    return f"there is no topic {wanted!r}{near}" if wanted else str(error)
+    return f"there is no topic {wanted!r}{near or f': create it with dledger topic create {wanted}'}"
 
 
 def did_you_mean(wanted: str, names: Sequence[str]) -> str:
