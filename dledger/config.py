@@ -1,7 +1,8 @@
-"""Settings of one node, as properties and for programs. Times in seconds, sizes in bytes.
+"""Settings of one node, as properties and as a class for programs. Times are in seconds, sizes in bytes.
 
-`NodeSettings` is what an operator may set, by the names of RocketMQ and DLedger where they have one; brokers
-and stand-alone nodes have it as a group of theirs. `NodeConfig` adds who the node is.
+`NodeSettings` holds what an operator may set, under the names of RocketMQ and DLedger where they have one.
+Brokers and stand-alone nodes include it as one group of their settings. `NodeConfig` adds the identity of the
+node: group, id, peers and store directory.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from dledger.protocol import PROTOCOL_MAX, PROTOCOL_MIN, PROTOCOL_WITH_PROOF
 from dledger.runtime.settings import ConfigError, Setting, directory, name, names
 
 HEARTBEATS_PER_TIMEOUT = 2
-"""An election time-out is no shorter than so many heartbeats: one that is late must not depose a leader."""
+"""An election time-out lasts at least this many heartbeats, so that one late heartbeat does not depose a
+leader."""
 PAGE = 4096
-"""Bytes: a segment is a multiple of it."""
+"""Bytes; the size of a segment is a multiple of it."""
 NOWHERE = ("0.0.0.0", "::")
-"""All addresses of a machine: to listen at, not to connect to."""
+"""Addresses that mean "all addresses of this machine": a server can listen at them, a client cannot connect
+to them."""
 MAX_RATE = 1 << 40
 """Bytes a second."""
 MIN_CLOCK_SKEW_MS = 1000
-"""Clocks that differ by less agree (`dledger.node.clocks`)."""
+"""Milliseconds. Clocks that differ by less count as equal (`dledger.node.clocks`)."""
 MAX_CLOCK_SKEW_MS = 366 * 24 * 3_600_000
 
 
@@ -96,8 +99,8 @@ BindAddress = Annotated[str, Setting("bindAddress", parse=check_host, important=
 def _in_order(
     settings: object, given: Mapping[str, object], times: Sequence[str], least: Sequence[int]
 ) -> dict[str, float]:
-    """Times of which each is at least `least` times the one before it. Those that are not given move, by the
-    proportion of the defaults, away from one that is given where they would be on its wrong side."""
+    """Return times in ascending order, each at least `least` times the one before it. A time that was not
+    given is moved, in the proportion of the defaults, where a given one would otherwise break the order."""
     default = {name: float(getattr(settings, name)) for name in times}
     now = {name: value for name in times if isinstance(value := given.get(name), (int, float))}
     moved: dict[str, float] = {}
@@ -118,7 +121,7 @@ def _in_order(
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """What an operator may set of a node. Each says what breaks if it is misused."""
+    """Settings of a node that an operator may change. Each says what breaks if it is misused."""
 
     # Constants of the group, checked between peers (safety.md S9, S18).
     segment_size: Annotated[
@@ -138,18 +141,18 @@ class NodeSettings:
     sync_flush: Annotated[
         bool, Setting("flushDiskType", choices={"SYNC_FLUSH": True, "ASYNC_FLUSH": False}, important=True)
     ] = True
-    """`SYNC_FLUSH`: an acknowledgement means fsynced on a majority. `ASYNC_FLUSH`: written on a majority,
-    fsynced later. The same on all members."""
+    """`SYNC_FLUSH`: an acknowledgement means that the message is fsynced on a majority. `ASYNC_FLUSH`: it is
+    written on a majority, and fsynced later. The same on all members."""
     lease_reads: Annotated[bool, Setting("leaseReads")] = False
-    """Read points from the leader's lease instead of a round of heartbeats, at the price of a slower
-    failover (a refused connection is no hint any more) and of trust in clocks. The same on all members,
-    with `electionTimeoutMinMs`."""
+    """Whether read points come from the leader's lease instead of a round of heartbeats. The price is a
+    slower failover (a refused connection is then no hint that the leader is gone) and trust in clocks. The
+    same on all members, as is `electionTimeoutMinMs`."""
     clock_drift_margin: Annotated[float, Setting("clockDriftMarginPercent", 1, 90, "percent")] = 0.1
-    """How far the monotonic clocks of two nodes may differ in rate: a lease is shorter by it. A machine
-    that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
+    """How far the rates of two nodes' monotonic clocks may differ; a lease is shortened by this share. A
+    machine that suspends, or whose hypervisor stops its clock, must not take part in lease reads."""
     index_units_per_file: int = 5 * 1024 * 1024
     pool_segments: Annotated[int, Setting("segmentPoolSize", 0, 1024)] = 2
-    """Prepared segments to hold ready; each costs a segment of disk."""
+    """How many prepared segments are held ready; each takes the disk space of a segment."""
 
     # Election.
     heartbeat_interval_s: Annotated[
@@ -159,126 +162,135 @@ class NodeSettings:
     election_timeout_min_s: Annotated[
         float, Setting("electionTimeoutMinMs", 10, 120000, "ms", important=True)
     ] = 0.4
-    """Time without a heartbeat after which a follower stands for election, at least: several heartbeats,
-    and far above any stall of the machine, else a healthy leader is voted out."""
+    """Shortest time without a heartbeat after which a follower stands for election. It must cover several
+    heartbeats and be far longer than any stall of the machine; otherwise a healthy leader is voted out."""
     election_timeout_max_s: Annotated[
         float, Setting("electionTimeoutMaxMs", 10, 240000, "ms", important=True)
     ] = 0.8
-    """The same at most; it bounds how long a silent loss of the leader goes unseen."""
+    """Longest time without a heartbeat after which a follower stands for election. It bounds how long a
+    silent loss of the leader goes unnoticed."""
     vote_retry_min_s: Annotated[float, Setting("minVoteIntervalMs", 1, 60000, "ms")] = 0.02
     """First pause after a round that elected nobody; it doubles up to the election time-out."""
 
     max_clock_skew_ms: Annotated[
         int, Setting("maxClockSkewMs", 0, MAX_CLOCK_SKEW_MS, "ms", important=True)
     ] = 60_000
-    """How far a node's clock may be ahead of those of most members: beyond it a leader hands over, and the
-    node leads only while nobody else can. Also how far store time may be ahead of the clock without a
-    warning. At least 1000; 0: neither is looked at. Keep the clocks in step (NTP) in any case."""
+    """How far a node's clock may be ahead of the clocks of most members. A leader whose clock is further
+    ahead hands over, and such a node leads only while no other node can. It is also how far store time may be
+    ahead of the clock without a warning. At least 1000; 0 switches both checks off. Keep the clocks in step
+    (NTP) in any case."""
 
     # Replication.
     push_bytes: Annotated[int, Setting("pushFrameBytes", 4096, 8 << 20, "bytes")] = 1024 * 1024
-    """Aim of one frame of entries to a peer; a client batch that is larger still goes whole."""
+    """Target size of one frame of entries to a peer. A client batch that is larger is still sent whole."""
     inflight_bytes: Annotated[int, Setting("peerInflightBytes", 1 << 16, 1 << 32, "bytes")] = 16 * 1024 * 1024
-    """Bytes to one peer, on the way or waiting for its disk, before the leader waits: bandwidth x round
-    trip and fsync, else it idles. Below 16 MiB a peer's disk idles."""
+    """Bytes to one peer that may be in flight or wait for its disk before the leader pauses. It should be at
+    least bandwidth x (round trip + fsync), else the link idles. Below 16 MiB a peer's disk idles."""
     inflight_frames: Annotated[int, Setting("peerInflightFrames", 1, 100000)] = 1000
-    """Unacknowledged frames to one peer; beyond it frames get larger instead of more."""
+    """Unacknowledged frames to one peer. When there are this many, frames get larger instead of more."""
     pending_bytes: Annotated[int, Setting("maxPendingBytes", 2 * MAX_ENTRY_SIZE, 1 << 34, "bytes")] = (
         64 * 1024 * 1024
     )
-    """Bytes appended but not committed, or not on the leader's disk, above which appends are refused until
-    there is room."""
+    """Bytes that are appended but not yet committed, or not yet on the leader's disk. Above this limit
+    appends are refused until there is room."""
     pending_entries: Annotated[int, Setting("maxPendingRequestsNum", 1, 10000000)] = 200_000
-    """The same in entries."""
+    """The same limit as `maxPendingBytes`, counted in entries."""
     throttle_lag_bytes: Annotated[int, Setting("peerPushThrottlePoint", 1 << 20, 1 << 44, "bytes")] = (
         300 * 1024 * 1024
     )
-    """Lag of a peer above which it is sent `peerPushQuota` at most, from the disk, so that refilling it
-    does not take the disk and the link from the clients, unless a quorum needs it."""
+    """Bytes that a peer may lag behind before its rate is limited to `peerPushQuota` (read from the disk). So
+    refilling it does not take the disk and the link from the clients. There is no limit while a quorum needs
+    this peer."""
     throttle_bytes_per_s: Annotated[int, Setting("peerPushQuota", 1 << 16, MAX_RATE, "bytes/s")] = (
         20 * 1024 * 1024
     )
-    """What such a peer is sent at most; twice the rate at which the log grows, if that is more."""
+    """Highest rate at which a peer beyond `peerPushThrottlePoint` is sent entries. If the log grows fast, the
+    limit is twice its growth rate instead."""
 
     # Members and peers.
     protocol_min: Annotated[int, Setting("peerProtocolMin", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_WITH_PROOF
-    """Lowest peer protocol to speak: 1 lets peers of version 1 in, for an upgrade node by node; recorded
-    bytes of theirs can be played again (docs/reference/protocol.md)."""
+    """Lowest peer protocol to speak. 1 lets peers of version 1 in, for an upgrade node by node; recorded
+    bytes of such a connection can be replayed (docs/reference/protocol.md)."""
     protocol_max: Annotated[int, Setting("peerProtocolMax", PROTOCOL_MIN, PROTOCOL_MAX)] = PROTOCOL_MAX
-    """Highest peer protocol to speak. Lower it before a staged upgrade, and raise it again node by node
-    when all run the new program: until then nothing is written that the old one does not know."""
+    """Highest peer protocol to speak. Lower it before a staged upgrade. Raise it again node by node when all
+    run the new program: until then nothing is written that the old program does not know."""
     preferred_leaders: Annotated[
         tuple[str, ...], Setting("preferredLeaderId", parse=names, format=";".join)
     ] = ()
-    """Who should lead, the first most: ids separated by `;`. A replicated setting (`dledger prefer`)
-    overrides it."""
+    """Ids of the nodes that should lead, separated by `;`, the most preferred first. A replicated setting
+    (`dledger prefer`) overrides it."""
     preferred: PreferredSettings = field(default_factory=PreferredSettings)
     promote_lag_entries: Annotated[int, Setting("promoteLagEntries", 0, 10000000)] = 1000
-    """A learner that lacks no more is caught up: it may be promoted, or become leader."""
+    """A learner that lacks at most this many entries is caught up: it may be promoted, or become leader."""
     promote_lag_bytes: Annotated[int, Setting("promoteLagBytes", 0, 1 << 34, "bytes")] = 1024 * 1024
-    """The same in bytes."""
+    """The same limit as `promoteLagEntries`, counted in bytes."""
     max_frame_bytes: int = 16 * 1024 * 1024
-    """Largest peer frame; a larger one closes the connection. Peers rely on each other's."""
+    """Largest peer frame; a larger one closes the connection. Peers rely on each other having the same
+    limit."""
     hello_timeout_s: Annotated[float, Setting("peerHelloTimeoutMs", 10, 60000, "ms")] = 2.0
-    """How long a new connection of a peer may take to say who it is."""
+    """How long a peer may take to introduce itself on a new connection."""
     dial_timeout_s: Annotated[float, Setting("peerDialTimeoutMs", 10, 60000, "ms")] = 1.0
-    """How long a dial of a peer may take."""
+    """How long connecting to a peer may take."""
     redial_min_s: Annotated[float, Setting("peerRedialMinMs", 1, 60000, "ms")] = 0.005
-    """First pause after a failed dial; it doubles. A dying process may still accept: the next try is
-    refused."""
+    """First pause after a failed attempt to connect to a peer; it doubles with each attempt. It is short
+    because a dying process may still accept a connection, and only the next attempt is refused."""
     redial_max_s: Annotated[float, Setting("peerRedialMaxMs", 1, 600000, "ms")] = 1.0
-    """Longest pause between dials."""
+    """Longest pause between two attempts to connect to a peer."""
 
     peer_bind: Annotated[str, Setting("peerBindAddress", parse=_host_or_none)] = ""
-    """Where to listen for peers. Empty: at `bindAddress` if that is one address, or with TLS; else at the
-    node's own address in `dLegerPeers`, or everywhere if that is none of this machine's."""
+    """Address to listen at for peers. When it is empty, the node listens at `bindAddress` if that is a single
+    address or TLS is used. Otherwise it listens at its own address in `dLegerPeers`, or at all addresses if
+    that one does not belong to this machine."""
     allowed_sources: Annotated[
         tuple[str, ...], Setting("peerAllowedSources", parse=_sources, format=";".join)
     ] = ()
-    """Without TLS, who besides members' addresses and this machine may connect as a member and change the
-    group: addresses and networks (`10.1.0.0/16`), separated by `;`; `*`: anybody who reaches the port."""
+    """Without TLS: who, besides the addresses of members and this machine, may connect as a member and change
+    the group. Addresses and networks (`10.1.0.0/16`), separated by `;`. `*` means anybody who reaches the
+    port."""
 
     # The client protocol of DLedger, at the port for peers.
     max_client_connections: Annotated[int, Setting("maxLogClientConnections", 1, 100000)] = 64
-    """Connections of the commands that talk to the port for peers, and of clients of a stand-alone node."""
+    """Most connections at the port for peers from commands, and from clients of a stand-alone node; one more
+    is refused."""
     read_timeout_s: Annotated[float, Setting("readPointTimeoutMs", 10, 60000, "ms")] = 1.0
-    """How long a read of theirs waits for its read point."""
+    """How long a read of such a client waits for its read point."""
 
     # Disk.
     disk_stall_s: Annotated[float, Setting("diskStallMs", 50, 600000, "ms")] = 2.0
-    """A write or fsync that is in flight for longer makes a leader hand over or step down; and how long, at
-    least, a leader's disk is far behind the others' until it is slow. Near the latency of a busy disk
-    leadership would wander."""
+    """A write or fsync that takes longer makes a leader hand over or step down. It is also how long, at
+    least, a leader's disk must be far behind those of the others before it counts as slow. With a value near
+    the latency of a busy disk leadership would move back and forth."""
     disk_full_ratio: Annotated[float, Setting("diskSpaceWarningLevelRatio", 10, 100, "percent", hot=True)] = (
         0.90
     )
-    """Share of the file system in use from which on appends (sends) are refused."""
+    """Share of the file system in use at which appends (sends) begin to be refused."""
     disk_check_s: Annotated[float, Setting("diskCheckIntervalMs", 10, 600000, "ms")] = 1.0
-    """Time between two looks at the free space."""
+    """Time between two checks of the free space."""
     repair_limit_s: Annotated[float, Setting("repairLimitMs", 0, 3600000, "ms")] = 5.0
-    """How long a leader keeps leading with rotten entries that nobody could repair."""
+    """How long a leader goes on leading while it has corrupt entries that no peer could repair."""
     scrub_bytes_per_s: Annotated[int, Setting("scrubBytesPerSecond", 0, MAX_RATE, "bytes/s", hot=True)] = (
         20 * 1024 * 1024
     )
-    """What the scrub of the log reads at most; 0: there is none."""
+    """Highest rate at which the scrub reads the log; 0 switches the scrub off."""
     scrub_pause_s: Annotated[float, Setting("scrubPauseMs", 10, 366 * 24 * 3_600_000, "ms", hot=True)] = (
         3600.0
     )
     """Rest between two passes of the scrub."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
-    """How long entries are kept: for ever, if nothing is said."""
+    """How long entries are kept; for ever unless one of these is set."""
 
     # The process.
     checkpoint_interval_s: Annotated[float, Setting("checkpointIntervalMs", 10, 600000, "ms")] = 1.0
-    """Time between two notes of what is committed and durable; a start checks more of the log after a
-    longer one."""
+    """Time between two checkpoints of what is committed and durable. After a longer time a start has to check
+    more of the log."""
     lag_probe_s: Annotated[float, Setting("loopLagProbeMs", 5, 60000, "ms")] = 0.05
     """Time between two measurements of the event loop's lag."""
     apply_bytes: Annotated[int, Setting("applyChunkBytes", 4096, 16 << 20, "bytes")] = 256 * 1024
-    """Committed bytes handed on in one step: larger steps hold up everything else for longer."""
+    """Committed bytes that are applied in one step. Larger steps delay everything else for longer."""
 
     def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Times that were not given follow those that were, with the proportions of the defaults."""
+        """Return defaults moved to fit the times that were given: the proportions of the defaults are
+        kept."""
         moved: dict[str, float] = {}
         moved |= _in_order(self, given, ("redial_min_s", "redial_max_s"), (1, 1))
         times = ("heartbeat_interval_s", "election_timeout_min_s", "election_timeout_max_s")
@@ -324,7 +336,7 @@ class NodeSettings:
             raise ConfigError("max_frame_bytes must hold push_bytes and one entry more")
 
     def at_utc_offset(self, seconds: int) -> NodeSettings:
-        """With the hours of `deleteWhen` those of a local time."""
+        """Return these settings with the hours of `deleteWhen` read as local time at this UTC offset."""
         return replace(self, retention=replace(self.retention, utc_offset_s=seconds))
 
     @property
@@ -334,7 +346,8 @@ class NodeSettings:
 
     @property
     def lease_promise_ms(self) -> int:
-        """How long a voter keeps to a leader that it heard, as told in the hello; 0 without lease reads."""
+        """Milliseconds for which a voter keeps to a leader that it heard, announced in the hello; 0 without
+        lease reads."""
         return round(self.election_timeout_min_s * 1000) if self.lease_reads else 0
 
 
@@ -349,14 +362,14 @@ class NodeConfig(NodeSettings):
     """storePathRootDir; the log lies in `<store_dir>/dledger-<self_id>/`."""
     _: KW_ONLY
     meta: Mapping[str, str] = field(default_factory=dict)
-    """Told to the peers in the hello, e.g. {"client_addr": "10.0.0.1:10911"}."""
+    """Announced to the peers in the hello, e.g. {"client_addr": "10.0.0.1:10911"}."""
     bind_host: str = "0.0.0.0"
-    """Where to listen for peers; the port is that of `peers[self_id]`."""
+    """Address to listen at for peers; the port is that of `peers[self_id]`."""
     state_version: int = 1
-    """Newest operations of the state machine above the log that this program reads (`dledger.versions`)."""
+    """Newest version of the state machine's operations that this program reads (`dledger.versions`)."""
     client_appends: bool = True
-    """Whether DLedger's client protocol may append. A broker's log takes messages only: of an entry that is
-    none nobody reads anything."""
+    """Whether clients of DLedger's protocol may append. A broker's log accepts only messages, because nothing
+    reads an entry of another kind there."""
 
     @classmethod
     def of(

@@ -7,21 +7,22 @@ import errno
 from dledger.messages import Code
 
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that a node may wait out; any other of a write or fsync is final (S3)."""
+"""Errors that a node may wait out. Any other error of a write or fsync is final (S3)."""
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-"""Errors of opening a file."""
+"""Errors of opening a file: too many files are open."""
 OUT_OF_MEANS = (*TOO_MANY_FILES, errno.ENOMEM)
-"""Errors of the process or the system that say nothing of the disk: while a file is prepared or opened for a
-look, they are waited out, too. What could not be read for them is never damaged."""
+"""Errors of the process or the system that say nothing about the disk. While a file is prepared, or opened
+only to check it, they are waited out, too. Data that could not be read because of them never counts as
+damaged."""
 PASSING = DISK_IS_FULL + OUT_OF_MEANS
-"""Errors of preparing that a later try may not meet."""
+"""Errors of preparing a file that may be gone at a later attempt."""
 
 DEVICE_FAILED = (None, errno.EIO, errno.EBADMSG, *([errno.EUCLEAN] if hasattr(errno, "EUCLEAN") else []))
-"""Errors that say that the device or its file system is damaged; any other is the system's refusal (rights, a
-read-only mount, no room), and the store is well once that is mended."""
+"""Errors that mean that the device or its file system is damaged. Any other error is a refusal by the system
+(rights, a read-only mount, no room); the store is intact once its cause is removed."""
 
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR)
-"""Errors of opening a name that was not reached: nothing was done to what it names."""
+"""Errors of opening a file that could not be reached: the file itself was not touched."""
 
 
 class NodeFailed(Exception):
@@ -37,7 +38,7 @@ class NodeFailed(Exception):
         self.reason = reason
         self.exit_code = exit_code
         self.poisons = poisons
-        """Leave a marker: the next start trusts nothing above the durable mark (S3)."""
+        """Leave a marker, so that the next start trusts nothing above the durable mark (S3)."""
 
 
 EXIT_START = 1
@@ -47,7 +48,8 @@ EXIT_CONFIG = 78
 
 
 def refused_by_system(what: str, error: OSError) -> NodeFailed:
-    """The end of a node for which the system did not do something; the exit code is by the kind of error."""
+    """The NodeFailed for something that the system refused to do. The exit code depends on the kind of
+    error."""
     if error.errno in DEVICE_FAILED:
         return NodeFailed(f"{what}: {error}", EXIT_STORE)
     return NodeFailed(f"{what}: {error}; start it again when that is mended", EXIT_START)
@@ -58,7 +60,8 @@ class InvariantBroken(Exception):
 
 
 def why_ended(error: BaseException) -> NodeFailed:
-    """What the operator is told of a node's failure; of those of several tasks the first one counts."""
+    """Turn the error that ended a node into the reason for the operator. Of a group of errors the first one
+    counts."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, NodeFailed):
@@ -71,7 +74,7 @@ def why_ended(error: BaseException) -> NodeFailed:
 
 
 class ChangeRefused(Exception):
-    """A change of the members or the leader that was not made: why, and the code for the client."""
+    """A change of the members or of the leader was refused. Holds the reason and the code for the client."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,5 @@
-"""What the state machine above the log offers to the node (the broker, or a test's list)."""
+"""Interfaces between the replicated log of a node and the state machine above it (a broker, or a list in
+tests)."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ class LogReader(Protocol):
 
     @property
     def first_index(self) -> int:
-        """Of the first entry held."""
+        """Index of the first entry held."""
 
     @property
     def last_index(self) -> int:
-        """Of the last entry, -1 when there is none."""
+        """Index of the last entry, -1 for an empty log."""
 
     @property
     def begin_pos(self) -> int:
@@ -64,21 +65,24 @@ class LogReader(Protocol):
         """(pos, size) of an entry; KeyError when the log does not hold it, or its index unit is lost."""
 
     def view(self, pos: int, size: int) -> memoryview | None:
-        """Bytes of the hot window, None when they are cold."""
+        """Bytes of the hot window; None when they are cold."""
 
     def is_hot(self, pos: int) -> bool:
         """Whether `pos` lies in the newest part of the log, which is expected in memory."""
 
     async def read(self, pos: int, size: int) -> bytes:
-        """The same bytes, by a worker when cold; ValueError when the log does not hold them."""
+        """Return these bytes; a worker reads them when they are cold. ValueError when the log does not hold
+        them."""
 
 
 async def misfit(log: LogReader, index: int, term: int | None, end_pos: int | None) -> str:
-    """Why a state that was saved after entry `index` does not belong to this log; empty when it may go on.
+    """Return why a state that was saved after entry `index` does not belong to this log; empty if it can be
+    used.
 
-    `term` and `end_pos` are what was saved of that entry, None what was not. The log may have lost the entry
-    and got another in its place (`recover --cut-damage`), or have been replaced: then the state is of no use,
-    as when the log ends before it. What the log cannot tell because of rot says nothing against a state.
+    `term` and `end_pos` are the saved values of that entry, None where none were saved. A state does not fit
+    when the log lost the entry and got another one in its place (`recover --cut-damage`), when the log was
+    replaced, or when the log ends before the entry. What the log cannot say because of corruption does not
+    count against a state.
     """
     if index > log.last_index:
         return f"it ends with entry {index}, the log with {log.last_index}"
@@ -107,41 +111,45 @@ class Host(Protocol):
     """The replicated state machine. Calls come on the event loop, in order, and must be short."""
 
     async def open(self, log: LogReader) -> int:
-        """Load derived state that belongs to this log (`misfit`); the last index that it holds, -1 for none.
+        """Load the derived state that belongs to this log (`misfit`). Return the last index that it includes,
+        -1 for none.
 
-        When that is before the entry in front of the log's first one, `restore` follows.
+        If that index is before the entry in front of the log's first one, `restore` is called next.
         """
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """The state after the last entry applied: (part, next piece of it), each part under a file name.
+        """Return the state after the last entry applied as (part, next piece of the part); a part is named
+        like a file.
 
-        A function of the log alone: equal on all replicas, byte for byte (safety.md S20). Entries are applied
-        while it is read, so the call takes a copy; packing it, which is slow, is left to the iteration.
+        It depends on the log alone and is equal on all replicas, byte for byte (safety.md S20). Entries are
+        applied while it is read, so this call takes a copy; the slow packing happens during the iteration.
         """
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Become what `snapshot` told after entry `index`, which ends before log offset `pos`; whatever was
-        there goes. May come again after a crash in the middle. No entry is applied meanwhile."""
+        """Replace the whole state by the one that `snapshot` returned after entry `index`, which ends before
+        log offset `pos`. May be called again after a crash in the middle. No entry is applied during the
+        call."""
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Entries up to `index` are gone from the log, or will be in a moment: it begins at `pos`, and these
-        are the parts of the snapshot there. Also called at every start of such a log."""
+        """Entries up to `index` have been removed from the log, or are about to be: it begins at `pos`, and
+        `parts` is the snapshot there. Also called at every start with such a log."""
 
     async def kept_from(self) -> int | None:
-        """Log offset of the first entry that the state machine still needs: retention leaves it, and what is
-        behind it, but where it has to delete by force. None: it needs none."""
+        """Log offset of the first entry that the state machine still needs; None when it needs none.
+        Retention keeps this entry and all behind it, except where it has to delete by force."""
 
     def apply(self, chunk: Chunk) -> None:
-        """Apply entries in order. Total: unknown content is skipped alike everywhere (safety.md S13)."""
+        """Apply entries in order. Never fails: unknown content is skipped in the same way on every node
+        (safety.md S13)."""
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Role, term or known leader changed."""
+        """Called when role, term or known leader changed."""
 
     def on_serving(self, term: int) -> None:
-        """This node leads, its term is open and applied: `Node.appender` is set."""
+        """Called when this node leads and its term is open and applied: `Node.appender` is set."""
 
     def on_commit(self, commit_index: int) -> None:
-        """The commit index moved: complete what waits for entries up to it."""
+        """Called when the commit index moved: complete what waits for entries up to it."""
 
     def on_stopped_serving(self, term: int) -> None:
-        """Leadership ended: of what still waits, the outcome is unknown."""
+        """Called when leadership ended: the outcome of everything that still waits is unknown."""

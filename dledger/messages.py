@@ -27,18 +27,19 @@ from typing import Annotated
 import msgspec
 
 Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
-"""Terms, indexes and offsets are signed 64-bit numbers on disk; -1 stands for none."""
+"""Terms, indexes and offsets are signed 64-bit numbers on disk; -1 means "none"."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message is its fields in order (`dledger.peers.wire`); `data` comes last, and travels apart."""
+    """Base class of the messages. On the wire a message is its fields in order (`dledger.peers.wire`); `data`
+    is always last, and is sent separately."""
 
 
 class VoteResult(IntEnum):
     """Answer to a vote request (VoteResponse.RESULT)."""
 
     UNKNOWN = 0
-    """This node does not vote at all: its store is not to be trusted yet."""
+    """This node does not vote at all, because its store cannot be trusted yet."""
     ACCEPT = 1
     REJECT_ALREADY_VOTED = 2
     REJECT_ALREADY_HAS_LEADER = 3
@@ -67,7 +68,7 @@ class Code(IntEnum):
     CONFIG_PENDING = 20
     """Another change of the members is not committed yet."""
     CONFIG_REFUSED = 21
-    """A change of the members, or a transfer, that cannot be made; the text says why."""
+    """A change of the members, or a transfer, that is not possible; the text says why."""
 
 
 class VoteRequest(PeerMessage, frozen=True):
@@ -79,9 +80,10 @@ class VoteRequest(PeerMessage, frozen=True):
     last_term: Number
     pre: bool = False
     transfer: bool = False
-    """The leader told the candidate to stand: stickiness does not apply (S19)."""
+    """The leader asked the candidate to stand, so stickiness does not apply (S19)."""
     commanded: bool = False
-    """An operator had it do so: no failure of that leader (`dledger.election.preferred`)."""
+    """An operator asked for the hand-over: it does not count as a failure of the old leader
+    (`dledger.election.preferred`)."""
 
 
 class VoteResponse(PeerMessage, frozen=True):
@@ -94,25 +96,26 @@ class VoteResponse(PeerMessage, frozen=True):
 
 
 class Health(IntFlag):
-    """What a node tells its leader of itself, so that leadership does not go where it cannot stay."""
+    """State of a node as reported to its leader, so that leadership does not move to a node that cannot keep
+    it."""
 
     GOOD = 0
     DISK_FULL = 1
     FAULTY = 2
-    """Entries of its log are rotten and not yet repaired."""
+    """Its log has corrupt entries that are not repaired yet."""
     STALLED = 4
-    """Its disk did not answer for longer than the limit."""
+    """Its disk did not answer within the limit."""
     SLOW = 8
-    """It led, and its disk could not keep up with those of the others."""
+    """It was leader, and its disk could not keep up with the disks of the others."""
     LEAVING = 16
-    """It is about to end in good order."""
+    """It is about to shut down in good order."""
     CLOCK = 32
-    """Its clock is too far ahead of most clocks of the group. (Programs that do not know this flag, or one
-    that comes later, take its node for unwell: it leads only where nobody else can.)"""
+    """Its clock is too far ahead of most clocks of the group. (A program that does not know this flag, or a
+    later one, treats the node as unhealthy: the node leads only where no other can.)"""
 
 
 def health_text(flags: int) -> str:
-    """The names of these `Health` flags; those that only a newer program knows are a number."""
+    """The names of these `Health` flags; flags that only a newer program knows are shown as a number."""
     known = [flag for flag in Health if flag and flag & flags]
     rest = flags & ~sum(known)
     names = [flag.name or "" for flag in known] + ([f"unknown ({rest})"] if rest else [])
@@ -120,7 +123,7 @@ def health_text(flags: int) -> str:
 
 
 class Holding(IntEnum):
-    """What a node knows of an entry that a peer asks for (safety.md S4)."""
+    """What a node knows about an entry that a peer asks for (safety.md S4)."""
 
     HAVE = 0
     FAULTY = 1
@@ -128,10 +131,10 @@ class Holding(IntEnum):
 
 
 class Heartbeat(PeerMessage, frozen=True):
-    """Sent by the leader of `term` each interval, and at once when a read point is wanted.
+    """Sent by the leader of `term` at each interval, and at once when a read point is needed.
 
-    `round` numbers the leader's rounds of heartbeats within its term. `clock_ms`: what time it is at the
-    leader, 0 where that is not told.
+    `round` numbers the leader's rounds of heartbeats within its term. `clock_ms` is the leader's wall clock,
+    0 if it is not sent.
     """
 
     term: Number
@@ -142,7 +145,7 @@ class Heartbeat(PeerMessage, frozen=True):
 
 class HeartbeatResponse(PeerMessage, frozen=True):
     """`term` is the responder's, `round` repeats the heartbeat's, `health` is a set of `Health` flags.
-    `clock_ms`: what time it is there, 0 where that is not told."""
+    `clock_ms` is the responder's wall clock, 0 if it is not sent."""
 
     term: Number
     code: Code
@@ -157,7 +160,7 @@ class TimeoutNow(PeerMessage, frozen=True):
     term: Number
     leader: str
     commanded: bool = False
-    """By an operator: the vote request says so."""
+    """Whether an operator asked for the hand-over; the vote request repeats it."""
 
 
 class Compare(PeerMessage, frozen=True):
@@ -171,7 +174,8 @@ class Compare(PeerMessage, frozen=True):
 
 
 class Truncate(PeerMessage, frozen=True):
-    """Cut from `index` on if your entry there is not of `entry_term` (the leader's is)."""
+    """Cut the log from `index` on if your entry there is not of `entry_term`, the term of the leader's
+    entry."""
 
     term: Number
     leader: str
@@ -181,7 +185,7 @@ class Truncate(PeerMessage, frozen=True):
 
 
 class Append(PeerMessage, frozen=True):
-    """Entries `first..last`, bytes as the leader wrote them, the first at log offset `pos`."""
+    """Entries `first..last`, byte for byte as the leader wrote them; the first is at log offset `pos`."""
 
     term: Number
     leader: str
@@ -203,12 +207,13 @@ class Commit(PeerMessage, frozen=True):
 
 
 class PushResponse(PeerMessage, frozen=True):
-    """State of the follower's log as verified against this leader.
+    """State of the follower's log as compared with this leader's.
 
-    Two watermarks (S16) of what agrees with the leader: `durable` is the last index that may count for
-    commit; `stored` the last that has left the follower's memory for its disk, which is more than `durable`
-    where something is rotten, or the store is being refilled. `end`: the last index the follower has at all.
-    On INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry that may still agree.
+    It has two watermarks (S16) for the part that agrees with the leader. `durable` is the last index that may
+    count for commit. `stored` is the last index that has moved from the follower's memory to its disk; it is
+    higher than `durable` where entries are corrupt, or while the store is being refilled. `end` is the last
+    index the follower has at all. On INCONSISTENT_STATE, `hint_index` and `hint_term` name the last entry
+    that may still agree.
     """
 
     term: Number
@@ -221,10 +226,12 @@ class PushResponse(PeerMessage, frozen=True):
 
 
 class InstallSnapshot(PeerMessage, frozen=True):
-    """Bytes `offset..` of the snapshot that is true exactly at `index` (term `entry_term`, safety.md S20).
+    """Bytes from `offset` on of the snapshot of the state exactly at `index` (term `entry_term`, safety.md
+    S20).
 
-    The log goes on at byte `pos` with chain value `chain`. `total` is the size of the whole snapshot;
-    InstallResponse.offset asks for the pieces, so that an install goes on where it was cut off.
+    The log continues at byte `pos` with chain value `chain`. `total` is the size of the whole snapshot. The
+    receiver asks for each piece with InstallResponse.offset, so an interrupted install resumes where it
+    stopped.
     """
 
     term: Number
@@ -236,14 +243,16 @@ class InstallSnapshot(PeerMessage, frozen=True):
     total: Number
     offset: Number
     digest: str = ""
-    """Of the snapshot's manifest. Equal (index, total, digest) is the same snapshot whoever sends it."""
+    """Digest of the snapshot's manifest. Equal (index, total, digest) means the same snapshot, whichever node
+    sends it."""
     data: bytes | memoryview = b""
 
 
 class InstallResponse(PeerMessage, frozen=True):
-    """`offset`: next byte wanted of the snapshot at `index`; `total` when it is installed and durable.
+    """`offset` is the next byte wanted of the snapshot at `index`; it equals `total` when all is installed
+    and durable.
 
-    INCONSISTENT_STATE: the bytes were not the snapshot that was announced; they are forgotten.
+    INCONSISTENT_STATE: the bytes were not those of the announced snapshot and have been dropped.
     """
 
     term: Number
@@ -261,7 +270,8 @@ class RepairRequest(PeerMessage, frozen=True):
 
 
 class RepairResponse(PeerMessage, frozen=True):
-    """`holding` says what is known of entry `first`; for HAVE `data` holds entries `first..last`, checked."""
+    """`holding` says what is known about entry `first`. For HAVE `data` holds entries `first..last`, already
+    checked."""
 
     number: Number
     first: Number
@@ -309,7 +319,7 @@ Message = (
 """Any peer message."""
 
 REPLIES = (VoteResponse, HeartbeatResponse, PushResponse, InstallResponse, RepairResponse, ReadIndexResponse)
-"""These go back over the connection that the request came by."""
+"""Answers; they go back over the connection on which the request came."""
 
 SINCE_2 = (
     InstallSnapshot,
@@ -319,7 +329,8 @@ SINCE_2 = (
     ReadIndexRequest,
     ReadIndexResponse,
 )
-"""A peer of protocol version 1 does not know these."""
+"""Messages that a peer of protocol version 1 does not know."""
 
 BULK = (Compare, Truncate, Append, Commit, InstallSnapshot, RepairResponse)
-"""Entries and snapshots, and what must stay in order with them. All else may overtake these."""
+"""Entries and snapshots, and messages that must stay in order with them. All other messages may overtake
+these."""

@@ -1,11 +1,14 @@
-"""What a group with programs of different versions may write (staged upgrades, docs/howto/upgrade.md).
+"""What a group may write while its nodes run different versions (staged upgrades, docs/howto/upgrade.md).
 
-Messages between two nodes follow the version that both speak (`Peers.version`). The log is read by all: a
-kind of entry, or a form of one, that an older program does not know waits until *all voters* know it. What a
-voter told when it was last connected counts; one that was never heard counts as the oldest.
+Messages between two nodes follow the version that both speak (`Peers.version`). The log, however, is read by
+all nodes. A kind of entry (or a new form of one) that an older program does not know is written only when
+*all voters* know it. What counts is the version that a voter announced when it was last connected; a voter
+that was never heard counts as the oldest.
 
 Operations of the state machine above the log are system entries, and have versions of their own: 1, 2, ...
-Each program tells the newest that it reads; one whose version is above that of a voter is not written."""
+Each program announces the newest version that it reads. Operations of a version that some voter cannot read
+are not written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from dledger.protocol import PROTOCOL_MIN
 KIND_SINCE: Mapping[int, int] = MappingProxyType(
     {Kind.MESSAGE: 1, Kind.TERM_OPENING: 1, Kind.CONFIG: 1, Kind.SYSTEM: 1, Kind.RAW: 1}
 )
-"""Protocol version that each kind of entry belongs to. A kind that is not here is never written."""
+"""Protocol version in which each kind of entry was added. A kind that is missing here is never written."""
 
 STATE_MIN = 1
 """Version of the operations that every program reads."""
@@ -33,7 +36,7 @@ OLDEST_KINDS = frozenset(kind for kind, since in KIND_SINCE.items() if since <= 
 
 
 class Versions:
-    """What every node of the group speaks, as far as this node heard."""
+    """Versions that the nodes of the group speak, as far as this node has heard."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._self_id = config.self_id
@@ -48,7 +51,7 @@ class Versions:
         self._heard_state[hello.node] = hello.state_version
 
     def of(self, node: str) -> int:
-        """What a node last told that it knows; the oldest when it was never heard."""
+        """The version that a node last announced; the oldest if it was never heard."""
         return self._own if node == self._self_id else self._heard.get(node, PROTOCOL_MIN)
 
     def group(self, voters: Iterable[str]) -> int:
