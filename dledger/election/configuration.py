@@ -2,14 +2,14 @@
 
 A configuration names every member by id, with the address it listens on, the *incarnation* of its store, and
 its role. Only voters count; a learner receives the log. Two configurations that follow one another differ in
-the identity of at most one voter: then any majority of the one shares a node with any majority of the other,
-and no two leaders can be elected or commit apart (Raft dissertation 4.1). `single_step` is that rule; every
-function that makes a new configuration obeys it, and the leader checks it once more before it appends.
+the identity of at most one voter. Then any majority of the one shares a node with any majority of the other,
+and no two leaders can be elected or commit independently (Raft dissertation 4.1). `single_step` is that rule.
+Every function that makes a new configuration obeys it, and the leader checks it once more before it appends.
 
-A voter is the pair (id, incarnation). To replace a dead voter by an empty store under the same id is
-therefore *two* steps: the id becomes a learner (the old incarnation leaves the voters), and is promoted with
-the new incarnation when it has caught up. In one step {a, b, c1} and {a, b, c2} would have the majorities {b,
-c1} and {a, c2}, which share nobody, if the old disk came back.
+A voter is the pair (id, incarnation). Replacing a dead voter by an empty store under the same id therefore
+takes *two* steps: the id becomes a learner (the old incarnation leaves the voters), and is promoted with the
+new incarnation when it has caught up. If it were one step and the old disk came back, {a, b, c1} and {a, b,
+c2} would have the majorities {b, c1} and {a, c2}, which share no node.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_ID = 32
 
 
 class ConfigurationRefused(ValueError):
-    """A change that cannot be made; the text says why and what to do."""
+    """A change that is not possible; the text says why and what to do."""
 
 
 class MemberRole(Enum):
-    """Whether a member counts."""
+    """Whether a member votes and counts towards a quorum."""
 
     VOTER = "voter"
     LEARNER = "learner"
@@ -45,21 +45,22 @@ class Member:
     """One member as the log records it."""
 
     incarnation: str
-    """Of its store; "" for a learner: whoever answers there, it does not count anyway."""
+    """Incarnation of its store. "" for a learner: the store may be any, as a learner does not count."""
     address: str = ""
-    """host:port of its peer port; "": as in dLegerPeers."""
+    """host:port of its peer port; "" means the address in dLegerPeers."""
     role: MemberRole = MemberRole.VOTER
     stays: bool = False
-    """A learner that is not promoted by itself."""
+    """A learner that is not promoted automatically."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Who belongs to the group. Immutable; the methods give the next one or raise ConfigurationRefused."""
+    """The members of the group. Immutable; the methods return the next one or raise ConfigurationRefused."""
 
     members: Mapping[str, Member] = field(default_factory=dict)
     preferred: tuple[str, ...] | None = None
-    """Who should lead, in the order in which they are tried; None: as each node's own setting says."""
+    """Ids of the nodes that should lead, in the order in which they are tried. None: each node's own setting
+    decides."""
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -73,20 +74,21 @@ class Configuration:
 
     @property
     def recorded(self) -> bool:
-        """Whether it was written as version 2 (with every address): then all members can read version 2."""
+        """Whether it was written as version 2 (with every address); then all members can read version 2."""
         return all(member.address for member in self.members.values())
 
     def names(self, node: str, incarnation: str) -> bool:
-        """Whether this very store is a voter."""
+        """Whether this node with this incarnation of its store is a voter."""
         member = self.members.get(node)
         return member is not None and member.role is MemberRole.VOTER and member.incarnation == incarnation
 
     def digest(self) -> str:
-        """Of the content: equal configurations have equal ones, whatever entry or snapshot they come from."""
+        """Digest of the content. Equal configurations have equal digests, whatever entry or snapshot they
+        come from."""
         return sha256(encode_configuration(self)).hexdigest()[:16]
 
     def with_learner(self, node: str, address: str, *, stays: bool) -> Configuration:
-        """A new member that receives the log."""
+        """Add a new member, which receives the log and does not vote."""
         check_node(node, address)
         if node in self.members:
             raise ConfigurationRefused(f"{node} is a member already: remove it first")
@@ -98,7 +100,7 @@ class Configuration:
         return self._with(node, Member("", address, MemberRole.LEARNER, stays))
 
     def with_voter(self, node: str, incarnation: str) -> Configuration:
-        """A learner becomes a voter, as this incarnation."""
+        """Promote a learner to a voter with this incarnation."""
         member = self.members.get(node)
         if member is None:
             raise ConfigurationRefused(f"{node} is no member: add it first")
@@ -109,14 +111,14 @@ class Configuration:
         return self._with(node, Member(incarnation, member.address))
 
     def demoted(self, node: str) -> Configuration:
-        """A voter whose store is lost becomes a learner: the first step of its replacement."""
+        """Turn a voter whose store is lost into a learner: the first step of its replacement."""
         member = self.members.get(node)
         if member is None or member.role is not MemberRole.VOTER:
             raise ConfigurationRefused(f"{node} is no voter")
         return self._with(node, Member("", member.address, MemberRole.LEARNER))._checked()
 
     def without(self, node: str) -> Configuration:
-        """The member leaves."""
+        """Remove a member."""
         if node not in self.members:
             raise ConfigurationRefused(f"{node} is no member: members are {', '.join(sorted(self.members))}")
         rest = {other: member for other, member in self.members.items() if other != node}
@@ -124,7 +126,7 @@ class Configuration:
         return Configuration(rest, preferred)._checked()
 
     def preferring(self, nodes: tuple[str, ...] | None) -> Configuration:
-        """The same members with other preferred leaders."""
+        """Keep the members, and replace the list of preferred leaders."""
         for node in nodes or ():
             if node not in self.members:
                 raise ConfigurationRefused(
@@ -133,15 +135,15 @@ class Configuration:
         return replace(self, preferred=nodes)
 
     def same_members(self, before: Configuration) -> bool:
-        """Whether this one only says who should lead: all other changes are of members. (The first one
-        after version 1 brings the addresses, too.)"""
+        """Whether the members are unchanged, so that at most the preferred leaders differ. (The first
+        configuration after version 1 also adds the addresses.)"""
         return (
             self.members
             == before.addressed({node: member.address for node, member in self.members.items()}).members
         )
 
     def addressed(self, addresses: Mapping[str, str]) -> Configuration:
-        """Addresses filled in where the configuration (of version 1) has none."""
+        """Fill in addresses where the configuration (of version 1) has none."""
         return replace(
             self,
             members={
@@ -165,7 +167,8 @@ def founding(members: Mapping[str, str]) -> Configuration:
 
 
 def single_step(before: Configuration, after: Configuration) -> bool:
-    """At most one voter, as (id, incarnation), joins or leaves: majorities of both always share a node."""
+    """Whether at most one voter, as (id, incarnation), joins or leaves: then majorities of both always share
+    a node."""
     old = {(node, before.members[node].incarnation) for node in before.voters}
     new = {(node, after.members[node].incarnation) for node in after.voters}
     return len(old ^ new) <= 1
@@ -185,7 +188,7 @@ def check_node(node: str, address: str) -> None:
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """Version 2; equal configurations have equal bytes."""
+    """Encode as version 2. Equal configurations have equal bytes."""
     members: dict[str, dict[str, Any]] = {}
     for node in sorted(configuration.members):
         member = configuration.members[node]
@@ -208,7 +211,7 @@ def encode_configuration(configuration: Configuration) -> bytes:
 def decode_configuration(body: bytes | memoryview) -> Configuration | None:
     """Inverse of `encode_configuration`, also for version 1 ({"members": {id: incarnation}}).
 
-    None when it is none of them: a node that cannot read a configuration cannot go on.
+    None when the body is neither version: a node that cannot read a configuration cannot continue.
     """
     try:
         value = msgpack.unpackb(body, raw=False)

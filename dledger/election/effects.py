@@ -1,6 +1,6 @@
-"""What an election asks of the shell, performed in order (`dledger.election.elector`).
+"""Effects that an election returns; the shell performs them in order (`dledger.election.elector`).
 
-What follows a `SaveHardState` may happen only when term and vote are on disk.
+Effects after a `SaveHardState` may be performed only when term and vote are on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class RoleChanged(msgspec.Struct, frozen=True):
-    """Role, term or known leader are new."""
+    """Role, term or known leader changed."""
 
     role: Role
     term: int

@@ -1,21 +1,21 @@
 """Leader election as a pure state machine: `step(event, now) -> effects`.
 
-Raft's election (dissertation 3.4) with pre-vote and leader stickiness (9.6), check-quorum (6.2) and the
-vote results of DLedger. One rule carries durability: effects are in order, and what follows a
-`SaveHardState` may happen only when term and vote are on disk; until then the shell holds back the rest
-and every later event (architecture rule 3).
+Raft's election (dissertation 3.4) with pre-vote and leader stickiness (9.6), check-quorum (6.2) and the vote
+results of DLedger. One rule ensures durability: effects are in order, and those after a `SaveHardState` may
+be performed only when term and vote are on disk. Until then the shell holds back the rest and every later
+event (architecture rule 3).
 
-The states and every step between them are the table in `dledger.election.transitions`; what a round of
-votes came to is told by `dledger.election.votes`.
+The states and every step between them are the table in `dledger.election.transitions`. The result of a round
+of votes is computed by `dledger.election.votes`.
 
 Heartbeats are numbered in rounds within a term. A round that a quorum of voters answered proves that this
-node led when the round was sent: the ground of read points (dissertation 6.4, `dledger.node.reads`) and, when
-the group allows it, of a lease.
+node was leader when the round was sent. Read points rest on that (dissertation 6.4, `dledger.node.reads`),
+and, when the group allows it, so does a lease.
 
 A LEARNER never leaves its role by itself: it becomes a FOLLOWER when a configuration names it a voter. It
-answers vote requests all the same: it may have been promoted by an entry that it lacks, and only a candidate
-whose configuration names it counts its vote (see dledger/context/config_log.py).
-Time is a float in seconds from the shell's monotonic clock; chance is injected.
+answers vote requests all the same. It may have been promoted by an entry that it lacks, and only a candidate
+whose configuration names it counts its vote (see dledger/context/config_log.py). Time is a float in seconds
+from the shell's monotonic clock; chance is injected.
 """
 
 from __future__ import annotations
@@ -45,33 +45,34 @@ from dledger.messages import (
 from dledger.replication.quorum import quorum_index
 
 MAX_LEAP = 1 << 10
-"""Terms that a request may raise this node's by: whoever reaches the peer port may have written it. For more
-the node asks the sender itself, over the connection that it dialled. `recover` jumps by a thousand."""
+"""By how many terms a request may raise this node's term at most: the request may come from anybody who
+reaches the peer port. For a larger step the node asks the sender itself, over a connection that it opened.
+`recover` jumps by a thousand."""
 MAX_TOLD_TERM = 1 << 61
-"""No answer raises a term above it, and each election raises it by one only. So the highest number that fits
-cannot be told to anybody, behind which no election would be possible."""
+"""No answer raises a term above this limit, and each election raises it by one only. So nobody can push a
+node to the highest number that fits, after which no election would be possible."""
 MAX_TERM = 1 << 62
-"""No election goes beyond it: a store that holds a higher term was told it by a stranger."""
+"""No election goes beyond this term. A store with a higher term got it from a sender outside the group."""
 NO_READ = -1
-"""Number of a ReadIndexRequest that asks for a term only: no read has it."""
+"""Number of a ReadIndexRequest that only asks for the term; no read has this number."""
 MAX_OPEN_ROUNDS = 256
-"""Unanswered rounds whose time of sending is remembered; an older one gives no lease."""
+"""How many unanswered rounds keep their time of sending. Older rounds give no lease."""
 
 
 class LogTip(Protocol):
-    """What an election needs to know of the log: the last entry itself, never a remembered number."""
+    """View of the log that an election needs. It reads the last entry itself, never a remembered number."""
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry, -1 when there is none."""
+        """Index of the last entry, -1 for an empty log."""
 
     @property
     def last_term(self) -> int:
-        """Its term, -1 when there is none."""
+        """Term of the last entry, -1 for an empty log."""
 
 
 class Chance(Protocol):
-    """The injected source of chance (`random.Random`)."""
+    """The injected source of random numbers (`random.Random`)."""
 
     def uniform(self, a: float, b: float) -> float:
         """A number between a and b."""
@@ -79,18 +80,19 @@ class Chance(Protocol):
 
 @dataclass(frozen=True)
 class ElectionSettings:
-    """Seconds; see `NodeConfig` for what breaks if they are misused."""
+    """Times in seconds; see `NodeConfig` for what breaks if they are misused."""
 
     heartbeat_interval_s: float
     timeout_min_s: float
     timeout_max_s: float
     retry_min_s: float
     lease_s: float = 0.0
-    """How long a confirmed round is a lease, in seconds from its sending; 0: no lease reads (S17)."""
+    """How long a confirmed round gives a lease, in seconds from its sending; 0 switches lease reads off
+    (S17)."""
 
 
 class Elector:
-    """Election state of one node. All methods are events: they return the effects to perform."""
+    """Election state of one node. The methods are events, and return the effects to perform."""
 
     def __init__(
         self,
@@ -110,29 +112,29 @@ class Elector:
         self._rng = rng
         self._peers: tuple[str, ...] = ()
         self.may_stand: bool = True
-        """False while this node would be a bad leader (rotten entries, a full or stalled disk): it votes, but
-        does not stand."""
+        """False while this node would be a bad leader (corrupt entries, a full or stalled disk): it votes,
+        but does not stand for election."""
         self.health: int = 0
-        """`Health` flags of this node, told to the leader."""
+        """`Health` flags of this node, reported to the leader."""
         self.leader_id: str | None = None
         self.commanded_term: int = -1
-        """The last term that began with a hand-over which an operator asked for, as far as is known here."""
+        """The last term, as far as this node knows, that began with a hand-over on an operator's request."""
         self._leader_heard = -1e9
         self._leader_gone = False
         self._absent: str | None = None
-        """Whose host refused the last connection: no use in waiting for its vote."""
+        """The peer whose host refused the last connection: waiting for its vote is useless."""
         self._results: dict[str, VoteResult] = {}
-        """Answers in the round under way."""
+        """Answers in the current round."""
         self._votes: dict[str, VoteResult] = {}
         """Answers to the request for votes in this term; empty when this candidate sent none."""
         self._failed_rounds = 0
         self.patience_s: float = 0.0
         self._round_ends = 0.0
-        """Until when a pre-vote that nobody answers is not repeated."""
+        """Until when an unanswered pre-vote is not repeated."""
         self._save_s = 0.0
-        """How long term and vote took to save the last time: a guess at what the others need."""
+        """How long the last save of term and vote took: an estimate of what the others need."""
         self._gave_way = 0
-        """Highest term for which somebody was given that time."""
+        """Highest term for which a candidate was given that extra time."""
         self._round = 0
         self._confirmed = 0
         self._answered: dict[str, int] = {}
@@ -140,20 +142,21 @@ class Elector:
         self._lease_from = -1e9
         self._handed_over = False
         self.stepped_down: str = ""
-        """Why this node last ended to lead; empty while it has not."""
+        """Why this node's last leadership ended; empty before the first one ends."""
         self._contact: dict[str, float] = {}
         self._peer_health: dict[str, int] = {}
         self._ask_again: dict[str, float] = {}
-        """When a peer may next be asked for its term."""
+        """When each peer may next be asked for its term."""
         self._quorum_deadline = 0.0
         self.open(hard_state, voters, now, may_vote=may_vote)
 
     def open(self, hard_state: HardState, voters: Iterable[str], now: float, *, may_vote: bool) -> None:
-        """Begin with what the store holds, and the members as it knows them. (A shell that must answer before
-        its store is open makes an elector of nothing, and opens it later.)"""
+        """Begin with the content of the store, and the members as it knows them. (A shell that must answer
+        before its store is open makes an elector without content, and opens it later.)"""
         self._voters: tuple[str, ...] = tuple(sorted(voters))
         self.may_vote: bool = may_vote
-        """False while the store is not to be trusted: neither votes nor stands (S3)."""
+        """False while the store cannot be trusted: the node then neither votes nor stands for election
+        (S3)."""
         self.term: int = hard_state.term
         self.vote = hard_state.vote
         self.state = State.FOLLOWER if self._self_id in self._voters else State.LEARNER
@@ -166,7 +169,7 @@ class Elector:
 
     @property
     def role(self) -> Role:
-        """The state as the outside sees it."""
+        """The role shown to the outside."""
         return ROLES[self.state]
 
     @property
@@ -176,7 +179,7 @@ class Elector:
 
     @property
     def deadline(self) -> float:
-        """When `tick` wants to be called next."""
+        """Time at which `tick` should be called next."""
         if self.state is State.LEADER:
             return min(self._next_heartbeat, self._quorum_deadline)
         return self._deadline
@@ -187,21 +190,23 @@ class Elector:
         return self._voters
 
     def may_follow(self, term: int) -> bool:
-        """Whether elections can have made this term: else its sender is a stranger, or was told by one."""
+        """Whether elections can have led to this term. If not, the number comes from a sender outside the
+        group."""
         return term <= max(self.term + MAX_LEAP, MAX_TOLD_TERM)
 
     def leaps(self, term: int) -> bool:
-        """Whether a request with this term is not followed, but its sender asked (`ask_term`)."""
+        """Whether a request's term is too far ahead to be followed; its sender is asked instead
+        (`ask_term`)."""
         return term > self.term + MAX_LEAP
 
     def ask_term(self, peer: str, now: float) -> list[Effect]:
-        """Ask a peer for its term, as a request in its name leaps.
+        """Ask a peer for its term, because a request in its name has a term that is too far ahead.
 
-        Two nodes that refuse each other's terms for good would split the group. So no node refuses a member:
-        an answer over a connection that this node dialled comes from the member, and is followed. Any request
-        that is answered by anybody, and changes nothing, will do. At most one per peer and interval of
-        heartbeats: forged requests may be many. A member that this node does not know yet it has not dialled,
-        and cannot ask: see `step_towards`.
+        Two nodes that refused each other's terms for ever would split the group. So no node refuses a member:
+        an answer over a connection that this node opened comes from the member itself, and is followed. The
+        request used here is one that every node answers and that changes nothing. At most one is sent per
+        peer and heartbeat interval, as there may be many forged requests. A member that this node does not
+        know yet cannot be asked, because there is no connection to it: see `step_towards`.
         """
         if now < self._ask_again.get(peer, -1e9):
             return []
@@ -209,44 +214,47 @@ class Elector:
         return [Send(peer, ReadIndexRequest(self.term, self._self_id, NO_READ))]
 
     def step_towards(self, term: int, now: float) -> list[Effect]:
-        """Follow a leap as far as a request is believed. A leader that cannot be asked says it again."""
+        """Raise the term towards `term`, by no more than a request is trusted for. A leader that cannot be
+        asked repeats its message, so the rest follows in later steps."""
         return self.higher_term(min(term, self.term + MAX_LEAP), now)
 
     def quorum(self, count: int) -> bool:
-        """More than half of the voters (isQuorum)."""
+        """Whether `count` is more than half of the voters (isQuorum)."""
         return count > len(self._voters) // 2
 
     def lease_valid(self, now: float) -> bool:
-        """Whether no other leader can exist at `now`: read the clock after the request (S17).
+        """Whether no other leader can exist at `now`. Read the clock after the request (S17).
 
-        Never once a hand-over was tried in this term: its vote requests override the voters' promise.
+        Always false once a hand-over was tried in this term: its vote requests override the voters' promise.
         """
         leading = self.state is State.LEADER and not self._handed_over
         return leading and now < self._lease_from + self._settings.lease_s
 
     def health_of(self, peer: str) -> int | None:
-        """What a peer last told this leader of itself (`Health` flags); None: nothing yet."""
+        """`Health` flags that a peer last reported to this leader; None before the first report."""
         return self._peer_health.get(peer)
 
     # Events
 
     def trust(self, trusted: bool) -> None:
-        """Whether the store is to be trusted from now on: else this node neither votes nor stands (S3)."""
+        """Set whether the store can be trusted. If not, this node neither votes nor stands for election
+        (S3)."""
         self.may_vote = trusted
 
     def feels(self, health: int, *, may_stand: bool, patience_s: float = 0.0) -> None:
-        """How this node is (`Health` flags), whether it would be a good leader, and for how much longer than
-        the time-outs say it waits for others: its own delays are no sign that they are gone."""
+        """Set how healthy this node is (`Health` flags) and whether it would be a good leader. `patience_s`
+        is added to its time-outs: its own delays are no sign that the others are gone."""
         self.health = health
         self.may_stand = may_stand
         self.patience_s = patience_s
 
     def peer_feels(self, peer: str, health: int) -> None:
-        """A peer told this leader how it is: to be shown, and asked before a hand-over."""
+        """Note the health that a peer reported to this leader; it is shown, and checked before a
+        hand-over."""
         self._peer_health[peer] = health
 
     def tick(self, now: float) -> list[Effect]:
-        """A deadline passed, or might have."""
+        """Call when a deadline has passed, or may have."""
         if self.state is State.LEADER:
             return self._tick_leader(now)
         if now < self._deadline:
@@ -263,7 +271,7 @@ class Elector:
         return self._start_pre_vote(now)
 
     def receive(self, peer: str, message: Message, now: float) -> list[Effect]:
-        """A message of a peer that this module handles."""
+        """Handle a message of a peer that belongs to elections."""
         handler: Callable[[str, Message, float], list[Effect]] | None = {
             VoteRequest: self._on_vote_request,
             VoteResponse: self._on_vote_response,
@@ -276,9 +284,10 @@ class Elector:
         return handler(peer, message, now)
 
     def leader_contact(self, leader: str, term: int, now: float) -> list[Effect]:
-        """A message that only the leader of `term` sends arrived (Heartbeat, Append, Compare ...).
+        """Handle that a message which only the leader of `term` sends arrived (Heartbeat, Append, Compare
+        ...).
 
-        Call only with `term` not below the current one.
+        Call it only with a `term` that is not below the current one.
         """
         effects: list[Effect] = []
         if term > self.term:
@@ -295,7 +304,7 @@ class Elector:
         return effects
 
     def peer_active(self, peer: str, now: float) -> None:
-        """A peer answered this leader in this term: it counts for the check-quorum."""
+        """Note that a peer answered this leader in this term: it counts for the check-quorum."""
         if self.state is State.LEADER:
             self._contact[peer] = now
 
@@ -304,14 +313,15 @@ class Elector:
         return self._contact.get(peer, -1e9) > since
 
     def awake(self, peer: str, now: float) -> bool:
-        """Whether this leader heard a voter within the longest time-out: what it said last may hold."""
+        """Whether this leader heard a voter within the longest time-out; then the voter's last report may
+        still be true."""
         return self.heard(peer, now - self._settings.timeout_max_s)
 
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
-        """The leader's host answers that nobody listens there: its process is gone (S17).
+        """The leader's host answers that no process listens there: the leader's process is gone (S17).
 
-        Only a hint: it starts a pre-vote early, which disturbs nobody, and gives up stickiness. With leases
-        it means nothing: the promise given to the leader outlives the leader's process.
+        It is only a hint. It starts a pre-vote early, which disturbs no other node, and ends stickiness. With
+        leases it is ignored: the promise given to the leader outlives the leader's process.
         """
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
@@ -323,20 +333,21 @@ class Elector:
         return []
 
     def saved(self, took: float) -> None:
-        """Term and vote are on disk; nothing could be sent or heard since they were to be saved.
+        """Term and vote are on disk; while they were being saved this node could send and receive nothing.
 
-        Now the time-out begins, and for a while the others may need as long: an election takes the fsyncs of
-        two disks.
+        The time-out begins now. It is extended for a while, as the others may need as long: an election takes
+        the fsyncs of two disks.
         """
         self._save_s = min(took, 2 * self._settings.timeout_max_s)
         self._deadline += took + self._save_s
 
     def higher_term(self, term: int, now: float) -> list[Effect]:
-        """A response carried a term above ours."""
+        """Follow a term above ours that a response carried."""
         return self._follow(term, None, now) if term > self.term else []
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
-        """The configuration changed (effective at append, S19); `peers` are all others, also learners."""
+        """Take over a changed configuration (effective at append, S19). `peers` are all other members, also
+        learners."""
         before = self._voters
         self._voters = tuple(sorted(voters))
         self._peers = tuple(sorted(peer for peer in peers if peer != self._self_id))
@@ -358,7 +369,7 @@ class Elector:
         return self._confirm()
 
     def start_round(self, now: float) -> list[Effect]:
-        """Send a round of heartbeats now; its number is `round`. Nothing unless this node leads."""
+        """Send a round of heartbeats now; its number is `round`. Does nothing unless this node leads."""
         if self.state is not State.LEADER:
             return []
         self._next_heartbeat = now + self._settings.heartbeat_interval_s
@@ -369,7 +380,7 @@ class Elector:
         return [*(Send(peer, message) for peer in self._peers), *self._confirm()]
 
     def step_down(self, now: float, why: str = Cause.STEP_DOWN.value) -> list[Effect]:
-        """Give leadership up without a successor. `why`: what the log shall say."""
+        """Step down without a successor. `why` is the reason for the log."""
         if self.state is not State.LEADER:
             return []
         effects = self._become_follower(Cause.STEP_DOWN, None, now)
@@ -377,7 +388,7 @@ class Elector:
         return effects
 
     def hand_over(self, target: str, *, commanded: bool = False) -> list[Effect]:
-        """Tell a caught-up voter to stand at once; `commanded`: an operator wants it."""
+        """Ask a caught-up voter to stand for election at once. `commanded`: an operator asked for it."""
         if self.state is not State.LEADER or target not in self._voters or target == self._self_id:
             return []
         self._handed_over = True
@@ -464,12 +475,12 @@ class Elector:
         return []
 
     def _lost(self) -> bool:
-        """Whether the round under way cannot be won any more."""
+        """Whether the current round can no longer be won."""
         absent = {} if self._absent is None else {self._absent: VoteResult.UNKNOWN}
         return lost(absent | self._results, self._voters)
 
     def votes(self, peer: str) -> bool:
-        """Whether a peer answered in the last round, and not that it does not vote at all."""
+        """Whether a peer votes: it answered in the last round, and not with "does not vote at all"."""
         return self._results.get(peer, VoteResult.UNKNOWN) is not VoteResult.UNKNOWN
 
     def _on_vote_request(self, peer: str, request: VoteRequest, now: float) -> list[Effect]:
@@ -495,7 +506,8 @@ class Elector:
         return effects
 
     def _refusal(self, request: VoteRequest, now: float) -> VoteResult | None:
-        """Reasons that leave this node's term as it is."""
+        """Return a reason to refuse the request that leaves this node's term as it is; None when there is
+        none."""
         # Being a learner in the own configuration is no reason: the entry that makes this node a voter may
         # not have arrived, and the candidate that has it may need this vote (dissertation 4.1). Candidates
         # ask only voters of theirs, and count only recorded incarnations (S18).
@@ -518,14 +530,15 @@ class Elector:
         return None
 
     def _sticks(self, now: float) -> bool:
-        """Whether this voter has promised a leader not to help another one yet (dissertation 9.6)."""
+        """Whether this voter still keeps its promise to a leader not to help another candidate (dissertation
+        9.6)."""
         heard = now - self._leader_heard < self._settings.timeout_min_s
         if self._settings.lease_s:
             return heard  # a promise that nothing ends early
         return heard and self.leader_id is not None and not self._leader_gone
 
     def _compare_logs(self, request: VoteRequest) -> VoteResult | None:
-        """A voter refuses a candidate whose log is not at least as up to date (5.4.1)."""
+        """Refuse a candidate whose log is not at least as up to date as the voter's (5.4.1)."""
         if request.last_term < self._log.last_term:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
         if request.last_term == self._log.last_term and request.last_index < self._log.last_index:
@@ -535,13 +548,15 @@ class Elector:
         return None
 
     def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
-        """Who grants a pre-vote stands back a little, so that the vote is not split.
+        """Delay this node's own candidacy a little after it granted a pre-vote, so that the vote is not
+        split.
 
-        Two that stand at once would win each other's pre-vote, vote for themselves and wait for a time-out.
-        So the better log goes first, then the lower id. Only in the first round, and while it may be won: who
-        cannot win although it goes first (it reaches too few, or stood before the others knew that their
-        leader is gone) must not keep others from winning. Nor by a slow disk: time for its fsyncs is given
-        once, and asking for the same term again means that it had no use for it.
+        Two nodes that stand at the same time would win each other's pre-vote, vote for themselves and wait
+        for a time-out. So the better log goes first, then the lower id. This holds only in the first round,
+        and while that can be won: a node that cannot win although it goes first (it reaches too few, or stood
+        before the others knew that their leader is gone) must not keep others from winning. Nor may a slow
+        disk: extra time for its fsyncs is given once per term, because a candidate that asks for the same
+        term again did not use it.
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
@@ -572,11 +587,12 @@ class Elector:
         return []
 
     def _late_vote(self, peer: str, result: VoteResult, now: float) -> list[Effect]:
-        """An answer to the vote that came to nothing in time, while this node asks for pre-votes again.
+        """Count an answer to an earlier vote that got no quorum in time, while this node asks for pre-votes
+        again.
 
-        The voter's disk is slow. Its vote is as good as it was: the term is still the same, this node votes
-        for nobody else in it, and while it stands its log loses nothing. A voter answers in the order of the
-        questions, so its vote is here before its pre-vote for the next term.
+        The voter's disk is slow. Its vote is still valid: the term is the same, this node votes for no other
+        in it, and this node's log loses nothing while it stands. A voter answers requests in order, so its
+        vote arrives before its pre-vote for the next term.
         """
         self._votes[peer] = result
         if arbitrate(self._votes, self._voters) is not Verdict.PASSED:
@@ -622,7 +638,7 @@ class Elector:
         return [RoleChanged(self.role, self.term, leader)]
 
     def _follow(self, term: int, leader: str | None, now: float) -> list[Effect]:
-        """Take over a higher term; no vote given in it yet."""
+        """Take over a higher term, in which this node has not voted yet."""
         self.term = term
         self.vote = None
         cause = Cause.HIGHER_TERM if leader is None else Cause.LEADER_HEARD
@@ -653,7 +669,7 @@ class Elector:
         return self._confirm()
 
     def _confirm(self) -> list[Effect]:
-        """Which round a quorum of the voters has answered by now."""
+        """Report the latest round that a quorum of the voters has answered."""
         if self.state is not State.LEADER:
             return []
         answered = (

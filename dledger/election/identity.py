@@ -1,10 +1,10 @@
-"""Who belongs to the group: identities, forming a new group, joining a formed one (safety.md S18). Pure.
+"""Identities of nodes, forming a new group, and joining a formed one (safety.md S18). Pure.
 
-A store draws an *incarnation* when it is made, so a wiped node comes back as somebody else. The group's
+A store draws an *incarnation* when it is made, so a wiped node comes back with another identity. The group's
 configuration maps node id to incarnation; only the named incarnation votes and counts.
 
-* A fresh node (no cluster yet) forms a group only when it sees all configured peers, all fresh. All of
-  them compute the same cluster id from the same incarnations, so nobody has to announce it.
+* A fresh node (no cluster yet) forms a group only when it sees all configured peers, all of them fresh. All
+  of them compute the same cluster id from the same incarnations, so it need not be announced.
 * A fresh node that meets a formed group takes over its cluster id. If the group was formed with this very
   incarnation (this node only missed the moment) it is a member; otherwise it is a learner until the
   leader commits a configuration that names its incarnation.
@@ -21,14 +21,14 @@ from dledger.formats.store_files import Identity
 
 _MAX_TEXT = 512
 _MAX_NAME = 128
-"""Of a node id and an incarnation: both must fit into the slot of a vote."""
+"""Bytes of a node id and of an incarnation at most: both must fit into the slot of a vote."""
 _MAX_ITEMS = 64
-"""Members, and things told of itself, in a hello."""
+"""Most members, and most entries of `meta`, in a hello."""
 _MAX_NUMBER = 1 << 40
 
 
 class HelloRefused(Exception):
-    """The other side may not connect; the text says why and what to do, `cause` is a constant to count by."""
+    """The other side may not connect. The text says why and what to do; `cause` is a constant for metrics."""
 
     def __init__(self, text: str, cause: str = "malformed hello") -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class Hello:
     node: str
     incarnation: str
     cluster: str
-    """Empty while fresh."""
+    """Empty while the node is fresh."""
     protocol_min: int
     protocol_max: int
     segment_size: int
@@ -52,28 +52,31 @@ class Hello:
     """The configuration the group was formed with: node id -> incarnation."""
     meta: Mapping[str, str] = field(default_factory=dict)
     lease_ms: int = 0
-    """How long a voter keeps to a leader that it heard, when the group allows lease reads; else 0."""
+    """Milliseconds for which a voter keeps to a leader that it heard, if the group allows lease reads; else
+    0."""
     config_index: int = -1
-    """Index of the newest configuration entry that this node has, if that names it; else -1. Vouches for a
-    member that the other side, whose log is behind, does not know yet. Where the log begins at a snapshot and
-    has no configuration entry it is the snapshot's index."""
+    """Index of the newest configuration entry of this node, if that entry names this node; else -1. It
+    vouches for a member that the other side, whose log is behind, does not know yet. Where the log begins at
+    a snapshot and has no configuration entry it is the snapshot's index."""
     config_digest: str = ""
-    """Of the configuration's content; empty from older programs."""
+    """Digest of the configuration's content; empty from older programs."""
     state_version: int = 1
-    """Newest operations that the state machine above the log reads; 1 from older programs."""
+    """Newest version of the operations that the state machine above the log reads; 1 from older programs."""
     secret: str | None = field(default="", repr=False)
-    """With what the peer is to sign its requests to this process (`dledger.peers.proofs`). Only whoever dials
-    tells one, else it is empty. None from older programs, which make no proofs. Never shown or stored."""
+    """Key with which the peer signs its requests to this process (`dledger.peers.proofs`). Only the side that
+    opened the connection sends one, otherwise it is empty. None from older programs, which sign nothing.
+    Never shown or stored."""
 
     def shows_newer(self, mine: Hello) -> bool:
-        """Whether it shows a configuration that is newer than the own one. The index alone does not say so:
-        logs begin at different snapshots, and the later one gives the same configuration a higher index."""
+        """Whether the hello shows a configuration that is newer than the own one. The index alone is not
+        enough: logs begin at different snapshots, and a later snapshot gives the same configuration a higher
+        index."""
         differs = not self.config_digest or self.config_digest != mine.config_digest
         return self.config_index > mine.config_index and differs
 
 
 def encode_hello(hello: Hello) -> dict[str, Any]:
-    """As a msgpack map; unknown keys are ignored by older nodes."""
+    """Encode as a msgpack map; older nodes ignore unknown keys."""
     return {
         "group": hello.group,
         "node": hello.node,
@@ -144,7 +147,8 @@ def _texts(items: object, name: str, check: Callable[[object, str], str] = _text
 
 
 def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int:
-    """May this peer connect? The protocol version to speak, or HelloRefused (S9, S18)."""
+    """Check whether this peer may connect. Return the protocol version to speak, or raise HelloRefused (S9,
+    S18)."""
     if other.group != mine.group:
         raise HelloRefused(
             f"this is group {mine.group!r}, not {other.group!r}: check dLegerGroup and dLegerPeers", "group"
@@ -185,7 +189,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
 
 
 def check_certificate(other: Hello, names: Sequence[str]) -> None:
-    """HelloRefused unless the certificate is made out to this node: "n0", or "n0.<group>"."""
+    """Raise HelloRefused unless the certificate is made out to this node: "n0", or "n0.<group>"."""
     wanted = (other.node, f"{other.node}.{other.group}")
     if not any(name in wanted for name in names):
         shown = ", ".join(names) or "nobody"
@@ -195,7 +199,7 @@ def check_certificate(other: Hello, names: Sequence[str]) -> None:
 
 
 def cluster_id(members: Mapping[str, str]) -> str:
-    """Id of the group formed by these incarnations: every member computes the same."""
+    """Id of the group formed by these incarnations; every member computes the same."""
     text = "\n".join(f"{node} {incarnation}" for node, incarnation in sorted(members.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -206,10 +210,11 @@ def form_or_join(
     hellos: Mapping[str, Hello],
     founders: Mapping[str, Hello],
 ) -> Identity | None:
-    """What a fresh node becomes after the hellos seen so far; None while it must wait.
+    """Return what a fresh node becomes after the hellos seen so far; None while it must wait.
 
-    `hellos` holds the last hello of each peer that is connected now, `founders` those of who answers at the
-    peers' addresses: a group is formed of these only, so that of two processes with one id all count one.
+    `hellos` holds the last hello of each peer that is connected now. `founders` holds the hellos of the
+    processes that answer at the peers' addresses. A group is formed of these only, so that if two processes
+    have the same id, all nodes count the same one.
     """
     if identity.cluster:
         return None

@@ -1,16 +1,15 @@
-"""When a leader hands over to a preferred one, and when it leaves well alone (dLegerPreferred...). Pure.
+"""When a leader hands over to a preferred one, and when it does not (dLegerPreferred...). Pure.
 
-Moving leadership costs a pause, and a preferred node that cannot keep it makes a group that moves for ever.
-So:
+Moving leadership costs a pause. A preferred node that cannot keep leadership would make it move for ever. So:
 
-* A leader that is itself preferred stays, also when another is preferred more: the order says only to whom a
-  leader that is not preferred hands over. So a group moves once, and not again up the list.
+* A leader that is itself preferred stays, even when another node is preferred more. The order only says to
+  which node a leader that is not preferred hands over. So a group moves once, and not again up the list.
 * It waits until it has led for a while, and moves at most once in `backoff_min_s`.
-* A node that did not take over, or lost leadership within `short_lived_s` of taking it, is left alone for
-  `backoff_min_s`, and twice as long each time it happens again, up to `backoff_max_s`. Every node keeps this
-  count from the changes of leader that it sees, so it outlives the leader that tried.
-* An operator knows better. Who loses leadership because an operator moved it has not failed; and when an
-  operator says who should lead, what was counted before is forgotten, on every node.
+* A node that did not take over, or lost leadership within `short_lived_s` of taking it, is not tried again
+  for `backoff_min_s`, and for twice as long each time it fails again, up to `backoff_max_s`. Every node counts
+  failures from the changes of leader that it sees, so the count outlives the leader that tried.
+* An operator's decision overrides the count. A node that loses leadership because an operator moved it has
+  not failed. When an operator sets the preferred leaders, all nodes forget their counts.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from dledger.runtime.settings import Setting
 
 @dataclass(frozen=True)
 class PreferredSettings:
-    """Seconds."""
+    """Times in seconds."""
 
     settle_s: Annotated[float, Setting("preferredLeaderSettleMs", 0, 3_600_000, "ms")] = 2.0
     """How long a leader leads before it moves leadership to a preferred one."""
     short_lived_s: Annotated[float, Setting("preferredLeaderShortLivedMs", 0, 86_400_000, "ms")] = 30.0
-    """A leadership of a preferred node that ends earlier counts as failed."""
+    """Leadership of a preferred node that ends earlier counts as a failure."""
     backoff_min_s: Annotated[float, Setting("preferredLeaderBackoffMinMs", 1, 86_400_000, "ms")] = 10.0
-    """How long one that failed is left alone; twice as long each time again."""
+    """How long a node that failed is not tried again; the time doubles with each failure."""
     backoff_max_s: Annotated[float, Setting("preferredLeaderBackoffMaxMs", 1, 86_400_000, "ms")] = 600.0
-    """Longest time that one is left alone."""
+    """Longest time for which a node that failed is not tried again."""
 
     def __post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:
@@ -41,7 +40,7 @@ class PreferredSettings:
 
 
 class PreferredLeader:
-    """One per node, also while it follows."""
+    """Decides when to hand over. Each node has one, also while it follows."""
 
     def __init__(self, settings: PreferredSettings) -> None:
         self._settings = settings
@@ -52,7 +51,7 @@ class PreferredLeader:
         self._next_move = 0.0
 
     def leader_changed(self, leader: str | None, now: float, *, commanded: bool = False) -> None:
-        """This node sees another leader, or none; `commanded`: as an operator wanted."""
+        """Note that this node sees another leader, or none. `commanded`: an operator asked for the change."""
         if leader == self._leader:
             return
         if self._leader is not None:
@@ -64,19 +63,20 @@ class PreferredLeader:
         self._since = now
 
     def tried(self, node: str, moved: bool, now: float) -> None:
-        """This leader handed over to `node`, or could not."""
+        """Note that this leader handed over to `node`, or tried to and could not."""
         self._next_move = now + self._settings.backoff_min_s
         if not moved:
             self._failed(node, now)
 
     def forgive(self) -> None:
-        """An operator said who should lead: nobody is left alone any more."""
+        """An operator set the preferred leaders: forget all failures."""
         self._failures.clear()
         self._not_before.clear()
         self._next_move = 0.0
 
     def choose(self, preferred: Sequence[str], self_id: str, fit: Collection[str], now: float) -> str | None:
-        """Whom this leader hands over to now; `fit`: who is connected, caught up and healthy."""
+        """The node to which this leader hands over now, or None. `fit`: nodes that are connected, caught up
+        and healthy."""
         if self_id in preferred or self._leader != self_id:
             return None
         if now < self._next_move or now - self._since < self._settings.settle_s:

@@ -14,7 +14,7 @@ from dledger.host import Role
 
 
 class State(Enum):
-    """Raft's roles, with the two phases of a candidate told apart."""
+    """Raft's roles; the two phases of a candidate are separate states."""
 
     LEARNER = "LEARNER"
     FOLLOWER = "FOLLOWER"
@@ -47,7 +47,7 @@ ROLES = {
     State.CANDIDATE: Role.CANDIDATE,
     State.LEADER: Role.LEADER,
 }
-"""What the outside sees (MemberState.Role)."""
+"""Role that is shown to the outside for each state (MemberState.Role)."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _by_ends() -> dict[tuple[State, State], list[str]]:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram; steps that stay in their state are left to `table`."""
+    """The table as a Mermaid state diagram, without the steps that stay in their state (`table` has them)."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.LEARNER.value}", f"    [*] --> {State.FOLLOWER.value}"]
     for (before, after), causes in _by_ends().items():
         if before is not after:

@@ -1,8 +1,8 @@
-"""What a round of votes came to (DLedgerLeaderElector's arbitration, VoteResponse.ParseResult). Pure.
+"""The result of a round of votes (DLedgerLeaderElector's arbitration, VoteResponse.ParseResult). Pure.
 
-DLedger's rows in DLedger's order, with one difference: a quorum of votes is looked for first. A voter that
-has not noticed yet that its leader is gone must not undo a round that the others have decided (in DLedger
-one such answer costs six seconds). That a higher term was heard of never gets here: it is taken over at once.
+The rules are DLedger's, in DLedger's order, with one difference: a quorum of votes is checked first. A voter
+that has not noticed yet that its leader is gone must not undo a round that the others have decided (in
+DLedger one such answer costs six seconds). A higher term never gets here: it is taken over at once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _BETTER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LE
 
 
 class Verdict(Enum):
-    """VoteResponse.ParseResult."""
+    """Result of a round (VoteResponse.ParseResult)."""
 
     PASSED = "PASSED"
     REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"
     """A quorum would accept, but some of it is not ready yet."""
     WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
-    """Too few answers, or somebody has the better log: let it stand."""
+    """Too few answers, or another node has the better log and should stand first."""
     WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
-    """Others were voted for, or there is a leader."""
+    """Others were voted for, or a leader exists."""
 
 
 def arbitrate(results: Mapping[str, VoteResult], voters: Sequence[str]) -> Verdict:
-    """The verdict if no more answers came; who did not answer is not in `results`."""
+    """The verdict if no more answers came. Voters that did not answer are missing from `results`."""
     answers = [results.get(voter, VoteResult.UNKNOWN) for voter in voters]
     majority = len(voters) // 2 + 1
     accepted = answers.count(VoteResult.ACCEPT)
@@ -47,7 +47,7 @@ def arbitrate(results: Mapping[str, VoteResult], voters: Sequence[str]) -> Verdi
 
 
 def lost(results: Mapping[str, VoteResult], voters: Sequence[str]) -> bool:
-    """Whether the answers that are still out cannot make a quorum any more."""
+    """Whether the missing answers can no longer make a quorum."""
     refused = sum(1 for voter in voters if results.get(voter, VoteResult.ACCEPT) is not VoteResult.ACCEPT)
     return len(voters) - refused <= len(voters) // 2
 

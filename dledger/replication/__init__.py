@@ -1,6 +1,6 @@
-"""What is replicated and committed: `leader` (per-peer progress, quorum), `follower`, `quorum`. Pure.
+"""Replication and commit: `leader` (per-peer progress, quorum), `follower`, `quorum`. Pure.
 
-The log is seen through `LogView`; whatever touches disk or network is an effect.
+The log is seen through `LogView`; everything that touches disk or network is an effect.
 """
 
 from __future__ import annotations
@@ -9,29 +9,31 @@ from typing import Protocol
 
 
 class LogView(Protocol):
-    """What replication needs to know of the log. Indexes start at 0; -1 means "none"."""
+    """View of the log that replication needs. Indexes start at 0; -1 means "none"."""
 
     @property
     def first_index(self) -> int:
-        """First entry held."""
+        """Index of the first entry held."""
 
     @property
     def last_index(self) -> int:
-        """Last entry held (written or still in memory)."""
+        """Index of the last entry held (written or still in memory)."""
 
     @property
     def durable_index(self) -> int:
-        """Last entry that is fsynced (in ASYNC_FLUSH: written), with nothing rotten before it."""
+        """Index of the last entry that is fsynced (in ASYNC_FLUSH: written), with no corrupt entry before
+        it."""
 
     @property
     def durable_mark(self) -> int:
-        """Last entry that was made durable, rotten by now or not: what lies behind it is in memory alone."""
+        """Index of the last entry that was made durable, even if it is corrupt by now. Later entries are in
+        memory only."""
 
     def term_of(self, index: int) -> int | None:
         """Term of an entry; -1 for index -1; None when the log does not hold it."""
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`; -1 when there is none."""
+        """Largest i <= index whose term is <= `term`; -1 if there is no such entry."""
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
         """(last index, byte size) of a run from `first` of about `max_bytes`; size None when it is not known.

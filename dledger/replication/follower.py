@@ -1,12 +1,13 @@
-"""Replication by a follower: what to do with a push of the leader. Pure.
+"""Replication by a follower: how to handle a push of the leader. Pure.
 
 `matched` is the last index known to agree with the leader of this term. It starts at -1 with every new
-leader: whatever lies above it in the log was never compared, and is not acknowledged (S16).
+leader: entries above it were not compared with this leader yet, and are not acknowledged (S16).
 
-Nothing is acknowledged as stored before it is on the disk either: the leader's window counts what is on the
-way *and* what waits here in memory, so that a slow disk bounds both, over changes of leader and connection.
-An agreement about an entry that is still in memory is therefore heard of when it is written. `stored` is not
-`durable`: what is rotten, or counts for nothing yet (S9), takes no memory, and must not close the window.
+Entries are acknowledged as stored only when they are on the disk. The leader's window counts what is in
+flight *and* what waits here in memory, so a slow disk bounds both, even over changes of leader and
+connection. An agreement about an entry that is still in memory is therefore reported when the entry is
+written. `stored` is not `durable`: entries that are corrupt, or that do not count yet (S9), take no memory
+and must not close the window.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Effect = Respond | CutLog | StoreEntries | CommitTo
 
 
 class FollowerReplication:
-    """State towards the leader of one term; made anew with every leader."""
+    """State towards the leader of one term; each new leader gets a new one."""
 
     def __init__(self, term: int, leader: str, log: LogView) -> None:
         self.term = term
@@ -56,13 +57,13 @@ class FollowerReplication:
         self.matched: int = -1
         self.leader_commit: int = -1
         self.trusted = True
-        """False while this store lost entries that it had acknowledged: then it counts for nothing until it
+        """False while this store lost entries that it had acknowledged. Then it counts for nothing until it
         holds what the leader has committed (S9)."""
         self._log = log
         self._reported = (-2, -2)
 
     def receive(self, push: Push, commit_index: int) -> list[Effect]:
-        """A push of this leader in this term; `commit_index` is this node's own."""
+        """Handle a push of this leader in this term; `commit_index` is this node's own."""
         if isinstance(push, Compare):
             return self._compare(push)
         if isinstance(push, Truncate):
@@ -77,15 +78,15 @@ class FollowerReplication:
         return self._commit(self.leader_commit)
 
     def installed(self, index: int) -> None:
-        """This leader's snapshot, true at `index`, is where the log begins now."""
+        """This leader's snapshot at `index` was installed: the log begins there now."""
         self.matched = max(self.matched, index)
 
     def disk_full(self) -> Respond:
-        """An Append was refused: there is no room for it."""
+        """Answer an Append that was refused because the disk has no room."""
         return self._respond(self._state(Code.DISK_FULL))
 
     def durable_moved(self) -> list[Effect]:
-        """The durable index moved: acknowledge."""
+        """Acknowledge that the durable index moved."""
         response = self._state(Code.SUCCESS)
         if (response.stored, response.durable) == self._reported:
             return []
@@ -118,17 +119,18 @@ class FollowerReplication:
     def _agrees(self, index: int, term: int) -> bool:
         """Whether the log holds entry `index` with this term.
 
-        Where the log begins behind a snapshot that is lost, nothing here says the term of the entry in front.
-        It was committed, so this leader holds it, and it is the same.
+        If the snapshot in front of the log is lost, the term of the entry before the first one is unknown.
+        That entry was committed, so this leader holds the same one.
         """
         own = self._log.term_of(index)
         return own == term or (own is None and index == self._log.first_index - 1)
 
     def _inconsistent(self, index: int, term: int) -> Respond:
-        """Name the last entry that may agree: not above `index`, and not of a later term.
+        """Answer with the last entry that may agree: not above `index`, and not of a later term.
 
-        It is never below the one in front of the first entry: all up to that was committed, so a leader holds
-        it. Anything lower would send both into a circle (dledger #319). Term -1: not known, it agrees.
+        It is never below the entry in front of the first one: everything up to it was committed, so a leader
+        holds it. A lower answer would make both sides loop for ever (dledger #319). Term -1 means that the
+        term is not known; then the entry agrees.
         """
         base = self._log.first_index - 1
         hint = self._log.last_of_term_at_most(term, min(index, self._log.last_index))
@@ -167,7 +169,7 @@ class FollowerReplication:
         return [StoreEntries(push.first)]
 
     def overlap(self, first: int, terms: list[int], commit_index: int) -> list[Effect]:
-        """Entries `first..` of the push have these terms: cut at the first that differs from the log's."""
+        """Entries `first..` of the push have these terms; cut the log at the first one that differs."""
         for offset, term in enumerate(terms):
             index = first + offset
             own = self._log.term_of(index)

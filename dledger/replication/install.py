@@ -1,4 +1,4 @@
-"""What a leader offers to a peer that is behind its log: a snapshot, by its size and digest. Pure."""
+"""The snapshot that a leader offers to a peer which is behind its log, named by size and digest. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A snapshot true at `index`. `total` is the size of its stream in bytes.
+    """A snapshot of the state exactly at `index`. `total` is the size of its stream in bytes.
 
-    Equal (index, total, digest) is the same snapshot, whoever offers it: another leader goes on with it.
+    Equal (index, total, digest) means the same snapshot, whichever node offers it: another leader can
+    continue it.
     """
 
     index: int

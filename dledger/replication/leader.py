@@ -1,19 +1,20 @@
 """Replication by a leader: one `Progress` per peer, one commit index. Pure.
 
-A peer starts in COMPARE: the leader asks for agreement at its own last entry; on a "no" the follower's
-hint and the table of terms move the question back by whole terms (Raft dissertation 5.3, the end). When an
-agreement is found, a follower with a longer log is told to TRUNCATE what conflicts; then entries flow as
-APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT goes when no APPEND
-is there to carry the commit index (S22).
+A peer starts in COMPARE: the leader asks whether the logs agree at its own last entry. After a "no" the
+follower's hint and the table of terms move the question back by whole terms (Raft dissertation 5.3, the end).
+When an agreement is found, a follower with a longer log must TRUNCATE what conflicts. Then entries flow as
+APPEND frames, pipelined up to a window in bytes and acknowledged cumulatively. COMMIT is sent when no APPEND
+can carry the commit index (S22).
 
-A peer that is behind the first entry of this log goes to INSTALL: it is sent a snapshot piece by piece, each
-asked for by its answer to the one before, so that an install goes on where it was cut off. Then COMPARE asks
-at the snapshot's own entry, where both agree by construction. The same snapshot is never installed twice
-over one connection: install and COMPARE cannot send a peer back and forth (dledger #319).
+A peer that is behind the first entry of this log goes to INSTALL: it is sent a snapshot piece by piece. Each
+answer asks for the next piece, so an interrupted install resumes where it stopped. Then COMPARE asks at the
+snapshot's own entry, where both agree by construction. The same snapshot is never installed twice over one
+connection, so a peer cannot alternate between install and COMPARE for ever (dledger #319).
 
 An entry is committed when a quorum of voters has it durable (fsynced; under ASYNC_FLUSH written) *and* it was
-appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, what left a peer's memory for
-its disk, only moves the window: that bounds what is on the way to it and what waits for its disk, together.
+appended in this term (5.4.2; dledger and LogCabin had this wrong). `stored`, the part that has moved from a
+peer's memory to its disk, only moves the window. So the window bounds what is in flight and what waits for
+the peer's disk, together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dledger.replication.quorum import quorum_index
 
 
 class PushState(Enum):
-    """What the leader is doing with a peer (PushEntryRequest.Type)."""
+    """Phase of the replication to one peer (PushEntryRequest.Type)."""
 
     DOWN = "DOWN"
     COMPARE = "COMPARE"
@@ -41,12 +42,12 @@ class PushState(Enum):
     APPEND = "APPEND"
     INSTALL = "INSTALL"
     PAUSED = "PAUSED"
-    """Nothing is sent for a while: its disk is full, or what it needs is rotten here."""
+    """Nothing is sent for a while: the peer's disk is full, or entries that it needs are corrupt here."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What the leader knows of one peer in this term."""
+    """State of one peer in this term as the leader knows it."""
 
     state: PushState = PushState.DOWN
     next: int = 0
@@ -59,13 +60,13 @@ class Progress:
     """(last index, bytes) of unacknowledged frames."""
     inflight_bytes: int = 0
     window: int = 0
-    """Number of the window that these frames belong to; pushes of an older one are not sent any more."""
+    """Number of the window that these frames belong to; pushes of an older window are not sent any more."""
     full: bool = False
-    """Its disk had no room at the last answer: one batch at a time, until one is stored."""
+    """The peer's disk had no room at the last answer: one batch is sent at a time, until one is stored."""
     counts: bool = False
-    """Whether it is a recorded incarnation: only then its watermarks count for commit."""
+    """Whether the peer is a recorded incarnation; only then its watermarks count for commit."""
     offer: Offer | None = None
-    """In INSTALL: the snapshot on its way; None while there is none to give."""
+    """In INSTALL: the snapshot that is being sent; None while no snapshot is available."""
     installed: int = -1
     """Index of the last snapshot installed over this connection."""
 
@@ -82,7 +83,7 @@ class SendCompare(msgspec.Struct, frozen=True):
 
 
 class SendTruncate(msgspec.Struct, frozen=True):
-    """Tell a peer to cut from `index` if its entry there has another term."""
+    """Ask a peer to cut its log from `index` on if its entry there has another term."""
 
     peer: str
     index: int
@@ -90,7 +91,7 @@ class SendTruncate(msgspec.Struct, frozen=True):
 
 
 class SendAppend(msgspec.Struct, frozen=True):
-    """Send entries `first..last`; `prev_term` is that of `first - 1`."""
+    """Send entries `first..last`; `prev_term` is the term of entry `first - 1`."""
 
     peer: str
     first: int
@@ -101,7 +102,7 @@ class SendAppend(msgspec.Struct, frozen=True):
 
 
 class SendCommit(msgspec.Struct, frozen=True):
-    """Tell a peer the commit index."""
+    """Send a peer the commit index."""
 
     peer: str
 
@@ -113,7 +114,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class SendInstall(msgspec.Struct, frozen=True):
-    """Send a piece of a snapshot's stream from `offset` on; -1: only ask how far the peer is."""
+    """Send the piece of a snapshot's stream from `offset` on; -1 only asks how far the peer is."""
 
     peer: str
     offer: Offer
@@ -121,7 +122,7 @@ class SendInstall(msgspec.Struct, frozen=True):
 
 
 class NeedsSnapshot(msgspec.Struct, frozen=True):
-    """A peer is behind the first entry of this log, and there is no snapshot that would help it."""
+    """A peer is behind the first entry of this log, and no snapshot would help it."""
 
     peer: str
 
@@ -130,7 +131,7 @@ Effect = SendCompare | SendTruncate | SendAppend | SendCommit | SendInstall | Co
 
 
 class LeaderReplication:
-    """State of one leadership; thrown away when it ends."""
+    """State of one leadership; discarded when it ends."""
 
     def __init__(
         self,
@@ -147,21 +148,22 @@ class LeaderReplication:
         inflight_frames: int = 1000,
         offer: Callable[[], Offer | None] = lambda: None,
     ) -> None:
-        """`offer`: the snapshot for peers behind this log, the one that it begins at if possible."""
+        """`offer` returns the snapshot for peers behind this log; if possible it is the one at which the log
+        begins."""
         self.term = term
         self.commit_index: int = commit_index
         self.opening_index = opening_index
-        """The entry that opened the term: nothing commits by counting before it does."""
+        """Index of the entry that opened the term. Before it is committed, nothing commits by counting."""
         self.progress: dict[str, Progress] = {}
         self.self_id = self_id
         self._log = log
         self.push_bytes: int = push_bytes
-        """So many bytes of entries go into a push at least, where there are so many; may change."""
+        """Smallest size of a push in bytes, if there are as many bytes of entries; may change."""
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer
         self._windows = 0
-        """Windows begun, of all peers."""
+        """Number of windows begun, over all peers."""
         self._voters: tuple[str, ...] = ()
         self._leaving: tuple[str, ...] = ()
         self.set_members(voters, peers)
@@ -169,9 +171,9 @@ class LeaderReplication:
     def set_members(
         self, voters: Iterable[str], peers: Iterable[str], leaving: Iterable[str] = ()
     ) -> list[Effect]:
-        """The configuration changed. New peers start DOWN until `peer_up`.
+        """Take over a changed configuration. New peers start DOWN until `peer_up`.
 
-        `leaving`, of the peers, were removed: they get no entry that is not committed (see
+        `leaving` are peers that were removed: they get no entry that is not committed (see
         dledger/members/effects.py).
         """
         self._voters = tuple(sorted(voters))
@@ -187,10 +189,10 @@ class LeaderReplication:
     # Events
 
     def peer_up(self, peer: str, counts: bool) -> list[Effect]:
-        """A connection to the peer is there: find out where its log agrees.
+        """A connection to the peer is open: find out where its log agrees.
 
-        What it acknowledged before is forgotten: it may have been restarted and hold less (what was only
-        stored, or under ASYNC_FLUSH only written, may be gone). `counts`: it is the incarnation that the
+        Its earlier acknowledgements are forgotten. It may have been restarted and hold less: what was only
+        stored, or under ASYNC_FLUSH only written, may be gone. `counts`: it is the incarnation that the
         configuration names; another one counts towards no quorum.
         """
         progress = self.progress.get(peer)
@@ -202,13 +204,13 @@ class LeaderReplication:
         return self._compare(peer, progress, self._log.last_index)
 
     def peer_counts(self, peer: str, counts: bool) -> None:
-        """Whether the peer's acknowledgements count from now on (see `peer_up`)."""
+        """Set whether the peer's acknowledgements count from now on (see `peer_up`)."""
         progress = self.progress.get(peer)
         if progress is not None:
             progress.counts = counts
 
     def peer_down(self, peer: str) -> list[Effect]:
-        """The connection is gone."""
+        """The connection to the peer is gone."""
         progress = self.progress.get(peer)
         if progress is not None:
             progress.state = PushState.DOWN
@@ -216,7 +218,7 @@ class LeaderReplication:
         return []
 
     def extended(self) -> list[Effect]:
-        """The leader's log grew."""
+        """Send entries, because the leader's log grew."""
         effects: list[Effect] = []
         for peer, progress in self.progress.items():
             if progress.state is PushState.APPEND:
@@ -228,7 +230,7 @@ class LeaderReplication:
         return self._advance_commit()
 
     def response(self, peer: str, message: PushResponse) -> list[Effect]:
-        """A peer answered in this term."""
+        """Handle an answer of a peer in this term."""
         progress = self.progress.get(peer)
         if progress is None or message.term != self.term:
             return []
@@ -264,18 +266,19 @@ class LeaderReplication:
         return effects
 
     def pause(self, peer: str) -> None:
-        """Send the peer no entries until `resume_paused`; what it acknowledges still counts."""
+        """Send the peer no entries until `resume_paused`. Its acknowledgements still count."""
         progress = self.progress.get(peer)
         if progress is not None and progress.state is not PushState.DOWN:
             progress.state = PushState.PAUSED
             self._clear_window(progress)
 
     def withholds(self, peer: str, index: int) -> bool:
-        """Whether the peer, which leaves, must not get this entry (yet)."""
+        """Whether the peer is leaving and must not get this entry (yet)."""
         return peer in self._leaving and index > self.commit_index
 
     def wants(self, push: SendAppend) -> bool:
-        """Whether a push that waited is still to be sent: its peer was not paused or asked anew meanwhile."""
+        """Whether a delayed push should still be sent: its peer was not paused or compared again in the
+        meantime."""
         progress = self.progress.get(push.peer)
         return progress is not None and progress.window == push.window
 
@@ -289,7 +292,7 @@ class LeaderReplication:
         ]
 
     def install_response(self, peer: str, message: InstallResponse) -> list[Effect]:
-        """A peer says how far it is with a snapshot."""
+        """Handle an answer that says how far a peer is with a snapshot."""
         progress = self.progress.get(peer)
         if progress is None or progress.state is not PushState.INSTALL or message.term != self.term:
             return []
@@ -307,14 +310,14 @@ class LeaderReplication:
         return self._compare(peer, progress, max(offer.index, self._log.first_index - 1))
 
     def install_failed(self, peer: str, index: int) -> list[Effect]:
-        """The snapshot at `index` could not be read or is not what it should be: offer what there is now."""
+        """The snapshot at `index` could not be read or is corrupt: offer the current one instead."""
         progress = self.progress.get(peer)
         if progress is None or progress.offer is None or progress.offer.index != index:
             return []
         return self._install(peer, progress)
 
     def offers_changed(self) -> list[Effect]:
-        """There is another snapshot: for those who wait for one."""
+        """Another snapshot exists: offer it to the peers that wait for one."""
         effects: list[Effect] = []
         for peer, progress in self.progress.items():
             if progress.state is PushState.INSTALL and progress.offer is None:
@@ -322,7 +325,7 @@ class LeaderReplication:
         return effects
 
     def needed_from(self) -> int:
-        """The first entry that a connected peer still needs of this log: retention had better keep it."""
+        """The first entry that a connected peer still needs from this log; retention should keep it."""
         needed = self._log.last_index + 1
         for progress in self.progress.values():
             if progress.state is PushState.INSTALL and progress.offer is not None:
@@ -336,16 +339,17 @@ class LeaderReplication:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Whose watermarks decide, sorted."""
+        """Ids of the members whose watermarks decide, sorted."""
         return self._voters
 
     def counts(self, peer: str) -> bool:
-        """Whether a peer is a recorded incarnation."""
+        """Whether a peer is a recorded incarnation, so that its acknowledgements count."""
         progress = self.progress.get(peer)
         return progress is not None and progress.counts
 
     def watermark(self, peer: str) -> int:
-        """The one of a peer's two watermarks that counts for commit: never what is only in memory there."""
+        """The peer's watermark that counts for commit. It never includes entries that are only in memory
+        there."""
         return self.progress[peer].durable
 
     # Finding the agreement
@@ -361,7 +365,7 @@ class LeaderReplication:
         return [SendCompare(peer, index, term)]
 
     def _install(self, peer: str, progress: Progress) -> list[Effect]:
-        """The peer is behind this log, or contradicts its beginning."""
+        """Start an install: the peer is behind this log, or contradicts its beginning."""
         self._clear_window(progress)
         progress.state = PushState.INSTALL
         offer = self._offer()
