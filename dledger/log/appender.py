@@ -1,6 +1,6 @@
 """Sealing by the leader: index, pos and CRCs are assigned synchronously and cannot fail (safety.md S12).
 
-Everything that may refuse is checked before. What is added in one turn of the event loop goes out as one
+Every check that may refuse an entry is made before. Entries added in one turn of the event loop go out as one
 batch: one write, one push per follower, one fsync.
 """
 
@@ -27,11 +27,12 @@ from dledger.messages import Code
 
 
 class Run:
-    """Entries that are sealed one after the other without a call for each: what `Appender.open_run` lends
-    out.
+    """A run of entries that are sealed one after the other without one call each. `Appender.open_run` returns
+    it.
 
-    Who has it counts `index`, `pos` and `chain` on, puts the bytes of the entries into `parts` and their
-    sizes into `sizes`, and gives it back in the same turn of the loop, before anything else is added."""
+    The caller advances `index`, `pos` and `chain`, and adds the bytes of the entries to `parts` and their
+    sizes to `sizes`. It must close the run in the same turn of the loop, before anything else is added.
+    """
 
     __slots__ = (
         "chain",
@@ -66,33 +67,34 @@ class Run:
     ) -> None:
         self.first: int = index
         self.index: int = index
-        """Of the next entry."""
+        """Index of the next entry."""
         self.pos: int = pos
-        """Where it lies."""
+        """Position of the next entry in the log."""
         self.chain: int = chain
-        """Chain value of the entry before."""
+        """Chain value of the entry before the next one."""
         self.term: int = term
         self.covered: int = covered
-        """COVERED, or 0 while a voter's program does not know it."""
+        """COVERED, or 0 while the program of some voter does not know it."""
         self.now_ms: int = now_ms
-        """Store time."""
+        """Store time of the entries, in ms."""
         self.parts: list[bytes] = parts
         self.sizes: list[int] = sizes
         self.room_index: int = room_index
-        """No entry begins above this index,"""
+        """No entry of the run may have a higher index."""
         self.room_pos: int = room_pos
-        """nor at or above this position (`Appender.refusal`),"""
+        """No entry of the run may begin at or above this position (`Appender.refusal`)."""
         self.stop_pos: int = stop_pos
-        """none ends above this one (`Appender.reserve`),"""
+        """No entry of the run may end above this position (`Appender.reserve`)."""
         self.max_entry: int = max_entry
-        """and none has more bytes."""
+        """Largest size of an entry in bytes."""
 
     def __len__(self) -> int:
         return self.index - self.first
 
 
 class Appender:
-    """Valid during one leadership. `pump` is called once per loop turn in which something was added."""
+    """Seals entries during one leadership. `pump` is called once per loop turn in which an entry was
+    added."""
 
     def __init__(
         self,
@@ -108,17 +110,18 @@ class Appender:
         may_cover: Callable[[], bool] = lambda: True,
         state_version: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`known_kinds`: of entries, which every program knows; others wait until `may_write` says so.
-        `may_cover`: whether all voters know CRCs that cover the channel, asked once a turn of the loop. Whose
-        log ends with such an entry goes on with them: nobody can do without any more (decision 0014).
-        `state_version`: of the state machine's operations that all voters read."""
+        """`known_kinds` are the kinds of entries that every program knows; others wait until `may_write`
+        allows them. `may_cover` says whether all voters know CRCs that cover the channel; it is asked once a
+        turn of the loop. A log whose last entry has such a CRC keeps using them, because all its readers need
+        them already (decision 0014). `state_version` is the version of the state machine's operations that
+        all voters read."""
         if log.last_chain is None:
             raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term
         self.paused = False
-        """Leadership is being handed over."""
+        """Whether leadership is being handed over."""
         self.disk_full = False
-        """The disk is above its limit: nothing new from clients."""
+        """Whether the disk is above its limit; then clients can add nothing."""
         self._log = log
         self._max_entry = max_entry_bytes
         self._known_kinds = known_kinds
@@ -146,15 +149,15 @@ class Appender:
 
     @property
     def room(self) -> bool:
-        """False when an entry must be refused now; see `refusal`."""
+        """Whether an entry can be accepted now; see `refusal`."""
         return self.refusal is None
 
     @property
     def refusal(self) -> Code | None:
-        """Why an entry must be refused before it is sealed (S12): DISK_FULL or LEADER_PENDING_FULL.
+        """Why an entry must be refused before it is sealed (S12): DISK_FULL, LEADER_PENDING_FULL, or None.
 
-        Pending is what is not committed *or* not on this disk: followers commit without it, and what waits
-        for it is in memory here, and cannot be read by anybody.
+        Pending entries are those not committed *or* not on this disk. Followers may commit without this disk,
+        but until then the entries are in this node's memory and cannot be read by anybody.
         """
         log = self._log
         if self.disk_full or (
@@ -185,11 +188,12 @@ class Appender:
 
     @property
     def max_batch(self) -> int:
-        """Bytes that `reserve` takes at most."""
+        """Most bytes that `reserve` accepts."""
         return min(self._max_entry, self._log.segment_size - 8)
 
     def reserve(self, total_size: int) -> int:
-        """Pos of the first entry of `total_size` bytes (headers and bodies), rolling if they do not fit."""
+        """Position of the first entry of `total_size` bytes (headers and bodies). Starts a new segment if
+        they do not fit."""
         size = self._log.segment_size
         if total_size > self._max_entry:
             raise ValueError(f"{total_size} bytes in one entry or batch: at most {self._max_entry}")
@@ -204,9 +208,10 @@ class Appender:
     def add(
         self, parts: tuple[bytes, ...], size: int, kind: int = Kind.MESSAGE, batch_remaining: int = 0
     ) -> int:
-        """Seal one entry whose body is `parts` joined (`size` bytes), at the pos that `reserve` gave.
+        """Seal one entry whose body is `parts` joined (`size` bytes), at the position that `reserve`
+        returned.
 
-        ValueError for a kind that a voter's program does not know (`Node.may_write`).
+        ValueError for a kind that some voter's program does not know (`Node.may_write`).
         """
         if kind not in self._known_kinds and not self._may_write(kind):
             raise ValueError(f"entries of kind {kind} are not written before all voters know them")
@@ -243,24 +248,25 @@ class Appender:
         return index
 
     def open_run(self) -> Run | None:
-        """To seal entries with messages in a row, of which nothing is checked here; None when an entry would
-        be refused now, or little space is left on the disk."""
+        """Begin a run of entries with messages, which are not checked here. None when an entry would be
+        refused now, or little space is left on the disk."""
         if self._log.short_of_space or self.refusal is not None:
             return None
         return self._run()
 
     def close_run(self, run: Run) -> None:
-        """The run is over: what it holds is sealed."""
+        """End the run: its entries are sealed."""
         self._close(run, [0] * len(run))
 
     def open_batch(self, total_size: int) -> Run:
-        """To seal entries with messages as a part of a batch of `total_size` bytes: that there is room was
-        asked before, and each says how many follow it."""
+        """Begin a run of entries that are part of a batch of `total_size` bytes. The caller has checked that
+        there is room; each entry records how many entries follow it."""
         self.reserve(total_size)
         return self._run()
 
     def close_batch(self, run: Run, following: int) -> None:
-        """What the run holds is sealed; as many entries of its batch are still to be added."""
+        """End the run: its entries are sealed. `following` more entries of its batch are still to be
+        added."""
         self._close(run, list(range(len(run) - 1 + following, following - 1, -1)))
         if len(run):
             self._batched = True
@@ -291,23 +297,25 @@ class Appender:
         self._chain = run.chain
 
     def add_system(self, body: bytes, kind: int = Kind.SYSTEM) -> int:
-        """Seal a system entry: `body` becomes that of a CommitLog record of the reserved topic (S10)."""
+        """Seal a system entry; `body` becomes the body of a CommitLog record of the reserved topic (S10)."""
         self.reserve(HEADER_SIZE + system_record_size(len(body)))
         return self.add_reserved(body, kind)
 
     def add_reserved(self, body: bytes, kind: int = Kind.SYSTEM, batch_remaining: int = 0) -> int:
-        """The same at the pos that `reserve` gave, as a part of a batch."""
+        """Seal a system entry at the position that `reserve` returned, as part of a batch."""
         size = system_record_size(len(body))
         record = system_record(body, self._next_pos + HEADER_SIZE, self.now_ms())
         return self.add((record,), size, kind, batch_remaining)
 
     @property
     def state_version(self) -> int:
-        """Version of the state machine's operations that all voters read: newer ones are not written yet."""
+        """Version of the state machine's operations that all voters read; newer operations must not be
+        written yet."""
         return self._state_version()
 
     def now_ms(self) -> int:
-        """Store time of what is added in this turn of the loop, in ms; never before the newest record's."""
+        """Store time of the entries added in this turn of the loop, in ms; never before the newest
+        record's."""
         if not self._scheduled:
             self._begin_turn()
         if self._now_ms < 0:
@@ -315,11 +323,11 @@ class Appender:
         return self._now_ms
 
     def clock_ms(self) -> int:
-        """What time it is, in ms (`StoreClock`); unlike store time it may go back."""
+        """The current time in ms (`StoreClock`); unlike store time it may go back."""
         return self._log.look_at_clock()
 
     def take(self) -> list[Batch]:
-        """What was sealed since the last call, in order; called by the pump."""
+        """Return the batches sealed since the last call, in order; called by the pump."""
         self._scheduled = False
         self._now_ms = -1
         self._seal()
@@ -333,7 +341,7 @@ class Appender:
         self._schedule()
 
     def committed(self, index: int, pos: int) -> None:
-        """The commit index moved: the pending limits count from here."""
+        """The commit index moved; entries up to it no longer count as pending."""
         self._committed_index = index
         self._committed_pos = pos
 

@@ -1,4 +1,4 @@
-"""What lies before the first entry of a log: nothing, or a snapshot (safety.md S20). Pure."""
+"""The beginning of a log: nothing, or a snapshot, lies before its first entry (safety.md S20). Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """The entry before the first one held, and where the log goes on behind it.
+    """The entry before the first one held, and where the log continues after it.
 
-    `chain` is None when that entry is not known: the log begins late, and no snapshot says what came before.
+    `chain` is None when that entry is not known: the log begins late, and no snapshot describes what came
+    before.
     """
 
     index: int
@@ -17,7 +18,7 @@ class LogBase:
     pos: int
     chain: int | None
     store_time_ms: int = -1
-    """Of that entry's record, -1 when it is not known."""
+    """Store time of that entry's record, -1 when it is not known."""
 
     @property
     def known(self) -> bool:
@@ -26,4 +27,4 @@ class LogBase:
 
 
 ORIGIN = LogBase(-1, -1, 0, 0)
-"""Of a log that holds its first entry."""
+"""The base of a log that still holds its very first entry."""

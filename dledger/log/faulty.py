@@ -1,8 +1,8 @@
-"""Which entries of a log are known to be rotten: a small set of index ranges. Pure.
+"""The entries of a log that are known to be corrupt, as a small set of index ranges. Pure.
 
-Of an entry a node says *have* (it lies in the log and is not in here), *faulty* (it lies in the log, was
-durable once and cannot be read any more), or *never had* (the log ends before it). Only the second is
-repaired, and none of the first two is ever cut on doubt (safety.md S4).
+For each entry a node answers *have* (it is in the log and not in this set), *faulty* (it is in the log, was
+durable once and can no longer be read), or *never had* (the log ends before it). Only faulty entries are
+repaired, and neither of the first two kinds is ever cut on doubt (safety.md S4).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 
 class FaultyEntries:
-    """Disjoint, sorted ranges `first..last`, joined where they touch."""
+    """Disjoint, sorted ranges `first..last`; adjacent ranges are joined."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
-        """To be looked at, not changed: whether there are any is asked several times a message."""
+        """Read only for callers; it is public because each message asks several times whether there are
+        any."""
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
@@ -29,11 +30,11 @@ class FaultyEntries:
 
     @property
     def count(self) -> int:
-        """Entries in all ranges."""
+        """Number of entries in all ranges."""
         return sum(last - first + 1 for first, last in self.ranges)
 
     def within(self, first: int, last: int) -> int | None:
-        """The first faulty index of `first..last`, None when there is none."""
+        """The first faulty index of `first..last`, None if there is no faulty one."""
         if last < first:
             return None
         place = bisect_right(self.ranges, first, key=lambda item: item[0]) - 1
@@ -44,7 +45,7 @@ class FaultyEntries:
         return None
 
     def add(self, first: int, last: int) -> bool:
-        """Entries `first..last` are faulty; True when that is news."""
+        """Add entries `first..last`; True when some of them were not known to be faulty."""
         if last < first or any(begin <= first and last <= end for begin, end in self.ranges):
             return False
         kept = []
@@ -57,7 +58,7 @@ class FaultyEntries:
         return True
 
     def remove(self, first: int, last: int) -> None:
-        """Entries `first..last` are whole again, or gone."""
+        """Remove entries `first..last`: they are whole again, or have left the log."""
         kept = []
         for begin, end in self.ranges:
             if begin < first:
@@ -67,6 +68,6 @@ class FaultyEntries:
         self.ranges = kept
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are gone."""
+        """Remove entries from `index` on: they have left the log."""
         if self.ranges:
             self.remove(index, max(index, self.ranges[-1][1]))

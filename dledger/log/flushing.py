@@ -1,9 +1,9 @@
 """How the tail of a log gets to disk: in groups, each with one positional write and one fdatasync (rule 4).
 
-Index units follow behind the fsync (S4), those of many groups at once. Room is found before it is needed:
-segments in the pool and blocks of the index files. When there is none, the tail waits (`short_of_space`),
-nothing is lost, and `can_seal` / `can_store` refuse what is new. A failed *write* is another matter and final
-(S3).
+Index units are written after the fsync (S4), the units of many groups at once. Room is reserved before it is
+needed: segments in the pool and blocks of the index files. When there is no room, the tail waits
+(`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse new entries. A failed *write* is
+another matter and final (S3).
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ from dledger.log.writes import NotingWorkers
 from dledger.runtime import DiskUsage, Env, File, Lane
 
 FLUSH_BYTES = 8 * 1024 * 1024
-"""Most of the tail that one write takes, so that acknowledgements keep flowing."""
+"""Bytes of the tail that one write takes at most, so that acknowledgements keep flowing."""
 ASYNC_SYNC_INTERVAL_S = 0.05
-"""ASYNC_FLUSH: how often what was written is fsynced while writes go on."""
+"""With ASYNC_FLUSH: how often written entries are fsynced while writes continue."""
 INDEX_GROUPS = 64
-"""Index units wait for so many group writes, and go with the next one's job..."""
+"""After this many group writes their index units are written, in the job of the next group."""
 INDEX_DELAY_S = 0.05
-"""... or so long. Until then entries are found by what is in memory. Under ASYNC_FLUSH also how long the last
-of the tail waits for its fsync."""
+"""After this many seconds index units are written in any case. Until then entries are found in memory. With
+ASYNC_FLUSH it is also how long the last part of the tail waits for its fsync."""
 ROOM_RETRY_S = 0.25
 """How often a tail that found no room tries again."""
 MAX_SKEW_MS = 1000
-"""A wall clock further behind the newest record is warned of, once until it is right (safety.md S15)."""
+"""Milliseconds. If the wall clock is further behind the newest record, one warning is logged until it is
+right again (safety.md S15)."""
 BUSY_S = 0.2
-"""Since a group write: the log is in use."""
+"""The log counts as in use for this long after a group write."""
 UNITS_AHEAD = 4096
-"""Index units that must have their blocks before entries for them are sealed on a full disk."""
+"""On a full disk, entries are sealed only while the next so many index units have their blocks."""
 
 
 class FlushStats(msgspec.Struct, frozen=True):
-    """Of one group write, for metrics."""
+    """Figures of one group write, for metrics."""
 
     entries: int
     size: int
@@ -64,7 +65,7 @@ class FlushStats(msgspec.Struct, frozen=True):
 
 
 class FlushedLog(MendableLog):
-    """See the module."""
+    """A log that writes its tail to disk; see the module."""
 
     def __init__(
         self,
@@ -93,30 +94,34 @@ class FlushedLog(MendableLog):
         self._wake = asyncio.Event()
         self._index_timer: asyncio.TimerHandle | None = None
         self._index_due = False
-        """What is not indexed waited long enough, or is enough."""
+        """Whether index units should be written now: they waited long enough, or there are enough of them."""
         self._runs = False
         self._idle = False
-        """The flusher runs, and waits to be woken."""
+        """Whether the flusher runs, and waits to be woken."""
         self._failure: BaseException | None = None
-        """What a group write that nobody waited for ended with."""
+        """Error of a group write for which no caller waited."""
         self.short_of_space: bool = False
-        """The disk has no room for another segment."""
+        """Whether the disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
-        """Blocking: all up to this entry is written. Comes before anybody is told, and before a cut."""
+        """Records, blocking, that all entries up to this one are written. Called before anybody is notified
+        of them, and before a cut."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
         self.before_roll: Callable[[], Awaitable[None]] | None = None
-        """Notes what a start could not find in a segment that is not the last (OSError: no room to)."""
+        """Records what a start could not find in a segment that is not the last (OSError when there is no
+        room for it)."""
 
     # Appending
 
     def append(self, batch: Batch) -> None:
-        """Join sealed entries to the tail and have them written; continuity is the caller's proof."""
+        """Add sealed entries to the tail and start writing them. The caller guarantees that they continue the
+        log."""
         self.join(batch)
         self.flush()
 
     def join(self, batch: Batch) -> None:
-        """The same, and leave the writing to `flush`, which must follow in this turn of the loop."""
+        """Add sealed entries to the tail without writing them; `flush` must follow in this turn of the
+        loop."""
         if batch.first != self.last_index + 1 or batch.pos < self.end_pos:
             raise ValueError(f"batch {batch.first}..{batch.last} at {batch.pos} does not continue the log")
         self._terms.add(batch.first, batch.term)
@@ -131,7 +136,7 @@ class FlushedLog(MendableLog):
             self.covered: bool = batch.data[last + CHANNEL_OFFSET] >= 0x80
 
     def flush(self) -> None:
-        """Have what joined the tail written: at once, if it takes no more than one job of the worker."""
+        """Start writing the tail: at once if one job of the worker is enough, else by the flusher."""
         if self._unwritten and not self._begin():
             self._wake.set()
 
@@ -145,7 +150,8 @@ class FlushedLog(MendableLog):
         return max(wall, self.newest_ms)
 
     def look_at_clock(self) -> int:
-        """What time it is, in ms; also called when nothing is appended, so that no leap goes unseen."""
+        """The current time in ms. Also called when nothing is appended, so that every leap of the clock is
+        noticed."""
         before = self.clock.ahead_ms
         now = self.clock.look(self._env.wall.now_ms(), asyncio.get_running_loop().time() * 1000)
         ahead = self.clock.ahead_ms
@@ -189,8 +195,8 @@ class FlushedLog(MendableLog):
         raise error
 
     def _begin(self) -> bool:
-        """Start a group write from here: the flusher would do it a turn of the loop later, and hear of its
-        end another one later. False where it takes more than that write."""
+        """Start a group write from here. The flusher would start it one turn of the loop later, and learn of
+        its end another turn later. False where more than that write is needed."""
         if not self._idle or self._wake.is_set() or self._io.locked():
             return False
         group = self._next_group()
@@ -254,7 +260,7 @@ class FlushedLog(MendableLog):
             await self._sync_written()
 
     def _written(self, group: list[Batch], units: tuple[int, bytes] | None, began: float) -> None:
-        """A group is in its file: say so."""
+        """Take note that a group is in its file, and notify those that wait."""
         for batch in group:
             self._unwritten.popleft()
             self._unindexed.append(batch)
@@ -301,7 +307,7 @@ class FlushedLog(MendableLog):
         return write
 
     async def _sync_written(self) -> None:
-        """ASYNC_FLUSH: fsync what was written, so that its index units may follow."""
+        """With ASYNC_FLUSH: fsync what was written, so that its index units may follow."""
         if self._synced_index < self.durable_mark:
             target = self.durable_mark
             for start in sorted({self._segments.start_of(batch.pos) for batch in self._unindexed}):
@@ -359,14 +365,15 @@ class FlushedLog(MendableLog):
             await run(Lane.FLUSH, self._sync_index_names)
 
     def _reserve_units(self, first: int, count: int) -> bool:
-        """A job: NoRoom comes from it, as an OSError would count as a write that failed."""
+        """A worker's job. It raises NoRoom, because an OSError would count as a failed write."""
         try:
             return self._index.create(first, count)
         except OSError as error:
             raise _not_prepared(error, f"cannot make an index file in {self._dir}") from error
 
     def _sync_index_names(self) -> None:
-        """A job. Without a descriptor for the directory no fsync was tried; one that failed is final."""
+        """A worker's job. If the directory could not be opened, no fsync was tried; an fsync that failed is
+        final."""
         try:
             self._index.sync_names()
         except OSError as error:
@@ -377,7 +384,7 @@ class FlushedLog(MendableLog):
             raise NoRoom(f"cannot sync the names of index files in {self._dir}: {error}") from error
 
     async def sync_index(self) -> None:
-        """Make the index units written so far durable. OSError is final (S3): see `keep_index`."""
+        """Make the index units written so far durable. An OSError is final (S3): see `keep_index`."""
         for start in self._index.dirty():
             await self._env.workers.run(Lane.FLUSH, self._index.sync, start)
 
@@ -411,7 +418,7 @@ class FlushedLog(MendableLog):
     # Room
 
     def can_seal(self, pos: int, index: int, entry_bytes: int) -> bool:
-        """Whether an entry (or batch) of up to `entry_bytes` may be sealed at `pos`: there is room for it."""
+        """Whether there is room to seal an entry (or batch) of up to `entry_bytes` at `pos`."""
         if not self.short_of_space:
             return True
         start = self._segments.start_of(pos)
@@ -423,7 +430,7 @@ class FlushedLog(MendableLog):
         return start + (size if fits else 2 * size) <= self._prepared_end()
 
     def can_store(self, pos: int) -> bool:
-        """Whether there is a segment, or one ready, for an entry at `pos`."""
+        """Whether a segment exists, or is prepared, for an entry at `pos`."""
         return not self.short_of_space or self._segments.start_of(pos) < self._prepared_end()
 
     def _prepared_end(self) -> int:
@@ -432,7 +439,7 @@ class FlushedLog(MendableLog):
         return end + self.pool.ready * self._segments.size
 
     async def measure(self) -> DiskUsage:
-        """Look at the disk; says whether it is short of space. OSError when it cannot be asked."""
+        """Measure the disk and note whether it is short of space. OSError when the system gives no answer."""
         usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
         if usage.free < self.pool.least_free:
             self._say_short(f"{usage.free} bytes are free in {self._dir}")
@@ -473,7 +480,7 @@ class FlushedLog(MendableLog):
     # Failing
 
     async def poison(self, error: OSError) -> NoReturn:
-        """Leave a marker as well as the disk allows, then end the node: never retry an fsync (S3)."""
+        """Leave a marker if the disk still allows it, then end the node: an fsync is never retried (S3)."""
         self._writes.note(error)
         await self._leave_marker(error)
         raise NodeFailed(
@@ -494,10 +501,10 @@ def _failed(error: OSError) -> str:
 
 
 def _not_prepared(error: OSError, text: str) -> Exception:
-    """What becomes of an error while a file was made. No entry was on the way to the disk.
+    """Turn an error from preparing a file into the error to raise. No entry was being written at the time.
 
-    A full disk, or too many open files, is waited for. What the system refuses (rights, a limit on sizes, a
-    read-only mount) ends the node, whose store is well. An error of the device is that of a write (S3).
+    A full disk, or too many open files, is waited out. A refusal by the system (rights, a limit on sizes, a
+    read-only mount) ends the node; its store is intact. A device error counts like that of a write (S3).
     """
     if error.errno in PASSING:
         return NoRoom(f"{text}: {error}")

@@ -1,5 +1,5 @@
-"""Term and vote on disk (safety.md S7): two slots written in turn, so that a torn write leaves the other, and
-a mirror of both in another block, so that rot in one place does not forget a vote."""
+"""Term and vote on disk (safety.md S7). Two slots are written in turn, so that a torn write leaves the other
+one intact. Both are mirrored in another block, so that damage in one place does not lose a vote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class HardStateFile:
         self._file = file
         self._sequence = sequence
         self.loaded = state
-        """What was on disk at open; None when no slot could be read (a new or damaged store): see `begin`."""
+        """Content of the file when it was opened; None when no slot could be read (a new or damaged store):
+        see `begin`."""
 
     @classmethod
     def open(cls, files: Files, directory: str) -> HardStateFile:
@@ -38,19 +39,19 @@ class HardStateFile:
     def settle(self) -> None:
         """Make durable what was read: the process may have died between a write and its fsync (S2).
 
-        The same slot is written again, so that a torn write leaves the other one as it was; a lost copy is
-        there again.
+        The same slot is written again, so that a torn write leaves the other one intact. A lost copy is
+        restored.
         """
         if self.loaded is not None:
             self._write(self._sequence, self.loaded)
 
     def begin(self, state: HardState) -> None:
-        """What a new or damaged store begins with."""
+        """Save the first state of a new or damaged store."""
         self.save(state)
         self.loaded = state
 
     def save(self, state: HardState) -> None:
-        """Write the slot that is not the newest, fsync. After an error the node must end (S3)."""
+        """Write the older slot and fsync. After an error the node must end (S3)."""
         self._write(self._sequence + 1, state)
         self._sequence += 1
 

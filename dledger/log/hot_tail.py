@@ -1,4 +1,4 @@
-"""Batches: sealed entries in memory, on their way to the disk and to the followers. Pure."""
+"""Batches of sealed entries in memory, before they are on the disk and with the followers. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cut_batch(batch: Batch, first: int, max_bytes: int) -> tuple[int, int]:
 
 
 def first_part(batch: Batch, last: int) -> Batch:
-    """The entries of a batch up to `last`, which ends a client batch."""
+    """Return the entries of a batch up to `last`, which must end a client batch."""
     count = last - batch.first + 1
     size = sum(batch.sizes[:count])
     data = memoryview(batch.data)[:size]

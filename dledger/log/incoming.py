@@ -1,4 +1,5 @@
-"""Checking what a leader pushed before a byte of it reaches the log (safety.md S7, S11). Pure."""
+"""Checks of the entries that a leader pushed, before any byte of them reaches the log (safety.md S7, S11).
+Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Run:
         return self.first + len(self.sizes) - 1
 
     def batches(self, first: int) -> list[Batch]:
-        """Entries from `first` on, one batch per term."""
+        """Return the entries from `first` on, one batch per term."""
         result = []
         start = first - self.first
         while start < len(self.sizes):
@@ -77,9 +78,9 @@ class Run:
 def check_run(
     data: bytes, first: int, last: int, pos: int, min_term: int, max_term: int, previous_chain: int | None
 ) -> Run:
-    """Parse and believe a frame of entries `first..last`, the first at `pos`; CorruptEntry otherwise.
+    """Parse and check a frame of entries `first..last`, the first at `pos`; CorruptEntry if a check fails.
 
-    `previous_chain` is the chain value of entry `first - 1`, None when it is not at hand.
+    `previous_chain` is the chain value of entry `first - 1`, None when it is not available.
     """
     if FAST is not None:
         run = Run(first, pos, data)

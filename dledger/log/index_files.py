@@ -1,11 +1,11 @@
 """Index files: 32 bytes per entry at `index * 32`. The last unit is the durable mark (safety.md S4).
 
 Units are written only for entries that are fsynced already. Blocks are reserved ahead of the writing, so that
-a full disk is met while preparing and never by a write. Units have no CRC: what is read here may be rotten,
-and whoever needs certainty compares it with the entry (see walk.py).
+a full disk is met while preparing and never by a write. Units have no CRC: a unit that was read may be
+corrupt, and a caller that needs certainty compares it with the entry (see recovery_scan.py).
 
-Everything is read with `pread`: an I/O error is then a value, and counts as a unit that is not there. The
-event loop reads only what is in memory (`unit_now`); what is not, a worker fetches (`fetch`; safety.md S8).
+Everything is read with `pread`: an I/O error is then a value, and counts as a missing unit. The event loop
+reads only what is in memory (`unit_now`); a worker fetches the rest (`fetch`; safety.md S8).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dledger.log.reading import read_around_errors
 from dledger.runtime import File, Files
 
 RESERVE_STEP = 4 * 1024 * 1024
-"""Bytes of blocks reserved at a time (131,072 units): little enough for a small disk."""
+"""Bytes of blocks reserved at a time (131,072 units): few enough for a small disk."""
 _PIECE = 256 * 1024
-"""Bytes of one read or write when a whole file is gone through."""
+"""Bytes of one read or write while a whole file is processed."""
 FETCHED = 2048
-"""Units brought into memory at a time (64 KiB): whoever needs one goes on with its neighbours."""
+"""Units brought into memory at a time (64 KiB), because a reader usually continues with the neighbours."""
 
 
 class NotInMemory(Exception):
-    """A unit would have to be waited for."""
+    """The unit is not in memory; reading it would block."""
 
 
 class IndexFiles:
-    """The directory `index`. Methods block (FLUSH lane), but for `unit_now`, `believe_lost`, `look_again` and
+    """The directory `index`. Methods block (FLUSH lane), except `unit_now`, `believe_lost`, `look_again` and
     `lacks`."""
 
     def __init__(self, files: Files, node_dir: str, units_per_file: int) -> None:
@@ -56,9 +56,9 @@ class IndexFiles:
                 self._reserved[start] = 0
 
     def unit(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, None when it was not written, cannot be read or is not that entry's.
+        """The unit of an entry; None when it was not written, cannot be read or belongs to another entry.
 
-        OSError when that says nothing of the unit, as memory is short.
+        OSError when that says nothing about the unit, for example when memory is short.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
@@ -73,7 +73,7 @@ class IndexFiles:
             return None
 
     def unit_now(self, index: int) -> IndexUnit | None:
-        """The same on the event loop; `NotInMemory` when somebody has to `fetch` it first."""
+        """The unit of an entry, for the event loop; `NotInMemory` when it must be loaded by `fetch` first."""
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         file = self._open.get(start)
@@ -90,10 +90,10 @@ class IndexFiles:
         return _unit(data, index)
 
     def fetch(self, index: int) -> bool:
-        """Have a unit in memory with its neighbours (`FETCHED`), for a worker of any lane.
+        """Load a unit and its neighbours (`FETCHED`) into memory; for a worker of any lane.
 
-        False when it cannot be read: then `believe_lost`. OSError when that says nothing of the unit, as too
-        many files are open.
+        False when it cannot be read: then call `believe_lost`. OSError when that says nothing about the unit,
+        for example when too many files are open.
         """
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
@@ -111,23 +111,23 @@ class IndexFiles:
             file.close()
 
     def believe_lost(self, index: int) -> None:
-        """`fetch` failed: the unit counts as not there until it is written again or examined."""
+        """Count the unit as missing until it is written again or examined: `fetch` failed."""
         self._unreadable.add(index)
 
     def look_again(self, first: int, last: int) -> None:
-        """Units of entries `first..last` were examined by a worker: believe the files again."""
+        """Trust the files again: the units of entries `first..last` were examined by a worker."""
         if self._unreadable:
             self._unreadable.difference_update(range(first, last + 1))
 
     def units(self, first: int, count: int) -> list[IndexUnit | None]:
-        """Units of entries `first..first + count - 1`, each as `unit` gives it."""
+        """Units of entries `first..first + count - 1`, each as `unit` returns it."""
         return [
             IndexUnit._make(fields) if fields[0] == MAGIC and fields[3] == number else None
             for number, fields in enumerate(INDEX_UNIT.iter_unpack(self.raw(first, count)), first)
         ]
 
     def raw(self, first: int, count: int) -> bytes:
-        """The bytes of these units; zeros where there are none."""
+        """The bytes of these units; zeros in place of missing ones."""
         parts = []
         at = first * INDEX_UNIT_SIZE
         end = at + count * INDEX_UNIT_SIZE
@@ -140,7 +140,7 @@ class IndexFiles:
         return b"".join(parts)
 
     def write(self, first: int, units: bytes) -> None:
-        """Write consecutive units from entry `first` on (not synced); see `lacks`."""
+        """Write consecutive units from entry `first` on (not synced). The files must exist: see `lacks`."""
         at = first * INDEX_UNIT_SIZE
         view = memoryview(units)
         while view:
@@ -155,9 +155,9 @@ class IndexFiles:
 
     def drop_before(self, first: int) -> bool:
         """Remove the files that hold only units of entries before `first`. True while names are not durable:
-        then `sync_names`, as another job.
+        then call `sync_names` as another job.
 
-        The file that holds the unit of `first` keeps the units before it: nobody looks at them.
+        The file that holds the unit of `first` keeps the units before it; they are not read any more.
         """
         gone = [start for start in sorted(self._open) if start + self._size <= first * INDEX_UNIT_SIZE]
         for start in gone:
@@ -185,18 +185,19 @@ class IndexFiles:
                 self._dirty[start] = self._open[start]
 
     def dirty(self) -> list[int]:
-        """Files written and not yet synced; the caller runs `sync` for each, one job each."""
+        """Files written and not yet synced. The caller runs `sync` for each of them, as one job each."""
         return list(self._dirty)
 
     def sync(self, start: int) -> None:
-        """Make one file durable; until then it counts as dirty, so that nobody believes it too early."""
+        """Make one file durable. Until that is done it counts as dirty, so that nothing relies on it too
+        early."""
         file = self._dirty.get(start)
         if file is not None:
             file.fdatasync()
             self._dirty.pop(start, None)
 
     def clear_from(self, first: int) -> list[File]:
-        """Zero all units from entry `first` on, holes or not; the files to fsync."""
+        """Zero all units from entry `first` on, holes included. Return the files to fsync."""
         touched = []
         for start in sorted(self._open):
             file = self._open[start]
@@ -211,7 +212,8 @@ class IndexFiles:
         return touched
 
     def last_unit(self) -> IndexUnit | None:
-        """The durable mark: the last unit written, maybe one from before the log. Reads a whole file."""
+        """The durable mark: the last unit written, which may belong to an entry before the log. Reads a whole
+        file."""
         for start in sorted(self._open, reverse=True):
             end = self._used_end(self._open[start])
             while end > 0:
@@ -230,8 +232,8 @@ class IndexFiles:
         self._open.clear()
 
     def lacks(self, first: int, count: int) -> bool:
-        """Whether units `first..first + count - 1` need a file or blocks that are not there yet, or there are
-        new names."""
+        """Whether units `first..first + count - 1` need a file or blocks that do not exist yet, or new names
+        are not durable."""
         if self._unsynced_names:
             return True
         at = first * INDEX_UNIT_SIZE
@@ -245,7 +247,7 @@ class IndexFiles:
         return False
 
     def is_complete(self, first: int, last: int) -> bool:
-        """Whether the files of units `first..last` are there."""
+        """Whether the files of units `first..last` exist."""
         begin = first * INDEX_UNIT_SIZE
         return all(
             start in self._open
@@ -253,9 +255,10 @@ class IndexFiles:
         )
 
     def create(self, first: int, count: int) -> bool:
-        """Make missing files and reserve blocks; True while names are new: then `sync_names`, as another job.
+        """Make missing files and reserve blocks. True while names are new: then call `sync_names` as another
+        job.
 
-        OSError (ENOSPC) when there is no room; nothing is lost by trying again.
+        OSError (ENOSPC) when there is no room; it can be tried again, and nothing is lost.
         """
         at = first * INDEX_UNIT_SIZE
         end = at + max(count, 1) * INDEX_UNIT_SIZE
@@ -285,14 +288,14 @@ class IndexFiles:
         return self._unsynced_names
 
     def sync_names(self) -> None:
-        """Make names of new files durable."""
+        """Make the names of new files durable."""
         self._files.sync_dir(self._dir)
         self._unsynced_names = False
 
     def _used_end(self, file: File) -> int:
         """Bytes of a file up to its last one that is not zero, rounded up to a unit.
 
-        Not by bisection: rot or a hole in the middle must not hide what lies behind it.
+        It does not use bisection: corrupt bytes or a hole in the middle must not hide units behind them.
         """
         end = min(file.size(), self._size)
         zeros = bytes(_PIECE)

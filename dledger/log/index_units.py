@@ -1,5 +1,5 @@
-"""Index units on the event loop (safety.md S8): read where they are in memory; where they are not, a worker
-fetches them, and who needs them hears `ColdUnit` and asks again then, as `settled` does."""
+"""Index units for the event loop (safety.md S8). They are read where they are in memory. Otherwise a worker
+loads them; the caller gets `ColdUnit` and asks again afterwards, as `settled` does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from dledger.runtime import Env, Lane
 T = TypeVar("T")
 
 RETRY_S = 0.1
-"""Until what could not be read, as too many files were open, is tried again."""
+"""Seconds until a unit that could not be read (for example because too many files were open) is tried
+again."""
 
 
 class ColdUnit(Exception):
-    """An index unit is not in memory, and being fetched: ask again when `fetched` is done.
+    """An index unit is not in memory and is being loaded: ask again when `fetched` is done.
 
-    Wait for it with `asyncio.wait`: others may wait for the same future, which an `await` would cancel.
+    Wait for it with `asyncio.wait`: others may wait for the same future, which a cancelled `await` would
+    cancel.
     """
 
     def __init__(self, fetched: asyncio.Future[None]) -> None:
@@ -29,7 +31,7 @@ class ColdUnit(Exception):
 
 
 async def settled(look: Callable[[], T]) -> T:
-    """What `look` finds once all index units that it needs are in memory."""
+    """Return the result of `look` once all index units that it needs are in memory."""
     while True:
         try:
             return look()
@@ -44,10 +46,10 @@ class UnitsAtHand:
         self._env = env
         self._index = index
         self._fetching: dict[int, asyncio.Future[None]] = {}
-        """By number of `FETCHED` units that are fetched together."""
+        """Loads in progress, by index divided by `FETCHED`: so many units are loaded together."""
 
     def get(self, index: int) -> IndexUnit | None:
-        """The unit of an entry, None when it is lost; ColdUnit."""
+        """The unit of an entry, None when it is lost; ColdUnit while it is being loaded."""
         try:
             return self._index.unit_now(index)
         except NotInMemory:
@@ -60,7 +62,7 @@ class UnitsAtHand:
         raise ColdUnit(fetched)
 
     def at_hand(self, index: int) -> IndexUnit | None:
-        """The same, None also while it is being fetched."""
+        """The unit of an entry; None when it is lost, and also while it is being loaded."""
         try:
             return self.get(index)
         except ColdUnit:

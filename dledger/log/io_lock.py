@@ -1,4 +1,4 @@
-"""The lock of a log's files, which somebody who cannot wait may take as well."""
+"""The lock of a log's files. Code that cannot wait may take it, too."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 
 class IoLock(asyncio.Lock):
-    """Fair: who waits comes first."""
+    """A fair lock: waiters get it in the order in which they came."""
 
     def take(self) -> bool:
-        """Take it now; False when it is held, or somebody waits for it."""
+        """Take it now; False when it is held, or others wait for it."""
         if self.locked():
             return False
         attempt = self.acquire()

@@ -1,4 +1,5 @@
-"""What a failed write or fsync leaves (safety.md S3): the next start discards what was not certain."""
+"""The marker that a failed write or fsync leaves (safety.md S3): the next start discards what is not
+certain."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from dledger.formats.store_files import POISONED_FILE
 from dledger.runtime import Env, Lane
 
 MARKER_LIMIT_S = 2.0
-"""How long to wait for a sick disk to take the marker."""
+"""How long to wait for a failing disk to write the marker."""
 
 
 async def leave_marker(env: Env, node_dir: str, reason: str) -> None:
-    """Write it as well as the disk allows; never raises."""
+    """Write the marker if the disk still allows it; never raises."""
     path = f"{node_dir}/{POISONED_FILE}"
     try:
         async with asyncio.timeout(MARKER_LIMIT_S):

@@ -1,8 +1,8 @@
-"""Prepared segments: zero-filled files that a roll takes by rename (performance.md 4, safety.md S6).
+"""Prepared segments: zero-filled files that the log takes by rename (performance.md 4, safety.md S6).
 
-Writing into fresh blocks costs several times what overwriting does, so a worker prepares segments ahead and
-retired ones come back. Files here are never read: a recycled one holds old entries, which recovery does not
-believe because their pos does not fit.
+Writing into fresh blocks costs several times as much as overwriting. So a worker prepares segments ahead, and
+retired ones are reused. Files here are never read: a recycled one holds old entries, which recovery does not
+accept because their pos does not fit.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from dledger.formats.store_files import POOL_DIR
 from dledger.runtime import Env, Files, Lane
 
 _ZEROS = bytes(1024 * 1024)
-"""Written and synced at a time: an fsync of the log that comes meanwhile waits for so much and no more."""
+"""Bytes written and synced at a time. An fsync of the log that comes in between waits for this much and no
+more."""
 _BUSY_REST = 3
-"""While the log is written to, the disk is left to it for so many times as long as preparing used it."""
+"""While the log is written to, preparing pauses after each piece, for this many times as long as the piece
+took."""
 _RESERVE = 64 * 1024 * 1024
-"""Bytes of disk that preparing leaves free beside the segment itself."""
+"""Bytes of disk that preparing leaves free besides the segment itself."""
 
 
 class SegmentPool:
-    """Ready files in `<node_dir>/pool/`."""
+    """The prepared files in `<node_dir>/pool/`."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class SegmentPool:
         return len(self._ready)
 
     def open(self) -> None:
-        """Find what an earlier run left (blocking). Unfinished files are removed."""
+        """Find the files that an earlier run left (blocking). Unfinished ones are removed."""
         self._opened = True
         files = self._env.files
         files.mkdir(self._dir)
@@ -71,8 +73,8 @@ class SegmentPool:
     async def take(self, path: str, *, fresh: bool = False) -> bool:
         """Move a prepared segment to `path`, durably; True when it was warm.
 
-        An empty pool gives a cold file with reserved blocks; so does `fresh` (it must not hold old entries).
-        OSError (ENOSPC) when the disk is full.
+        An empty pool gives a cold file with reserved blocks. So does `fresh`, for a file that must not hold
+        old entries. OSError (ENOSPC) when the disk is full.
         """
         run = self._env.workers.run
         warm = bool(self._ready) and not fresh
@@ -101,7 +103,8 @@ class SegmentPool:
         await run(Lane.DISK, self._env.files.sync_dir, path.rpartition("/")[0])
 
     async def give_up_one(self) -> bool:
-        """Remove a prepared segment to make room, also before `open`; False when there is none."""
+        """Remove a prepared segment to make room, also before `open`; False when there is nothing to
+        remove."""
         run, files = self._env.workers.run, self._env.files
         if not self._opened and await run(Lane.DISK, files.exists, self._dir):
             found = await run(Lane.DISK, files.listdir, self._dir)
@@ -142,7 +145,8 @@ class SegmentPool:
         await run(Lane.DISK, _sync, self._env.files, unfinished)
 
     async def _or_remove(self, path: str, work: Awaitable[None]) -> None:
-        """Half a file on a full disk would make it fuller with every attempt."""
+        """Remove the file when the work on it fails: on a full disk, unfinished files would use more room
+        with every attempt."""
         try:
             await work
         except OSError:

@@ -1,9 +1,9 @@
-"""What is read of the log: indexes and terms from memory, entries from the tail or the mapped segments.
+"""Reading of the log: indexes and terms from memory, entries from the tail or the mapped segments.
 
 Written bytes of the newest segments ("hot") are read through the map; older ones by a worker (safety.md S8).
-Index units are read where they are in memory; what needs one that is not says `ColdUnit` (units.py).
-What goes to a peer or into the state machine is checked when it was read from the disk: rot becomes `faulty`
-(and `on_damage` is called), it is never passed on (S4).
+Index units are read where they are in memory; a call that needs another one raises `ColdUnit`
+(index_units.py). Entries for a peer or the state machine are checked when they were read from the disk.
+Corrupt ones become `faulty` (and `on_damage` is called); they are never passed on (S4).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dledger.log.terms import TermTable
 from dledger.runtime import Env, Lane
 
 HOT_SEGMENTS = 4
-"""Newest segments whose pages are read through the map on the loop; older ones by a worker."""
+"""Number of newest segments whose pages are read through the map on the loop; a worker reads older ones."""
 SAY_AGAIN_S = 1.0
-"""How often it is said at most that reads are put off."""
+"""Seconds between two log lines which say that reads are delayed."""
 
 
 class ReadableLog:
@@ -41,7 +41,7 @@ class ReadableLog:
         self._index = IndexFiles(env.files, node_dir, index_units_per_file)
         self._units = UnitsAtHand(env, self._index)
         self.cuts = 0
-        """Counts each truncation twice, when it begins and when it is over, and each reset."""
+        """Counts each truncation twice, when it begins and when it ends, and each reset."""
         self._terms = TermTable()
         self._base = ORIGIN
         # Plain attributes, though nobody else may set them: they are read some fifty times a message.
@@ -51,34 +51,37 @@ class ReadableLog:
         self.end_pos: int = 0
         self._written_pos = 0
         self.durable_mark: int = -1
-        """Up to here everything was made durable, whatever became of it."""
+        """Index up to which everything was made durable, even if it is corrupt by now."""
         self.durable_pos: int = 0
         """Offset behind the last durable entry."""
         self.last_chain: int | None = 0
-        """Chain value of the last entry; None while that one is rotten."""
+        """Chain value of the last entry; None while that entry is corrupt."""
         self.newest_ms: int = -1
-        """Highest store time of a record that this log was seen to end with (S15), -1 before there is one."""
+        """Highest store time of a record that was ever the last one of this log (S15), -1 before the
+        first."""
         self.covered: bool = False
-        """Whether an entry whose CRC covers its channel was the last one, now or before in this life."""
+        """Whether the last entry, now or at an earlier time of this process, had a CRC that covers its
+        channel."""
         self.faulty: FaultyEntries = FaultyEntries()
         self.suspects: FaultyEntries = FaultyEntries()
-        """Those of the faulty ones that a read could not believe: to be examined before anybody is asked."""
+        """Faulty entries that a read found doubtful. They are examined here before a peer is asked for
+        them."""
         self.on_damage: Callable[[], None] = lambda: None
         """Called when entries became faulty."""
         self._put_off_said_at = -SAY_AGAIN_S
         self._unwritten: deque[Batch] = deque()
-        """The tail: sealed and not yet in the file."""
+        """The tail: batches that are sealed and not yet in the file."""
         self._unindexed: deque[Batch] = deque()
-        """Written, but their index units are not."""
+        """Batches that are written, but whose index units are not."""
 
     @property
     def base(self) -> LogBase:
-        """What lies before the first entry."""
+        """The entry before the first one, and where the log begins."""
         return self._base
 
     @property
     def durable_index(self) -> int:
-        """Up to here everything is durable and whole: rot moves it back until it is repaired."""
+        """Index up to which everything is durable and whole. Damage moves it back until it is repaired."""
         if self.faulty.ranges:
             bad = self.faulty.within(self.first_index, self.durable_mark)
             return self.durable_mark if bad is None else bad - 1
@@ -107,8 +110,8 @@ class ReadableLog:
         return self._terms.term_of(index)
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= index whose term is <= `term`, the entry before the first included; -1 when there is
-        none."""
+        """Largest i <= index whose term is <= `term`, the entry before the first included; -1 if there is no
+        such entry."""
         found = self._terms.last_of_term_at_most(term, index)
         if found >= self.first_index:
             return found
@@ -116,7 +119,7 @@ class ReadableLog:
         return base.index if base.known and base.index <= index and base.term <= term else -1
 
     def locate(self, index: int) -> tuple[int, int]:
-        """(pos, size) of an entry; KeyError when the log does not hold it, ColdUnit."""
+        """(pos, size) of an entry; KeyError when the log does not hold it. Raises ColdUnit."""
         batch = self._tail_batch(index)
         if batch is not None:
             offset = index - batch.first
@@ -127,11 +130,11 @@ class ReadableLog:
         return unit.pos, unit.size
 
     async def find(self, index: int) -> tuple[int, int]:
-        """As `locate`, waiting for what is not in memory."""
+        """Like `locate`, but waits for index units that are not in memory."""
         return await settled(lambda: self.locate(index))
 
     def end_of(self, index: int) -> int:
-        """Offset behind entry `index`; the start of the log for those before it. ColdUnit."""
+        """Offset behind entry `index`; the start of the log for entries before it. Raises ColdUnit."""
         if index < self.first_index:
             return self._base.pos
         if index == self.last_index and self.end_pos % self._segments.size:
@@ -147,7 +150,8 @@ class ReadableLog:
         return pos + size
 
     def _end_before(self, index: int) -> int:
-        """Where entries that can be located end, for an `index` that cannot: not beyond its own beginning."""
+        """End of the nearest earlier entry that can be located, when `index` itself cannot. It is not beyond
+        the beginning of `index`."""
         while index > self.first_index:
             index -= 1
             unit = self._units.get(index)
@@ -158,9 +162,9 @@ class ReadableLog:
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int | None]:
         """(last index, bytes) of a run from `first`; see `LogView.range_end`.
 
-        A cold run may end within a client batch: whoever reads it (`read_range`) takes the rest along.
-        It ends before index units that have to be fetched; when that of `first` has to be, it is one entry
-        whose size is not known yet.
+        A cold run may end within a client batch; its reader (`read_range`) then adds the rest of the batch.
+        The run ends before index units that have to be loaded. When the unit of `first` has to be loaded, the
+        run is this one entry, and its size is not known yet.
         """
         batch = self._tail_batch(first)
         if batch is not None:
@@ -227,9 +231,10 @@ class ReadableLog:
         return None if header.batch_remaining else view
 
     async def read_range(self, first: int, last: int) -> tuple[bytes, int]:
-        """The same, by a worker, up to the end of a client batch: (bytes, last index). Rotten if need be.
+        """Like `range_bytes`, but a worker reads, up to the end of a client batch: (bytes, last index). May
+        raise Rotten.
 
-        OSError (OUT_OF_MEANS) when that says nothing of the entries: see `put_off`.
+        OSError (OUT_OF_MEANS) when that says nothing about the entries: see `put_off`.
         """
         fresh = self.range_bytes(first, last)
         if fresh is not None:
@@ -269,15 +274,16 @@ class ReadableLog:
         return data, last
 
     def _place(self, first: int, last: int) -> tuple[int, int]:
-        """Begin and end of a run in its segment, of one moment; CorruptEntry, ColdUnit."""
+        """Begin and end of a run in its segment, both read at the same moment. Raises CorruptEntry and
+        ColdUnit."""
         unit = self._units.get(first)
         if unit is None or first < self.first_index:
             raise CorruptEntry("the index unit is lost", first, -1)
         return unit.pos, self.end_of(last)
 
     def _header_before(self, first: int) -> memoryview | None:
-        """Header of entry `first - 1`, empty when nobody can vouch for `first`; None when it is cold.
-        ColdUnit."""
+        """Header of entry `first - 1`; empty when no entry confirms the chain of `first`; None when it is
+        cold. Raises ColdUnit."""
         if first == self.first_index or (self.faulty and first - 1 in self.faulty):
             return memoryview(b"")
         unit = self._units.get(first - 1)
@@ -289,7 +295,8 @@ class ReadableLog:
         return unpack_header(header).chain_crc
 
     async def _read_chain_before(self, first: int) -> int | None:
-        """Chain value of entry `first - 1` as it is stored; None when nobody can vouch for `first`."""
+        """Chain value of entry `first - 1` as it is stored; None when no entry confirms the chain of
+        `first`."""
         header: memoryview | bytes | None = await settled(lambda: self._header_before(first))
         if header is None:
             unit = await settled(lambda: self._units.get(first - 1))
@@ -307,7 +314,8 @@ class ReadableLog:
             raise CorruptEntry(str(error), first, pos) from error
 
     def note_damage(self, first: int, last: int, *, certain: bool = False) -> None:
-        """Entries that were read are not what was written (or may not be): they are faulty until examined."""
+        """Mark entries as faulty until they are examined: what was read is not what was written (or may not
+        be)."""
         last = min(last, self._last_indexed())  # the rest is still in memory
         first = max(first, self.first_index)
         if first <= last and not certain:
@@ -317,7 +325,8 @@ class ReadableLog:
             self.on_damage()
 
     def put_off(self, error: OSError, first: int, last: int) -> None:
-        """These entries could not be looked at, and the caller comes again; raises what is no reason to."""
+        """Note that these entries could not be read now; the caller tries again later. Any error that does
+        not justify a retry is raised."""
         if error.errno not in OUT_OF_MEANS:
             raise error
         now = asyncio.get_running_loop().time()
@@ -326,7 +335,7 @@ class ReadableLog:
             self._env.log.warning("reading is put off", first=first, last=last, error=error)
 
     def vouched_chain(self, index: int) -> int | None:
-        """Chain value of an entry that can be believed, None when it is not at hand."""
+        """Chain value of an entry that can be trusted, None when it is not available."""
         if index == self.last_index:
             return self.last_chain
         batch = self._tail_batch(index)
@@ -347,7 +356,7 @@ class ReadableLog:
     def view(self, pos: int, size: int) -> memoryview | None:
         """Bytes of the hot window; None when they are cold.
 
-        What was appended a moment ago is still in memory: reading it there spares the page faults.
+        Entries appended a moment ago are still in memory; reading them there avoids page faults.
         """
         data = self._from_tail(pos, size)
         if data is not None:
@@ -366,7 +375,7 @@ class ReadableLog:
         return self._base.pos <= pos and self._segments.is_hot(pos, self.end_pos)
 
     async def read(self, pos: int, size: int) -> bytes:
-        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be believed.
+        """Bytes at `pos`; ValueError when the log does not hold them, Rotten when they cannot be trusted.
 
         OSError (OUT_OF_MEANS) when they cannot be read now.
         """
@@ -389,12 +398,12 @@ class ReadableLog:
             raise Rotten(first, last, str(error)) from error
 
     def _is_rotten(self, pos: int, size: int) -> bool:
-        """Whether these bytes may touch a faulty entry; ColdUnit."""
+        """Whether these bytes may overlap a faulty entry. Raises ColdUnit."""
         touched = _touched(pos, size, self.first_index, self.last_index, self._place_of)
         return self.faulty.within(*touched) is not None
 
     async def _indexes_at(self, pos: int, size: int) -> tuple[int, int]:
-        """First and last entry that these bytes may touch."""
+        """First and last entry that these bytes may overlap."""
         while True:
             cuts, first = self.cuts, self.first_index
             # Where memory is short, the units of a whole search may never be there at once.
@@ -404,7 +413,7 @@ class ReadableLog:
                 return touched
 
     def _place_of(self, index: int) -> tuple[int, int] | None:
-        """(pos, size) of an entry, None when its index unit is lost; ColdUnit."""
+        """(pos, size) of an entry, None when its index unit is lost. Raises ColdUnit."""
         try:
             return self.locate(index)
         except KeyError:
@@ -439,21 +448,22 @@ class ReadableLog:
         return self._unwritten[0].first - 1 if self._unwritten else self.last_index
 
     def _written_index(self) -> int:
-        """Last entry that is in the file."""
+        """Index of the last entry that is in the file."""
         return self._unwritten[0].first - 1 if self._unwritten else self.last_index
 
 
 def _touched(
     pos: int, size: int, first: int, last: int, place_of: Callable[[int], tuple[int, int] | None]
 ) -> tuple[int, int]:
-    """First and last of entries `first..last` that these bytes may touch."""
+    """First and last of entries `first..last` that these bytes may overlap."""
     return _may_hold(pos, first, last, place_of)[0], _may_hold(pos + size - 1, first, last, place_of)[1]
 
 
 def _may_hold(
     pos: int, first: int, last: int, place_of: Callable[[int], tuple[int, int] | None]
 ) -> tuple[int, int]:
-    """First and last of entries `first..last` that may hold a byte: one, where no index units are lost."""
+    """First and last of entries `first..last` that may hold a byte; they are the same entry where no index
+    units are lost."""
     while first < last:
         middle = (first + last + 1) // 2
         for at in chain(range(middle, first, -1), range(middle + 1, last + 1)):

@@ -1,5 +1,5 @@
-"""Reading that survives bad sectors (what cannot be read is zeros, which nobody takes for an entry), and the
-check of what was read before anybody uses it."""
+"""Reading that survives bad sectors (bytes that cannot be read become zeros, which are never a valid entry),
+and the check of entries before they are used."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dledger.formats.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_TIMES
 from dledger.runtime import File
 
 HEAD_BYTES = HEADER_SIZE + 88
-"""Of an entry: its header and the fixed part of its record."""
+"""Bytes of an entry's header and of the fixed part of its record."""
 _MAGIC_AND_FLAG = struct.Struct(">4xi28xi")
 _LONG = struct.Struct(">q")
 _V6_EXTRA = 12
 _SECTORS = 4096
-"""Bytes that are given up together where the device reports an error."""
+"""Bytes that count as lost together where the device reports an error."""
 
 
 def read_around_errors(file: File, length: int, offset: int) -> bytes:
-    """Exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros.
+    """Return exactly `length` bytes; those that cannot be read, or lie behind the end, are zeros.
 
-    OSError when that says nothing of them, as memory is short.
+    OSError when that says nothing about the bytes, for example when memory is short.
     """
     try:
         data = file.pread(length, offset)
@@ -55,17 +55,17 @@ def read_around_errors(file: File, length: int, offset: int) -> bytes:
 
 
 BATCH_BROKEN = "client batch does not continue"
-"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry: an older
-program wrote one of them, so that no CRC covers it, and either of the two may be rotten."""
+"""Reason of a CorruptEntry whose batch remainder is not one more than that of the next entry. An older
+program wrote one of them, so no CRC covers it, and either of the two may be corrupt."""
 
 
 CHAIN_BROKEN = "chain CRC differs"
-"""Reason of a CorruptEntry whose chain value does not continue that of the entry before: either of the two
-may be rotten."""
+"""Reason of a CorruptEntry whose chain value does not continue that of the entry before; either of the two
+may be corrupt."""
 
 
 class Rotten(Exception):
-    """Entries of the log that were durable cannot be believed any more: they wait for repair."""
+    """Entries of the log that were durable can no longer be trusted: they wait for repair."""
 
     def __init__(self, first: int, last: int, reason: str) -> None:
         super().__init__(f"entries {first}..{last} are rotten: {reason}")
@@ -76,10 +76,12 @@ class Rotten(Exception):
 def check_stored(
     data: bytes | memoryview, first: int, last: int, pos: int, chain_before: int | None
 ) -> EntryHeader:
-    """Believe entries `first..last`, read from `pos` on; the header of the last one, or CorruptEntry.
+    """Check entries `first..last`, read from `pos` on. Return the header of the last one; CorruptEntry on a
+    mismatch.
 
-    Body CRCs, the chain (a store written by Apache has neither, S1) from `chain_before` on, that is the value
-    of entry `first - 1` if it is at hand, and that client batches count down.
+    It checks body CRCs, that client batches count down, and the chain from `chain_before` on. That is the
+    chain value of entry `first - 1`, None when it is not available. (A store written by Apache has neither
+    CRCs nor a chain, S1.)
     """
     view = memoryview(data)
     unpack, pack = HEADER.unpack_from, CHAIN.pack
@@ -120,7 +122,7 @@ def check_stored(
 
 
 def size_of(data: bytes, count: int) -> int:
-    """Bytes of the first `count` entries of `data`, which was checked."""
+    """Bytes of the first `count` entries of `data`, which was checked already."""
     size = 0
     for _ in range(count):
         size += unpack_header(data, size).size
@@ -128,7 +130,8 @@ def size_of(data: bytes, count: int) -> int:
 
 
 def store_time_of(data: bytes | memoryview, at: int = 0) -> int:
-    """Store time in ms of the record in the entry at `at` (HEAD_BYTES are enough), -1 when it holds none."""
+    """Store time in ms of the record in the entry at `at` (HEAD_BYTES are enough); -1 when it holds no
+    record."""
     if len(data) - at < HEAD_BYTES:
         return -1
     magic, sys_flag = _MAGIC_AND_FLAG.unpack_from(data, at + HEADER_SIZE)

@@ -1,15 +1,17 @@
-"""What a start believes of the log on disk (safety.md S1, S2, S4, S5). Blocking; runs in a worker.
+"""Recovery: which part of the log on disk a start trusts (safety.md S1, S2, S4, S5). Blocking; runs in a
+worker.
 
 The durable mark is the last index unit: everything up to it was fsynced. The walk starts at the segment that
-holds the mark and believes entry after entry as long as pos, index, term, body CRC and chain continue.
+holds the mark and accepts entry after entry as long as pos, index, term, body CRC and chain continue.
 
-* Damage at or below the mark is rot. It is never cut: those entries are *faulty*, the log goes on behind
-  them, and the node has them repaired by its peers. So is damage above the mark when the next entry
-  continues its chain and the machine did not lose power: a kill leaves no gaps.
-* Other damage above the mark is a torn tail and cut when nobody was told of those entries: power was lost, or
-  the last run had noted that it was writing them still (a kill ends a write between two pages: decision 16).
-* Where nobody can tell (`doubt`), what cannot be believed is cut, and the node neither votes nor stands
-  until it has been refilled: as after a failed write (S3).
+* Damage at or below the mark is corruption. It is never cut: those entries are *faulty*, the log continues
+  behind them, and the node has them repaired by its peers. The same holds for damage above the mark when
+  the next entry continues its chain and the machine did not lose power: a kill leaves no gaps.
+* Other damage above the mark is a torn tail. It is cut when nobody had been notified of those entries: power
+  was lost, or the last run had noted that it was still writing them (a kill ends a write between two pages:
+  decision 16).
+* Where this cannot be decided (`doubt`), what cannot be trusted is cut, and the node neither votes nor stands
+  for election until it has been refilled, as after a failed write (S3).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _SECTOR = 512
 
 
 class StoreDamaged(Exception):
-    """More is lost than can be told apart. The text says what and what to do."""
+    """So much is lost that recovery cannot tell what was there. The text says what is lost and what to do."""
 
 
 @dataclass
@@ -57,23 +59,23 @@ class Recovered:
     mark: int = -1
     """Durable mark found: index of the last unit."""
     scanned: list[int] = field(default_factory=list)
-    """Starts of the segments walked: to be fsynced before any peer message (S2)."""
+    """Starts of the segments walked. They must be fsynced before any peer message (S2)."""
     scanned_from: int = 0
-    """First entry walked: index units from it on may have been read from the page cache only (S2)."""
+    """First entry walked. Index units from it on may have been read from the page cache only (S2)."""
     missing_units: list[tuple[int, bytes]] = field(default_factory=list)
     """(first index, units) of scanned entries whose index unit is missing or differs."""
     missing_blanks: list[int] = field(default_factory=list)
-    """Offsets where the blank tail of a segment is to be written again."""
+    """Offsets where the blank tail of a segment must be written again."""
     stale_segments: list[int] = field(default_factory=list)
-    """Segments behind the end."""
+    """Segments behind the end of the log."""
     configs: list[int] = field(default_factory=list)
     """Indexes of configuration entries in the scanned segments."""
     faulty: list[tuple[int, int]] = field(default_factory=list)
-    """Rotten entries, as ranges."""
+    """Corrupt entries, as ranges."""
     cut: str = ""
-    """Why the log ends where it does, when something was cut."""
+    """Why the log ends where it does, when something was cut; else empty."""
     doubt: str = ""
-    """Why more may be gone than a torn tail: the node must be refilled before it votes."""
+    """Why more than a torn tail may be lost; then the node must be refilled before it votes. Else empty."""
 
 
 def choose_base(
@@ -83,10 +85,10 @@ def choose_base(
     bases: Mapping[int, LogBase],
     begins: int | None,
 ) -> LogBase:
-    """What lies before the log, given the durable mark and the store's snapshots by pos.
+    """Choose what lies before the log, given the durable mark and the store's snapshots by pos.
 
-    `begins`: where the log begins, if the store says so; else it begins with its first segment, unless the
-    index knows that one to be lost, or, without any segment, at the newest snapshot.
+    `begins` is where the log begins, if the store says so. Otherwise it begins with its first segment, unless
+    the index shows that the true first segment is lost. Without any segment it begins at the newest snapshot.
     """
     starts = segments.starts
     if begins is not None:
@@ -101,7 +103,7 @@ def choose_base(
 def missing_segments(
     segments: Segments, index: IndexFiles, mark: IndexUnit | None, base: LogBase
 ) -> list[int]:
-    """Starts of segment files that must be there and are not: holes, and the end up to the durable mark."""
+    """Starts of segment files that should exist and do not: holes, and the end up to the durable mark."""
     starts = segments.starts
     end = starts[-1] if starts else -1
     if mark is not None:
@@ -110,7 +112,8 @@ def missing_segments(
 
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
-    """Whether units of entries before the first segment are there: then its file was lost, not retired."""
+    """Whether the index has units of entries before the first segment: then that segment's file was lost, not
+    retired."""
     before: IndexUnit | None = None
     for unit in index.units(0, _UNITS) if first_start > 0 else ():
         if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:
@@ -120,8 +123,8 @@ def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
 
 
 def _believable_start(segments: Segments, index: IndexFiles, mark: IndexUnit, base: LogBase) -> int:
-    """Start of the segment of the mark, told by two units that continue each other (one may be rotten), or
-    by the beginning of the log."""
+    """Start of the segment of the mark. It is confirmed by two units that continue each other (one may be
+    corrupt), or by the beginning of the log."""
     after = mark
     if mark.index == base.index + 1:
         return base.pos if mark.pos == base.pos else -1
@@ -145,10 +148,11 @@ def recover(
     base: LogBase = ORIGIN,
     written: int | None = None,
 ) -> Recovered:
-    """Find the end of the log. `power_lost`: the machine was started anew since the store was last open.
+    """Find the end of the log.
 
-    `mark`: the last index unit. `base`: what lies before the first segment (`choose_base`). `written`: of
-    further entries the last run told nobody; None when that is not known.
+    `power_lost`: the machine was started anew since the store was last open. `mark`: the last index unit.
+    `base`: what lies before the first segment (`choose_base`). `written`: index up to which the last run may
+    have notified others of entries; None when that is not known.
     """
     result = Recovered(base.index + 1, base.index, base.term, base.chain, base.pos)
     starts = segments.starts
@@ -189,10 +193,10 @@ REFILL_ADVICE = (
 
 
 def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recovered) -> None:
-    """Without an index nothing says what was durable: but a later segment does. StoreDamaged.
+    """Raise StoreDamaged when there is no index but a later segment shows that there were durable entries.
 
-    A segment is begun when all units of the one before are durable. Only a cut of the whole log, interrupted,
-    leaves segments and no unit: then exactly the header of the first entry is blank (S1).
+    A segment is begun when all units of the one before are durable. Only an interrupted cut of the whole log
+    leaves segments without units; then exactly the header of the first entry is blank (S1).
     """
     if mark is not None or not result.stale_segments:
         return
@@ -229,7 +233,7 @@ def _begins_whole(segments: Segments, result: Recovered) -> bool:
 def _first_index(
     segments: Segments, index: IndexFiles, start: int, mark: IndexUnit | None, base: LogBase
 ) -> int | None:
-    """Index of the first entry; None when there is no entry at all."""
+    """Index of the first entry; None when the log has no entry at all."""
     try:
         head = segments.pread(start, HEADER_SIZE)
         blank = not any(head)
@@ -260,7 +264,7 @@ def _first_index(
 def _last_whole_segment(
     segments: Segments, index: IndexFiles, mark: IndexUnit, origin: Place, result: Recovered
 ) -> Place | None:
-    """Before the first entry of the last segment up to the mark that holds anything; None: walk everything.
+    """The place before the first entry of the last non-empty segment up to the mark; None: walk everything.
 
     Fills `result.terms` with the terms of all entries before.
     """
@@ -289,7 +293,8 @@ def _last_whole_segment(
 
 
 def _first_headless(segments: Segments, starts: list[int], mark: IndexUnit) -> int | None:
-    """The first segment up to the mark that begins with no entry, as one that was lost and made anew."""
+    """The first segment up to the mark that does not begin with an entry, such as a lost one that was made
+    anew."""
     for start in starts:
         header = unpack_header(read_bytes(segments, start, HEADER_SIZE))
         if start <= mark.pos and (header.magic != MAGIC or header.pos != start):
@@ -310,7 +315,7 @@ def _unit_before(index: IndexFiles, mark: IndexUnit, start: int) -> IndexUnit | 
 
 
 def _last_found(segments: Segments, index: IndexFiles, mark: IndexUnit, first: int) -> IndexUnit | None:
-    """The last unit up to the mark whose entry lies where it says."""
+    """The last unit up to the mark whose entry is at the position that the unit says."""
     last = mark.index
     while last >= first:
         count = min(_UNITS, last - first + 1)
@@ -335,7 +340,8 @@ def _first_by_units(index: IndexFiles, found: IndexUnit, begin: int, first: int)
 
 
 def _terms_before(segments: Segments, index: IndexFiles, first: int, stop: int, terms: TermTable) -> bool:
-    """Terms of entries `first..stop - 1` by bisection over the units; False when one is missing or lies."""
+    """Find the terms of entries `first..stop - 1` by bisection over the units; False when one is missing or
+    wrong."""
     at = first
     while at < stop:
         unit = index.unit(at)
@@ -362,7 +368,7 @@ def _terms_before(segments: Segments, index: IndexFiles, first: int, stop: int, 
 
 
 class _Walk:
-    """From the beginning of a segment to the end of the log."""
+    """The walk from the beginning of a segment to the end of the log."""
 
     def __init__(self, segments: Segments, walker: Walker, result: Recovered, *, discard: bool) -> None:
         self._segments = segments
@@ -372,19 +378,19 @@ class _Walk:
         self._batch: tuple[int, int] | None = None
         """(first index, entries still to come) of a client batch that is not complete yet."""
         self._pending: list[tuple[int, int]] = []
-        """Faulty ranges whose terms wait for the next entry that can be believed, ..."""
+        """Faulty ranges whose terms are decided by the next entry that can be trusted."""
         self._claims: list[tuple[int, int]] = []
-        """... what their index units say: (index, term), and ..."""
+        """(index, term) of the entries in these ranges, as their index units say."""
         self._before_pending: Place | None = None
-        """... the place before the first of them."""
+        """The place before the first of these ranges."""
         self._before_roll: dict[int, Place] = {}
-        """Index of the last entry of a segment that the walk went on behind -> where that entry ends."""
+        """Maps the last entry of each finished segment to the position where that entry ends."""
         self._term = -1
         self._units: list[bytes] = []
         self._units_first = -1
 
     def go(self, at: Place) -> None:
-        """Fill the result."""
+        """Walk, and fill the result."""
         result, walker = self._result, self._walker
         self._term = at.term
         if at.index + 1 == result.first_index and at.term >= 0:
@@ -466,7 +472,7 @@ class _Walk:
                 self._term = term
 
     def _resolve(self, index: int, term: int) -> None:
-        """Entry `index + 1`, of `term`, can be believed: so much for the terms of faulty ones before it."""
+        """Decide the terms of the faulty entries before: entry `index + 1`, of `term`, can be trusted."""
         if not self._pending or index < self._pending[-1][1]:
             return
         claims = self._agreeing(term)
@@ -484,7 +490,8 @@ class _Walk:
         self._pending, self._claims, self._before_pending = [], [], None
 
     def _agreeing(self, bound: int | None) -> list[tuple[int, int]]:
-        """Claims of the units that are not contradicted by those around them: one of them may be rotten."""
+        """Claims of the units that do not contradict the units around them; one of the units may be
+        corrupt."""
         kept = []
         before = self._term
         for place, (index, term) in enumerate(self._claims):
@@ -495,7 +502,8 @@ class _Walk:
         return kept
 
     def _resolve_at_end(self, at: Place) -> Place:
-        """The log ends with faulty entries: where it ends when the term of the last one is not certain."""
+        """Decide where a log with faulty entries at its end stops, when the term of the last one is not
+        certain."""
         if not self._pending:
             return at
         last = self._pending[-1][1]
@@ -549,4 +557,4 @@ class _Walk:
 
 
 def _ignore(header: EntryHeader) -> None:
-    """A second walk has nothing to tell."""
+    """Do nothing: a second walk reports nothing new."""

@@ -1,15 +1,15 @@
-"""Walking over the entries on disk, and over what is rotten among them (safety.md S1, S4, S5). Blocking.
+"""Walking over the entries on disk, and over corrupt ones among them (safety.md S1, S4, S5). Blocking.
 
-Recovery, the scrub and the examination before a repair see the log through a `Walker`. `run` goes over whole
-entries; where it stops, `obstacle` says what lies there:
+Recovery, the scrub and the examination before a repair read the log through a `Walker`. `run` goes over whole
+entries. Where it stops, `obstacle` returns the reason:
 
-* `Roll`: the segment ends here and the log goes on in the next one.
-* `Rot`: entries that were durable and cannot be believed any more; where the walk goes on behind them.
-* `End`: the log ends. Rightly, or in a torn tail, or (`doubt`) so that nobody can tell torn from rotten.
+* `Roll`: the segment ends here and the log continues in the next one.
+* `Rot`: entries that were durable and can no longer be trusted, and where the walk continues behind them.
+* `End`: the log ends: properly, in a torn tail, or (`doubt`) so that torn and corrupt look the same.
 
-How far rot reaches is told by whatever is left: the header, when the chain fits it; the index unit; the next
-entry that fits its own CRC and its own position. Bytes that were cut and not yet overwritten (S1) are entries
-that fit their own CRC but not the chain: they are no rot.
+How far corruption reaches follows from whatever is left: the header, when the chain fits it; the index unit;
+the next entry that fits its own CRC and its own position. Bytes that were cut and not yet overwritten (S1)
+are entries that fit their own CRC but not the chain; they are not corruption.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from dledger.log.reading import store_time_of
 from dledger.log.segments import Segments
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes read at once while walking; an entry that is larger is read whole."""
+"""Bytes read at once while walking. A larger entry is read whole."""
 _UNITS = 4096
 _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 
 class Place(NamedTuple):
-    """Behind entry `index`. `term` is that of the last entry that was believed."""
+    """The place behind entry `index`. `term` is that of the last entry that was accepted."""
 
     index: int  # type: ignore[assignment]  # tuple.index is not used
     term: int
     pos: int
     chain: int | None
-    """Chain value of entry `index`; None when it cannot be known (it is rotten)."""
+    """Chain value of entry `index`; None when it cannot be known because the entry is corrupt."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +68,28 @@ class Roll:
 
 @dataclass(frozen=True)
 class Rot:
-    """Entries up to `place.index` are faulty; the walk goes on at `place`."""
+    """Entries up to `place.index` are faulty; the walk continues at `place`."""
 
     place: Place
     terms: list[tuple[int, int]]
-    """(index, term) as far as header or units say, for the faulty entries; for each if `certain`."""
+    """(index, term) of the faulty entries, as far as header or units say; of each of them if `certain`."""
     reason: str
     certain: bool = False
-    """The chain proves the terms, or header and index unit of a single entry tell the same one."""
+    """Whether the terms are proven: by the chain, or, for a single entry, by equal values in header and index
+    unit."""
 
 
 @dataclass(frozen=True)
 class End:
-    """No further entry is believed. `reason` is empty when nothing was there."""
+    """No further entry is accepted. `reason` is empty when there is nothing behind."""
 
     reason: str
     doubt: bool = False
 
 
 class Walker:
-    """`mark`: entries up to it were durable, so damage among them is rot. `power_lost`, `written`: see
-    recovery.py."""
+    """Walks over a log. Entries up to `mark` were durable, so damage among them is corruption. For
+    `power_lost` and `written` see recovery.py."""
 
     def __init__(
         self,
@@ -122,8 +123,8 @@ class Walker:
     ) -> Place:
         """Go over whole entries of one segment, not beyond entry `stop` nor from `stop_pos` on.
 
-        `note` is called for entries that change the term or have a kind or a batch; `misfit` for those whose
-        index unit is missing or differs.
+        `note` is called for entries that change the term or have a kind or a batch. `misfit` is called for
+        those whose index unit is missing or differs.
         """
         unpack, pack, unit_pack = HEADER.unpack_from, CHAIN.pack, INDEX_UNIT.pack
         index, term, pos, chain = at
@@ -187,7 +188,7 @@ class Walker:
     # What lies behind them
 
     def obstacle(self, at: Place) -> Roll | Rot | End:
-        """What stops the walk at `at`."""
+        """Return what stops the walk at `at`."""
         segments = self._segments
         wanted = at.index + 1
         start = segments.start_of(at.pos)
@@ -224,7 +225,7 @@ class Walker:
         return Rot(found, self._terms_of(wanted, found, at.term), reason)
 
     def _rot_of_unit(self, at: Place, header: EntryHeader | None, unit: IndexUnit, reason: str) -> Rot:
-        """One rotten entry, as long as its index unit says; of which term is another question."""
+        """One corrupt entry, of the length that its index unit says; its term is decided separately."""
         wanted, end = at.index + 1, at.pos + unit.size
         proven = self._proven(at, header, unit)
         if proven is not None:
@@ -240,10 +241,11 @@ class Walker:
         return Rot(place, [(wanted, unit.term)] if self._tells_term(at, header, unit) else [], reason)
 
     def _tells_term(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> bool:
-        """Whether the unit is believed without a proof, and units have no CRC.
+        """Whether the unit's term is accepted without a proof, although units have no CRC.
 
-        Not where the unit behind it is lost or contradicts it, as rot seldom ends with a field; nor when it
-        says 0, which rot likes to leave in both; nor against a header that tells another possible term.
+        It is not accepted where the next unit is lost or contradicts it, as corruption seldom ends with a
+        field. It is not accepted when it is 0, which corruption often leaves in both. Nor is it against a
+        header that names another possible term.
         """
         behind: IndexUnit | None = unit
         if unit.index < self.mark:
@@ -254,10 +256,10 @@ class Walker:
         return unit.term > 0 and not rival
 
     def _proven(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> Place | None:
-        """Behind the next entry, when the chain proves its term, whatever else of it is rotten.
+        """The place behind the next entry, when the chain proves its term, whatever else of it is corrupt.
 
-        A term (told by header or unit, or that of a neighbour) and a body CRC make a chain value, which is
-        the entry's own, or goes on in the entry behind.
+        A term (from header or unit, or a neighbour's) and a body CRC give a chain value. It must be the
+        entry's own, or be continued by the entry behind.
         """
         if at.chain is None or header is None:
             return None
@@ -273,12 +275,12 @@ class Walker:
         return None
 
     def _goes_on(self, place: Place) -> bool:
-        """Whether a whole entry lies there whose chain continues (a store written by Apache has none)."""
+        """Whether a whole entry lies there whose chain continues (a store written by Apache has no chain)."""
         header = self._entry_at(place.pos, place.index + 1, place)
         return header is not None and bool(header.chain_crc or header.body_crc)
 
     def _split_batch(self, at: Place) -> Rot | End:
-        """The next two entries disagree on the client batch that they belong to."""
+        """Handle that the next two entries disagree on the client batch that they belong to."""
         if at.index + 2 > self.mark:
             return End(
                 f"client batch of entry {at.index + 1} does not continue", doubt=self._was_told(at.index + 1)
@@ -293,7 +295,8 @@ class Walker:
         return Rot(place, terms, reason, certain=True)
 
     def _above_the_mark(self, at: Place) -> Rot | End:
-        """A torn tail, what was cut, or rot: an entry behind it that continues the chain proves rot."""
+        """Decide between a torn tail, a cut and corruption: an entry behind that continues the chain proves
+        corruption."""
         wanted = at.index + 1
         try:
             head = self._segments.pread(at.pos, HEADER_SIZE)
@@ -325,12 +328,12 @@ class Walker:
         return End(reason, doubt=self._was_told(wanted))
 
     def _was_told(self, index: int) -> bool:
-        """Whether somebody may have been told of an entry above the mark."""
+        """Whether others may have been notified of an entry above the mark."""
         return not self._power_lost and (self._written is None or index <= self._written)
 
     def _reason(self, at: Place, wanted: int, data: bytes) -> str:
-        """Why the entry is not believed that begins with `data`. Its body is read only where the header fits:
-        each entry of a lost segment comes by here."""
+        """Why the entry that begins with `data` is not accepted. Its body is read only where the header fits,
+        because this runs for each entry of a lost segment."""
         if len(data) == HEADER_SIZE:
             header = unpack_header(data)
             if header.magic == MAGIC and (header.index, header.pos) == (wanted, at.pos):
@@ -342,7 +345,7 @@ class Walker:
         return f"unreadable at index {wanted}, pos {at.pos}"
 
     def _chain_fits(self, header: EntryHeader, at: Place, segment_end: int) -> bool:
-        """Whether the header can be believed although its body cannot."""
+        """Whether the header can be trusted although its body cannot."""
         return (
             at.chain is not None
             and header.magic == MAGIC
@@ -363,7 +366,7 @@ class Walker:
         return True
 
     def _entry_at(self, pos: int, index: int, at: Place) -> EntryHeader | None:
-        """The whole entry `index` at `pos`, as it follows `at`; None when it is not there."""
+        """The whole entry `index` at `pos`, as it follows `at`; None if there is no such entry."""
         head = self.peek(pos, HEADER_SIZE)
         if len(head) < HEADER_SIZE:
             return None
@@ -376,7 +379,8 @@ class Walker:
             return None
 
     def _next_entry(self, at: Place) -> Place | None:
-        """Before the next entry behind `at` that fits its CRC and its place, not beyond the mark."""
+        """The place before the next entry behind `at` that fits its CRC and its position, not beyond the
+        mark."""
         segments = self._segments
         start = segments.start_of(at.pos)
         for begin in [start, *(other for other in segments.starts if other > start)]:
@@ -406,7 +410,8 @@ class Walker:
         return None
 
     def _next_units(self, at: Place) -> Place | None:
-        """Before the next two units that continue each other: all that is left of a lost segment."""
+        """The place before the next two units that continue each other: all that is left of a lost
+        segment."""
         before: IndexUnit | None = None
         first = at.index + 2
         while first <= self.mark:
@@ -432,7 +437,7 @@ class Walker:
         return unit.pos > at.pos and HEADER_SIZE <= unit.size <= room and unit.term >= at.term
 
     def _believable_unit(self, index: int, at: Place) -> IndexUnit | None:
-        """The unit of the next entry, when it says that the entry lies where it can lie."""
+        """The unit of the next entry, when it names a position where the entry can be."""
         unit = self.index.unit(index)
         if unit is None or unit.term < at.term:
             return None
@@ -442,7 +447,8 @@ class Walker:
         return unit if fits else None
 
     def _terms_of(self, first: int, behind: Place, term: int) -> list[tuple[int, int]]:
-        """What the units say of the terms from `first` up to `behind`; nothing where they are lost or lie."""
+        """Terms of the entries from `first` up to `behind`, as the units say; units that are lost or wrong
+        are left out."""
         found: list[tuple[int, int]] = []
         while first <= behind.index:
             count = min(_UNITS, behind.index - first + 1)
@@ -469,7 +475,7 @@ class Walker:
         return self._data
 
     def peek(self, pos: int, size: int) -> bytes:
-        """Bytes of one segment beside the window, fewer at its end."""
+        """Bytes of one segment, read without moving the window; fewer at the segment's end."""
         return read_bytes(self._segments, pos, size)
 
     def _unit_bytes(self, index: int) -> bytes:
@@ -489,7 +495,7 @@ def read_bytes(segments: Segments, pos: int, size: int) -> bytes:
 
 
 def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
-    """The header of a unit's entry, None when it is not what the unit says."""
+    """The header of a unit's entry, None when it differs from the unit."""
     data = read_bytes(segments, unit.pos, HEADER_SIZE)
     if len(data) < HEADER_SIZE:
         return None
@@ -499,7 +505,7 @@ def header_of(segments: Segments, unit: IndexUnit) -> EntryHeader | None:
 
 
 def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: int | None) -> int | None:
-    """Chain value of an entry, None unless the entry before vouches for it.
+    """Chain value of an entry, None unless the entry before confirms it.
 
     `base`: chain value of the entry before `first`, where the log begins.
     """
@@ -522,7 +528,7 @@ def chain_of(segments: Segments, index: IndexFiles, at: int, first: int, base: i
 def chain_and_time(
     segments: Segments, index: IndexFiles, at: int, first: int, base: int | None
 ) -> tuple[int | None, int]:
-    """Of an entry: its chain value (see `chain_of`), and its record's store time, -1 when it holds none."""
+    """Chain value of an entry (see `chain_of`), and store time of its record, -1 when it holds no record."""
     unit = index.unit(at)
     if unit is None:
         return None, -1
@@ -535,8 +541,8 @@ def chain_and_time(
 
 
 def place_before(segments: Segments, index: IndexFiles, wanted: int, origin: Place) -> Place:
-    """A place from which a walk reaches entry `wanted`: behind a near entry that can be believed, or
-    `origin`, before the log."""
+    """A place from which a walk reaches entry `wanted`: behind a near entry that can be trusted, or `origin`,
+    before the log."""
     first = origin.index + 1
     at = wanted - 1
     while at >= first:

@@ -1,7 +1,7 @@
-"""Looking at suspected entries again, and writing good copies over rotten ones (safety.md S4).
+"""Examining suspected entries again, and writing good copies over corrupt ones (safety.md S4).
 
 `examine` separates what is whole (a lost index unit is made anew from its entry) from what is not. `mend`
-takes a peer's copy of rotten entries and believes it only if it fits everything that is left here: the
+takes a peer's copy of corrupt entries. It accepts the copy only if it fits everything that is left here: the
 terms, the index units, the entries on both sides and the chain through them.
 """
 
@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 
 class NoRoom(Exception):
-    """A segment or index file cannot be prepared or opened now; trying again is harmless."""
+    """A segment or index file cannot be prepared or opened now; it can be tried again without harm."""
 
 
 class Unfitting(Exception):
-    """A copy that does not fit what is left here; the text says what differs."""
+    """A copy does not fit what is left here; the text says what differs."""
 
 
 @dataclass
@@ -71,7 +71,8 @@ class Examined:
 def examine_range(
     segments: Segments, index: IndexFiles, origin: Place, mark: int, first: int, last: int
 ) -> Examined:
-    """Blocking: walk over entries `first..last`, all of them durable once. `origin`: before the log."""
+    """Walk over entries `first..last`, all of which were durable once. Blocking. `origin`: the place before
+    the log."""
     result = Examined()
 
     def misfit(header: EntryHeader) -> None:
@@ -99,7 +100,7 @@ def examine_range(
 
 
 class MendableLog(ReadableLog):
-    """See the module."""
+    """A log whose corrupt entries can be repaired; see the module."""
 
     def __init__(self, env: Env, node_dir: str, segment_size: int, index_units_per_file: int) -> None:
         super().__init__(env, node_dir, segment_size, index_units_per_file)
@@ -108,29 +109,29 @@ class MendableLog(ReadableLog):
 
     @abstractmethod
     async def poison(self, error: OSError) -> NoReturn:
-        """A write or fsync failed: NodeFailed (S3)."""
+        """End the node because a write or fsync failed: raises NodeFailed (S3)."""
 
     @abstractmethod
     async def _make_index_files(self, first: int, count: int) -> None:
-        """Have room for these index units; NoRoom."""
+        """Make room for these index units; NoRoom."""
 
     @abstractmethod
     async def sync_index(self) -> None:
         """Make the index units written so far durable."""
 
     def first_place(self) -> Place:
-        """Before the first entry."""
+        """The place before the first entry."""
         base = self._base
         return Place(self.first_index - 1, base.term, base.pos, base.chain)
 
     def look(
         self, job: Callable[[Segments, IndexFiles, Place, int], T], place: Place, mark: int
     ) -> asyncio.Future[T]:
-        """Have a worker look at the files."""
+        """Start a worker's job that reads the files."""
         return self._env.workers.run(Lane.DISK, job, self._segments, self._index, place, mark)
 
     async def examine(self, first: int, last: int) -> None:
-        """Decide anew which of these entries are faulty. Those that cannot be looked at now stay suspects."""
+        """Decide again which of these entries are faulty. Entries that cannot be read now stay suspects."""
         try:
             await self._examine(first, last)
         except OSError as error:
@@ -170,8 +171,8 @@ class MendableLog(ReadableLog):
                     self.last_chain = chain
 
     async def configs_among(self, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """Which of these entries, all of them durable, are configurations, and which are rotten (noted).
-        OSError when they cannot be looked at now."""
+        """Find which of these entries, all of them durable, are configurations, and which are corrupt (those
+        are noted). OSError when they cannot be read now."""
         async with self._io:
             found = await self._walk_over(first, last)
             for begin, end in found.rotten:
@@ -179,29 +180,29 @@ class MendableLog(ReadableLog):
             return found.configs, found.rotten
 
     def _walk_over(self, first: int, last: int) -> asyncio.Future[Examined]:
-        """`examine_range` by a worker; to be called with the lock held."""
+        """Start `examine_range` by a worker. Call it with the lock held."""
         place, mark = self.first_place(), self.durable_mark
         return self._env.workers.run(
             Lane.DISK, examine_range, self._segments, self._index, place, mark, first, last
         )
 
     async def _chain_of(self, index: int) -> int | None:
-        """Chain value of a written entry, None unless the one before vouches for it."""
+        """Chain value of a written entry, None unless the one before confirms it."""
         place = self.first_place()
         return await self._env.workers.run(
             Lane.DISK, chain_of, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def _chain_and_time(self, index: int) -> tuple[int | None, int]:
-        """Chain value, as `_chain_of`, and store time of a written entry, -1 when its record has none."""
+        """Chain value of a written entry, as `_chain_of`, and its store time, -1 when it has no record."""
         place = self.first_place()
         return await self._env.workers.run(
             Lane.DISK, chain_and_time, self._segments, self._index, index, self.first_index, place.chain
         )
 
     async def mend(self, first: int, last: int, data: bytes) -> None:
-        """Write a peer's copy of faulty entries in place, durably. Unfitting when it does not fit, or cannot
-        be written now: they stay faulty."""
+        """Write a peer's copy over faulty entries, durably. Unfitting when the copy does not fit or cannot be
+        written now; then the entries stay faulty."""
         try:
             await self._mend(first, last, data)
         except NoRoom as error:
@@ -235,14 +236,14 @@ class MendableLog(ReadableLog):
                 self.newest_ms: int = max(self.newest_ms, store_time_of(data, headers[-1].pos - pos))
 
     async def _file(self, start: int) -> File:
-        """A segment to be written; NoRoom when it cannot be opened now."""
+        """A segment, opened for writing; NoRoom when it cannot be opened now."""
         try:
             return await self._segments.file(start)
         except OSError as error:
             raise _not_opened(error) from error
 
     async def _read_back(self, pos: int, size: int) -> bytes:
-        """What was written; NoRoom when the segment cannot be opened now."""
+        """Read back what was written; NoRoom when the segment cannot be opened now."""
         try:
             return await self._env.workers.run(Lane.DISK, self._segments.pread, pos, size)
         except OSError as error:
@@ -258,10 +259,10 @@ class MendableLog(ReadableLog):
             ) from error
 
     async def mend_blank(self, index: int, pos: int, cuts: int) -> None:
-        """Write the blank tail of a segment again, which says that the log goes on in the next one (S5).
+        """Write the blank tail of a segment again, which says that the log continues in the next one (S5).
 
-        It was found damaged behind entry `index`, at `pos`, when the log had made `cuts`: since a cut,
-        something else may lie there. The index units must say the same; nothing is written on doubt.
+        It was found damaged behind entry `index`, at `pos`, when the log had made `cuts` cuts. Since a later
+        cut something else may lie there. The index units must confirm it; on doubt nothing is written.
         """
         async with self._io:
             following = self._segments.start_of(pos) + self._segments.size
@@ -292,7 +293,7 @@ class MendableLog(ReadableLog):
             )
 
     def _fit(self, first: int, last: int, data: bytes) -> list[EntryHeader]:
-        """Headers of a copy that is whole in itself and of the terms that these entries have here."""
+        """Headers of a copy that is whole in itself and has the terms that these entries have here."""
         if not self.first_index <= first <= last <= self._written_index() or len(data) < HEADER_SIZE:
             raise Unfitting(f"entries {first}..{last} are not in this log")
         pos = unpack_header(data).pos
@@ -316,7 +317,8 @@ class MendableLog(ReadableLog):
         return headers
 
     async def _check_neighbours(self, headers: list[EntryHeader]) -> None:
-        """The entries on both sides must continue in the copy, as far as they can be believed."""
+        """Check that the entries on both sides continue in the copy, as far as those entries can be
+        trusted."""
         run = self._env.workers.run
         before, behind = headers[0].index - 1, headers[-1].index + 1
         vouched = False
@@ -354,12 +356,12 @@ class MendableLog(ReadableLog):
 
 
 def _not_opened(error: OSError) -> OSError | NoRoom:
-    """For an error of opening: NoRoom when it says nothing of the disk."""
+    """The error to raise when opening failed: NoRoom when the error says nothing about the disk."""
     return NoRoom(str(error)) if error.errno in OUT_OF_MEANS else error
 
 
 def _continues(chain: int, header: EntryHeader) -> bool:
-    """Whether an entry continues a chain; a store written by Apache has none."""
+    """Whether an entry continues a chain; one written by Apache has no chain and always does."""
     if header.chain_crc == 0 and header.body_crc == 0:
         return True
     return chain_crc(chain, header.index, header.term, header.body_crc) == header.chain_crc

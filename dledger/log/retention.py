@@ -1,10 +1,11 @@
-"""What retention removes (RocketMQ's CleanCommitLogService; DLedger's CleanSpaceService). Pure.
+"""Retention: which part of the log is removed (RocketMQ's CleanCommitLogService; DLedger's
+CleanSpaceService). Pure.
 
-Whole segments go, the oldest first, and only up to a boundary whose snapshot is durable (safety.md S20): what
-is uncommitted, unapplied or covered by no snapshot has no such boundary behind it, nor has the last segment.
-The age of a segment is that of its last record by store time, so that replicas agree on it. A store time to
-come cannot be right: the clock of a leader was ahead, and all records since bear that time (S15). There the
-age counts from when this node wrote the snapshot at the segment's end.
+Whole segments are removed, the oldest first, and only up to a boundary whose snapshot is durable (safety.md
+S20). Entries that are uncommitted, unapplied or covered by no snapshot have no such boundary behind them, nor
+has the last segment. The age of a segment is that of its last record by store time, so that replicas agree on
+it. A store time in the future cannot be right: a leader's clock was ahead, and all records since bear that
+time (S15). In that case the age counts from when this node wrote the snapshot at the segment's end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dledger.runtime.settings import Setting, whole_number
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
 CREDIBLE_AHEAD_MS = 60_000
-"""Store times that are further ahead of the clock cannot be right."""
+"""Store times that are further ahead of the clock (in ms) cannot be right."""
 
 
 def _age(text: str) -> float:
@@ -40,7 +41,8 @@ def _hours_text(hours: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class RetentionSettings:
-    """How long entries are kept: for ever, unless these say otherwise (a broker's are RocketMQ's: 72 hours).
+    """How long entries are kept: for ever, unless these settings limit it (a broker's default is RocketMQ's,
+    72 hours).
 
     Ratios are shares of the file system in use, 0.0 to 1.0.
     """
@@ -53,24 +55,25 @@ class RetentionSettings:
     delete_hours: Annotated[
         tuple[int, ...], Setting("deleteWhen", parse=_hours, format=_hours_text, hot=True, important=True)
     ] = (4,)
-    """Hours of the (local) day in which what expired is deleted, as `04` or `04;16`."""
+    """Hours of the (local) day in which expired segments are deleted, as `04` or `04;16`."""
     utc_offset_s: int = 0
-    """Of the local time that `delete_hours` means; the outer shell knows it."""
+    """Offset in seconds of the local time that `delete_hours` refers to; set by the outer shell."""
     clean_ratio: Annotated[float, Setting("diskMaxUsedSpaceRatio", 10, 95, "percent", hot=True)] = 0.75
-    """Share of the file system in use above which what expired is deleted at any hour. Where only one of the
-    two ratios is set, the other follows, so that this one is never above `diskSpaceCleanForciblyRatio`."""
+    """Share of the file system in use above which expired segments are deleted at any hour. Where only one of
+    the two ratios is set, the other is adjusted, so that this one is never above
+    `diskSpaceCleanForciblyRatio`."""
     force_ratio: Annotated[float, Setting("diskSpaceCleanForciblyRatio", 10, 100, "percent", hot=True)] = 0.85
-    """Share above which segments are deleted whatever their age, the oldest first, one a round."""
+    """Share above which segments are deleted at any age: the oldest first, one each round."""
     clean_forcibly: Annotated[bool, Setting("cleanFileForciblyEnable", hot=True)] = False
-    """`false`: nothing is deleted before its time."""
+    """`false`: segments are never deleted before they expire."""
     interval_s: Annotated[float, Setting("cleanResourceInterval", 10, 3_600_000, "ms", hot=True)] = 10.0
-    """Time between two looks at clock and disk."""
+    """Time between two checks of clock and disk."""
     snapshots_kept: Annotated[int, Setting("boundarySnapshotsKept", 3, 10_000)] = 64
-    """Snapshots at boundaries of segments, at most: those between the first and the newest are thinned out,
-    and retention moves from one to the next."""
+    """Most snapshots kept at boundaries of segments. Beyond it, those between the first and the newest are
+    thinned out; retention then moves in larger steps."""
 
     def moved_defaults(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Of the two ratios the one that is not given follows the other, so that they stay in order."""
+        """Adjust the ratio that was not given to the one that was, so that they stay in order."""
         said = [
             value for name in ("clean_ratio", "force_ratio") if isinstance(value := given.get(name), float)
         ]
@@ -93,19 +96,19 @@ class RetentionSettings:
 
 
 class Boundary(Protocol):
-    """A place where the log may begin: a durable snapshot."""
+    """A position where the log may begin, because a durable snapshot exists there."""
 
     @property
     def index(self) -> int:
-        """Last entry before it."""
+        """Index of the last entry before it."""
 
     @property
     def pos(self) -> int:
-        """Where its segment begins."""
+        """Log offset where its segment begins."""
 
     @property
     def store_time_ms(self) -> int:
-        """Of the last record before it, -1 when it is not known."""
+        """Store time of the last record before it, -1 when it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class Removal:
 
 
 def is_delete_hour(settings: RetentionSettings, now_ms: int) -> bool:
-    """Whether the local hour is one of deleteWhen's."""
+    """Whether the local hour is one of `deleteWhen`."""
     hour = (now_ms + settings.utc_offset_s * 1000) // HOUR_MS % DAY_HOURS
     return hour in settings.delete_hours
 
@@ -147,10 +150,10 @@ def decide(
     *,
     any_hour: bool = False,
 ) -> Removal | None:
-    """Where the log should begin, None to leave it.
+    """Where the log should begin, None to leave it unchanged.
 
-    `boundaries` ascending. `delete_before`: an operator wants entries below this index gone at any age;
-    `any_hour`: what expired, now.
+    `boundaries` are in ascending order. `delete_before`: an operator wants entries below this index removed
+    at any age. `any_hour`: delete expired segments now.
     """
     allowed = [
         boundary
@@ -189,8 +192,9 @@ def decide(
 
 
 def _credible(situation: Situation, boundaries: Sequence[Boundary]) -> dict[int, float]:
-    """When the last record before each boundary was stored, at the latest, by log offset. Infinite where that
-    is not known: its store time is yet to come, and so is when it and all behind it were written here."""
+    """Latest time at which the last record before each boundary can have been stored, by log offset. Infinite
+    where it is not known: its store time is in the future, and when it and all behind it were written here is
+    not known."""
     latest = situation.now_ms + CREDIBLE_AHEAD_MS
     found: dict[int, float] = {}
     behind = math.inf

@@ -1,9 +1,10 @@
-"""The scrub: reads the durable log from its first entry to its last, again and again, looking for rot (L5).
+"""The scrub: reads the durable log from its first entry to its last, again and again, to find corruption
+(L5).
 
-Entries, the chain through them and their index units are checked in small pieces by a worker, at most
-`bytes_per_s` on average and never more than a twentieth of the time, so that an idle group stays idle. What
-is found becomes faulty and is repaired from peers; a wrong index unit is written anew from its entry, and so
-is the blank tail of a segment.
+A worker checks entries, the chain through them and their index units in small pieces. It reads at most
+`bytes_per_s` on average and works no more than a twentieth of the time, so that an idle group stays idle.
+Corrupt entries become faulty and are repaired from peers. A wrong index unit is written anew from its entry,
+and so is the blank tail of a segment.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dledger.log.segments import Segments
 from dledger.log.store import LogStore
 
 PIECE = 256 * 1024
-"""Bytes of one job."""
+"""Bytes read by one job."""
 OUT_OF_MEANS_REST_S = 1.0
-"""Until a piece is read again that could not be, as too many files were open."""
+"""Seconds until a piece is read again that could not be read, for example because too many files were
+open."""
 SHARE = 19
 """Seconds of rest for each second of work."""
 _EVERYTHING = 1 << 62
@@ -38,7 +40,7 @@ class Piece:
 
 
 def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> Piece:
-    """Blocking: walk over about PIECE bytes, not beyond entry `mark`."""
+    """Walk over about PIECE bytes, not beyond entry `mark`. Blocking."""
     found = Piece(at)
 
     def misfit(header: EntryHeader) -> None:
@@ -65,11 +67,11 @@ def scrub_piece(segments: Segments, index: IndexFiles, at: Place, mark: int) -> 
 
 
 def _ignore(header: EntryHeader) -> None:
-    """Kinds and batches do not matter here."""
+    """Do nothing: kinds and batches do not matter here."""
 
 
 class Scrubber:
-    """One per node; `run` until cancelled."""
+    """Runs the scrub of one node; `run` until cancelled."""
 
     def __init__(self, log: LogStore, *, bytes_per_s: int, pause_s: float) -> None:
         self._log = log
@@ -81,16 +83,16 @@ class Scrubber:
         """Last entry that this pass has checked."""
         self.checked_bytes: int = 0
         self.found: int = 0
-        """Suspicious ranges met since start."""
+        """Number of suspicious ranges found since the start."""
 
     def retune(self, bytes_per_s: int, pause_s: float) -> None:
-        """Another rate and rest, from now on."""
+        """Set another rate and pause, from now on."""
         if (bytes_per_s, pause_s) != (self._bytes_per_s, self._pause_s):
             self._bytes_per_s, self._pause_s = bytes_per_s, pause_s
             self._retuned.set()
 
     async def run(self) -> None:
-        """Pass after pass. With a rate of 0 it does nothing."""
+        """Run pass after pass. With a rate of 0 it waits."""
         await self._rest(min(self._pause_s, 1.0))
         while True:
             if self._bytes_per_s > 0:
@@ -101,7 +103,7 @@ class Scrubber:
                 await self._rest(None)
 
     async def _rest(self, seconds: float | None) -> None:
-        """None: until there is something else to do."""
+        """Wait for so many seconds, or, for None, until the settings change."""
         try:
             async with asyncio.timeout(seconds):
                 await self._retuned.wait()
@@ -144,7 +146,7 @@ class Scrubber:
             await self._rest(max(size / rate, SHARE * took))
 
     def status(self) -> dict[str, object]:
-        """For /metrics and `status`."""
+        """Figures for /metrics and `status`."""
         return {
             "scrub_passes": self.passes,
             "scrub_checked_index": self.checked_index,

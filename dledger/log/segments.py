@@ -14,7 +14,8 @@ class SegmentError(Exception):
 
 
 MAX_OPEN = 16
-"""Segments kept open (and mapped) at a time: beyond it the oldest are closed and opened again on demand."""
+"""Segments kept open (and mapped) at a time. Beyond that the oldest are closed, and opened again on
+demand."""
 
 
 class Segments:
@@ -28,7 +29,7 @@ class Segments:
         self._starts: list[int] = []
         self._files: dict[int, File] = {}
         self._viewed: list[File] = []
-        """Abandoned while somebody read them: see `close_viewed`."""
+        """Files abandoned while a reader had a view of them: see `close_viewed`."""
 
     def open(self) -> None:
         """Find all segments (blocking); SegmentError for a file of another size."""
@@ -48,8 +49,8 @@ class Segments:
             self._starts.append(start)
 
     async def open_hot(self) -> None:
-        """Have the newest segments open, for `view`: others became the newest. What cannot be opened is read
-        by workers."""
+        """Open the newest segments for `view`, because the newest ones changed. Workers read those that
+        cannot be opened."""
         for start in self._starts[-self._hot :]:
             try:
                 await self.file(start)
@@ -71,16 +72,16 @@ class Segments:
         return pos - pos % self.size
 
     def has(self, start: int) -> bool:
-        """Whether the segment is there."""
+        """Whether the segment exists."""
         place = bisect_left(self._starts, start)
         return place < len(self._starts) and self._starts[place] == start
 
     def opened(self, start: int) -> File | None:
-        """The file of a segment, if it is there and open."""
+        """The file of a segment, if it exists and is open."""
         return self._files.get(start) if self.has(start) else None
 
     async def file(self, start: int) -> File:
-        """The file of a segment that is there, opened by a worker if it is not; OSError."""
+        """The file of an existing segment; a worker opens it if needed. OSError."""
         file = self._files.get(start)
         if file is None:
             opened = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
@@ -111,7 +112,7 @@ class Segments:
         return f"{self.directory}/{segment_name(start)}"
 
     async def add(self, start: int) -> None:
-        """A file was moved to `path(start)`: open it."""
+        """Add a segment whose file was moved to `path(start)`, and open it."""
         self._close_old()
         self._files[start] = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
         insort(self._starts, start)
@@ -130,7 +131,7 @@ class Segments:
         return file.view()[pos - start : pos - start + size]
 
     def pread(self, pos: int, size: int) -> bytes:
-        """The same bytes by a read (blocking); ValueError when the log does not hold them."""
+        """Bytes of one segment, read from the file (blocking); ValueError when the log does not hold them."""
         start = self.start_of(pos)
         if pos - start + size > self.size or not self.has(start):
             raise ValueError(f"no segment holds {size} bytes at {pos}")
@@ -150,7 +151,8 @@ class Segments:
         return data
 
     def pread_around_errors(self, start: int, size: int, offset: int) -> bytes:
-        """Bytes of one segment (blocking), zeros where they cannot be read; none without the segment.
+        """Bytes of one segment (blocking), zeros where they cannot be read; empty if the segment does not
+        exist.
 
         OSError when the segment cannot be opened.
         """
@@ -168,16 +170,17 @@ class Segments:
         return data if self.has(start) else b""  # as a file of the pool it may hold other entries by now
 
     def remove(self, start: int) -> str | None:
-        """Close a segment and name its file for recycling; None while a reader holds a view of it (S6)."""
+        """Close a segment and return its file name for recycling; None while a reader holds a view of it
+        (S6)."""
         if start in self._files and not self._close_one(start):
             return None
         self._starts.remove(start)
         return self.path(start)
 
     def abandon(self, start: int) -> tuple[str, bool]:
-        """Take a segment out whoever reads it: its file name, and whether it may be recycled.
+        """Remove a segment even while it is read. Return its file name, and whether it may be recycled.
 
-        What is still viewed must only be unlinked: its content has to stay.
+        A file that is still viewed may only be unlinked, because its content has to stay.
         """
         path = self.path(start)
         free = start not in self._files or self._close_one(start)
@@ -187,21 +190,22 @@ class Segments:
         return path, free
 
     async def close_viewed(self) -> None:
-        """Close what was abandoned and is not read any more. A worker does, as that frees its space."""
+        """Close abandoned files that are not read any more. A worker does it, because closing frees their
+        space."""
         if self._viewed:
             viewed, self._viewed = self._viewed, []
             left = await self._env.workers.run(Lane.DISK, _close_unviewed, viewed)
             self._viewed += left  # what came meanwhile stays, too
 
     def close(self) -> None:
-        """Close all files; those that a reader still views stay open until the process ends."""
+        """Close all files. Those that a reader still views stay open until the process ends."""
         for start in sorted(self._files):
             if not self._close_one(start):
                 self._env.log.debug("segment still viewed at close", path=self.path(start))
 
 
 def _close_unviewed(files: list[File]) -> list[File]:
-    """Blocking; those that are still viewed."""
+    """Close files; blocking. Return those that are still viewed."""
     return [file for file in files if not _closes(file)]
 
 

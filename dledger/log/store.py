@@ -1,11 +1,11 @@
 """The log of one node: opened, appended to in memory, read back, cut, replaced and closed (rules 3 and 4).
 
 An append only joins the *tail*: batches that are sealed but not yet on disk. The flusher (`flushing`) takes
-all of the tail that fits one segment, writes it with one positional write and one fdatasync in a worker, and
-reports; whatever was appended meanwhile is the next group. Readers find a range in the tail or in the mapped
-segments.
+as much of the tail as fits one segment, writes it with one positional write and one fdatasync in a worker,
+and reports. Whatever was appended in the meantime is the next group. Readers find a range in the tail or in
+the mapped segments.
 
-`last_index` is what was appended, `durable_index` what is fsynced (in ASYNC_FLUSH: written).
+`last_index` is the last entry appended, `durable_index` the last one fsynced (in ASYNC_FLUSH: written).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from dledger.log.terms import TermTable
 from dledger.runtime import File, Lane
 
 AGAIN_BYTES = 1024 * 1024
-"""Of one job that writes again what is there."""
+"""Bytes per job when existing entries are written again."""
 _BLOCK = 4096
 CLOSE_LIMIT_S = 5.0
-"""How long a close waits for a disk that does not answer."""
+"""Seconds that a close waits for a disk that does not answer."""
 
 
 class LogStore(FlushedLog):
-    """See the module."""
+    """The log of one node; see the module."""
 
     # Opening
 
@@ -59,13 +59,13 @@ class LogStore(FlushedLog):
         killed: bool = True,
         written: int | None = None,
     ) -> Recovered:
-        """Recover, make what was believed durable (S2), and clear away what was not.
+        """Recover, make durable what was accepted (S2), and remove the rest.
 
-        `on_doubt` is called, before anything is cut, when more may be gone than a torn tail. `bases`: the
-        store's snapshots by pos; `begins`: pos at which the store says that its log begins, None when it
-        says nothing. `replace`: an install was cut short after its point of no return: the log is emptied.
-        `killed`: the last run did not end in good order. `written`: index up to which it told anybody of its
-        entries, None when nobody knows (decision 16).
+        `on_doubt` is called, before anything is cut, when more than a torn tail may be lost. `bases`: the
+        store's snapshots by pos. `begins`: position at which the store says that its log begins, None when it
+        says nothing. `replace`: an install was interrupted after its point of no return, so the log is
+        emptied. `killed`: the last run did not end in good order. `written`: index up to which it may have
+        notified others of its entries, None when that is not known (decision 16).
         """
         run = self._env.workers.run
         if replace:
@@ -147,7 +147,7 @@ class LogStore(FlushedLog):
         return found
 
     async def _erase_header(self, pos: int) -> None:
-        """No believable entry stays behind the end (S1)."""
+        """Erase the header behind the end, so that no acceptable entry stays there (S1)."""
         run = self._env.workers.run
         start = self._segments.start_of(pos)
         if not self._segments.has(start) or pos - start + HEADER_SIZE > self._segments.size:
@@ -161,10 +161,11 @@ class LogStore(FlushedLog):
         )
 
     async def _write_again(self, pos: int, end: int) -> None:
-        """Dirty the pages of entries that no index unit calls durable, so that the next fsync means them.
+        """Dirty the pages of entries that no index unit marks as durable, so that the next fsync really
+        writes them.
 
-        The last run may have been killed between an fsync that failed and its marker (S3): the kernel then
-        shows what the disk does not have, and calls it clean.
+        The last run may have been killed between a failed fsync and its marker (S3). The kernel then shows
+        data that the disk does not have, and considers it clean.
         """
         run = self._env.workers.run
         while pos < end:
@@ -188,10 +189,11 @@ class LogStore(FlushedLog):
     # Cutting
 
     async def truncate(self, index: int, resets: int | None = None) -> bool:
-        """Remove entries from `index` on, durably: no believable tail stays behind (S1).
+        """Remove entries from `index` on, durably; no acceptable tail stays behind (S1).
 
-        False when a `reset` came first (`resets`: their count when the cut was decided; now, without): there
-        is nothing left to cut. While nothing tells where to cut, it waits for a repair from a peer.
+        False when a `reset` came first; then there is nothing left to cut. `resets` is the number of resets
+        when the cut was decided (default: now). While the position of the cut is not known, this waits for a
+        repair from a peer.
         """
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):
@@ -213,7 +215,7 @@ class LogStore(FlushedLog):
             await asyncio.sleep(ROOM_RETRY_S)  # without the lock: retention may make room, peers repair
 
     async def _is_lost(self, index: int) -> bool:
-        """Whether the index unit of an entry is."""
+        """Whether the index unit of an entry is lost."""
         return await settled(lambda: self._place_of(index)) is None
 
     def _knows_end_before(self, index: int) -> bool:
@@ -286,9 +288,9 @@ class LogStore(FlushedLog):
         return None if header is None else header.chain_crc
 
     async def _header_at_end(self) -> EntryHeader | None:
-        """Of the last entry, which is in a file; None for an empty log, or when that entry is rotten.
+        """Header of the last entry, which is in a file; None for an empty log, or when that entry is corrupt.
 
-        Its store time is learned, too.
+        Also learns its store time.
         """
         if self.last_index < self.first_index or self.last_index in self.faulty:
             return None
@@ -310,11 +312,11 @@ class LogStore(FlushedLog):
     # Beginning later
 
     async def drop_before(self, base: LogBase) -> bool:
-        """Free the segments before `base.pos`, the oldest first. False: try again, some are still read, or
-        nothing lies behind `base` now (a cut came in between).
+        """Free the segments before `base.pos`, the oldest first. False: try again, because some are still
+        read, or nothing lies behind `base` now (a cut came in between).
 
-        `base` is a snapshot of this store that is durable (S20); a later segment must begin there. The store
-        says durably that its log begins there. Not to be called while a `reset` runs.
+        `base` is a durable snapshot of this store (S20), and a later segment must begin there. The store has
+        recorded durably that its log begins there. Do not call it while a `reset` runs.
         """
         async with self._io:  # whoever mends or examines must not lose its files
             if base.pos > self._base.pos:
@@ -344,11 +346,11 @@ class LogStore(FlushedLog):
             raise refused_by_system(f"cannot free a segment in {self._dir}", error) from error
 
     async def close_viewed(self) -> None:
-        """Give back what a cut or an install took from under somebody who read it, and who is done."""
+        """Close files that a cut or an install took away while they were read, if reading has ended."""
         await self._segments.close_viewed()
 
     async def _free_segment(self) -> bool | None:
-        """Free the first segment, None when that was done; True when all are gone, False: one is read."""
+        """Free the first segment. None: one was freed. True: all are freed. False: it is still read."""
         start = self._segments.first_start
         if not self._segments.has(start) or start >= self._base.pos:
             return True
@@ -364,7 +366,7 @@ class LogStore(FlushedLog):
         return True
 
     async def reset(self, base: LogBase) -> None:
-        """Replace everything by a log that begins behind `base`, empty. The caller can do it again after a
+        """Replace everything by an empty log that begins behind `base`. The caller can repeat it after a
         crash in the middle (`open(replace=True)`)."""
         async with self._io:
             try:
@@ -414,9 +416,10 @@ class LogStore(FlushedLog):
     # Ending
 
     async def close(self) -> bool:
-        """Write what is left of the index, close files; whether everything written is fsynced.
+        """Write the rest of the index and close the files. Return whether everything written is fsynced.
 
-        TimeoutError when the disk does not answer. A failure that nobody waited for leaves its marker here.
+        TimeoutError when the disk does not answer. A failure for which no caller waited leaves its marker
+        here.
         """
         if self._index_timer is not None:
             self._index_timer.cancel()
@@ -442,7 +445,8 @@ class LogStore(FlushedLog):
 
 
 def _write_same(file: File, at: int, size: int) -> None:
-    """Blocking. A block that cannot be read is rot, which recovery has noted, and stays as it is."""
+    """Read bytes and write them back; blocking. A block that cannot be read is corrupt, which recovery has
+    noted, and stays as it is."""
     try:
         data = file.pread(size, at)
     except OSError:

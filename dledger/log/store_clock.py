@@ -1,30 +1,33 @@
-"""What time it is for new records (safety.md S15): the wall clock's, but not where it leapt to until it has
-stayed there. Pure; all times in ms.
+"""The clock for new records (safety.md S15): the wall clock, except that a leap ahead counts only when the
+clock has stayed there. Pure; all times in ms.
 
-As store time never goes back, a clock that is years ahead for a moment would mark all messages that come
-after it, under every later leader. A leap is told from the passing of time by the monotonic clock."""
+As store time never goes back, a clock that is years ahead for a moment would mark all later messages, under
+every later leader. A leap is detected by comparing the wall clock with the monotonic clock.
+"""
 
 from __future__ import annotations
 
 LEAP_MS = 5_000
-"""A wall clock that gains more than this on the monotonic one between two looks has leapt."""
+"""A wall clock that gains more than this on the monotonic one between two readings has leapt."""
 BELIEVED_AFTER_MS = 60_000
-"""So long it must stay where it leapt to (a correction, a machine that slept): then it is right."""
+"""How long the clock must stay where it leapt to (a correction, a machine that slept) before it counts as
+right."""
 SAME_MS = 1_000
-"""Two looks that differ by less show one leap."""
+"""Two readings that differ by less belong to the same leap."""
 
 
 class StoreClock:
-    """One per log; asked at least twice a second, so that leaps are seen when nothing is appended, too."""
+    """Clock of one log. It is read at least twice a second, so that leaps are noticed when nothing is
+    appended, too."""
 
     def __init__(self) -> None:
         self._lead: float | None = None
-        """The wall clock's lead over the monotonic one, as it is believed."""
+        """The accepted lead of the wall clock over the monotonic one."""
         self._leapt_to = 0.0
         self._leapt_at: float | None = None
 
     def look(self, wall_ms: int, monotonic_ms: float) -> int:
-        """What time it is."""
+        """The time for a new record, in ms."""
         lead = wall_ms - monotonic_ms
         if self._lead is None or lead - self._lead <= LEAP_MS:
             self._lead, self._leapt_at = lead, None

@@ -6,14 +6,14 @@ from bisect import bisect_right
 
 
 class TermTable:
-    """Terms of all entries `first..last`, as the first index of each term. Terms never fall."""
+    """Terms of all entries `first..last`, stored as the first index of each term. Terms never decrease."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._terms: list[int] = []
 
     def add(self, index: int, term: int) -> None:
-        """The entry at `index`, behind all others, has `term`."""
+        """Add the term of the entry at `index`, which is behind all others."""
         if not self._terms or term > self._terms[-1]:
             self._starts.append(index)
             self._terms.append(term)
@@ -21,18 +21,18 @@ class TermTable:
             raise ValueError(f"term falls from {self._terms[-1]} to {term} at index {index}")
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry that the log holds (bounds are the caller's); None below the first start."""
+        """Term of an entry that the log holds (the caller checks the bounds); None below the first start."""
         place = bisect_right(self._starts, index) - 1
         return self._terms[place] if place >= 0 else None
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are gone."""
+        """Remove entries from `index` on."""
         while self._starts and self._starts[-1] >= index:
             self._starts.pop()
             self._terms.pop()
 
     def forget_before(self, index: int) -> None:
-        """Entries before `index` are gone."""
+        """Remove entries before `index`."""
         place = bisect_right(self._starts, index) - 1
         if place > 0:
             del self._starts[:place]
@@ -41,7 +41,7 @@ class TermTable:
             self._starts[0] = index
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Largest i <= `index` whose term is <= `term`; -1 when there is none."""
+        """Largest i <= `index` whose term is <= `term`; -1 if there is no such entry."""
         place = bisect_right(self._starts, index) - 1
         while place >= 0 and self._terms[place] > term:
             index = self._starts[place] - 1

@@ -1,7 +1,7 @@
-"""A door in front of the workers of one log: the worker itself notes that a write failed (safety.md S3).
+"""A wrapper around the workers of one log: the worker itself records that a write failed (safety.md S3).
 
-Whoever waited may be cancelled by then, and would not hear of it; the next fsync "works", as Linux reports an
-error once.
+The caller may be cancelled by then and would not learn of it. The next fsync "works", as Linux reports an
+error only once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 class NotingWorkers:
-    """`Workers` that remember the first OSError of a job of the FLUSH lane: there the log changes its files.
+    """`Workers` that remember the first OSError of a job of the FLUSH lane, the lane in which the log changes
+    its files.
 
-    A job that may fail (one that prepares) raises something else.
+    A job that may fail (one that only prepares) raises another error.
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -28,7 +29,7 @@ class NotingWorkers:
         self.failure: OSError | None = None
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """As `Workers.run`."""
+        """Like `Workers.run`."""
         if lane is not Lane.FLUSH:
             return self._workers.run(lane, job, *args, **kwargs)
         return self._workers.run(lane, self._noted, partial(job, *args, **kwargs))
@@ -36,7 +37,7 @@ class NotingWorkers:
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """As `Workers.start`."""
+        """Like `Workers.start`."""
         self._workers.start(lane, partial(self._noted, job) if lane is Lane.FLUSH else job, done)
 
     def _noted(self, job: Callable[[], T]) -> T:
@@ -47,9 +48,9 @@ class NotingWorkers:
             raise
 
     def note(self, error: OSError) -> None:
-        """A write or fsync failed."""
+        """Record that a write or fsync failed."""
         self.failure = self.failure or error
 
     def close(self) -> None:
-        """As `Workers.close`."""
+        """Like `Workers.close`."""
         self._workers.close()
