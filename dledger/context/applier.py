@@ -1,4 +1,4 @@
-"""Hands committed, locally durable entries to the host, in order and in small steps (rules 5 and 6, S21)."""
+"""Passes committed, locally durable entries to the host, in order and in small steps (rules 5 and 6, S21)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dledger.log.reading import Rotten, size_of
 
 
 class Applier:
-    """`applied_index` follows the commit index, never beyond what is durable and whole here."""
+    """Applies entries. `applied_index` follows the commit index, but never beyond what is durable and whole
+    here."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
         self.applied_index: int = -1
-        """Last entry that the host applied."""
+        """Index of the last entry that the host applied."""
         self.busy: asyncio.Lock = asyncio.Lock()
-        """Held during each step; whoever replaces the host's state takes it."""
+        """Held during each step. Code that replaces the host's state must take it."""
         self._log = context.log
         self._host = context.host
         self._step_bytes = context.config.apply_bytes
@@ -28,21 +29,21 @@ class Applier:
         self._wake = asyncio.Event()
 
     def open(self, applied_index: int) -> None:
-        """The host holds everything up to there."""
+        """Start with a host that holds everything up to `applied_index`."""
         self.applied_index = applied_index
 
     def commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed."""
+        """Entries up to `index` are committed: apply them."""
         self._commit_index = max(self._commit_index, index)
         self._wake.set()
 
     def durable_moved(self) -> None:
-        """More entries are durable here, or whole again."""
+        """More entries are durable here, or were repaired."""
         if self._commit_index > self.applied_index:
             self._wake.set()
 
     def restored(self, index: int) -> None:
-        """The host was given the state after entry `index` (with `busy` held)."""
+        """The host's state was replaced by the state after entry `index` (with `busy` held)."""
         self.applied_index = index
         self._events.applied()
 
@@ -62,7 +63,7 @@ class Applier:
         return min(self._commit_index, self._log.durable_index)
 
     async def _step(self) -> bool:
-        """Apply some entries; False when the next one is rotten."""
+        """Apply some entries; False when the next one is corrupt."""
         log = self._log
         limit = self._limit()
         first = self.applied_index + 1

@@ -9,11 +9,11 @@ from dledger.formats.record import CorruptRecord, decode_record
 from dledger.log.store import LogStore
 
 ENTRIES = 65536
-"""Looked at by one job."""
+"""Entries examined by one job."""
 
 
 def decode_config(record: bytes | memoryview) -> Configuration | None:
-    """The configuration in the body of an entry (a CommitLog record); None when there is none to be read."""
+    """The configuration in the body of an entry (a CommitLog record); None when it holds no readable one."""
     try:
         return decode_configuration(decode_record(record).body)
     except CorruptRecord:
@@ -21,12 +21,12 @@ def decode_config(record: bytes | memoryview) -> Configuration | None:
 
 
 def unreadable_config(index: int) -> str:
-    """Why a node ends that cannot read a configuration: it would not know whose votes count."""
+    """Why a node that cannot read a configuration ends: it would not know whose votes count."""
     return f"the configuration entry {index} cannot be read: it needs a newer version of this program"
 
 
 async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Indexes of the configurations among these entries, which are durable, and which entries are rotten."""
+    """Indexes of the configurations among these durable entries, and ranges of entries that are corrupt."""
     configs: list[int] = []
     rotten: list[tuple[int, int]] = []
     for begin in range(first, last + 1, ENTRIES):
@@ -37,8 +37,8 @@ async def search(log: LogStore, first: int, last: int) -> tuple[list[int], list[
 
 
 async def read_config(log: LogStore, index: int) -> Configuration | None:
-    """A configuration entry; None when it is none. Rotten, OSError; NodeFailed when it is of a newer
-    program."""
+    """Read a configuration entry; None when the entry is of another kind. Raises Rotten, OSError, and
+    NodeFailed when it was written by a newer program."""
     entry, _ = await log.read_range(index, index)
     if unpack_header(entry).kind != Kind.CONFIG:
         return None

@@ -1,28 +1,29 @@
 """The configuration in force, and who may connect: entries of the log, effective at append, undone by a cut.
 
-The configuration is the last configuration entry of the log (or what a snapshot brought, or the founding
-members): whether it is committed does not matter (safety.md S19, Raft dissertation 4.1). Why that is safe
+The configuration is the last configuration entry of the log (or the one of a snapshot, or the founding
+members). Whether it is committed does not matter (safety.md S19, Raft dissertation 4.1). Why that is safe
 here:
 
 * **One step at a time.** Configurations that follow one another differ in at most one voter, where a voter is
   (id, incarnation); see `dledger.election.configuration`. So majorities of neighbours share a store.
 * **No second before the first.** A leader appends a configuration only when it serves, that is when an entry
-  of its own term is committed, and when the one before is committed (the fix of 2015): then every
-  configuration but the newest is superseded on a majority, and no forgotten one can elect anybody.
-* **Whose word counts.** A leader counts the acknowledgements, and a candidate the votes, of a peer only while
-  it is connected as the incarnation that the counting node's newest configuration names as a voter (`names`).
-  A wiped store draws a new incarnation, so it never counts as its former self, whatever its id; it counts
-  again after it was demoted and promoted, two entries. The earlier rule, to replace an incarnation in one
-  entry and not to count it before the commit, needed the old disk never to come back, and could not let a
-  group of one grow.
-* **Whose vote is asked for.** Only the candidate's configuration matters for counting; so a voter answers
-  every candidate, also one that its own, older configuration does not name, and a learner answers too: it may
+  of its own term is committed, and when the one before is committed (the fix of 2015). Then every
+  configuration except the newest is superseded on a majority, and no forgotten one can elect a leader.
+* **Whose answers count.** A leader counts the acknowledgements, and a candidate the votes, of a peer only
+  while it is connected as the incarnation that the counting node's newest configuration names as a voter
+  (`names`).
+  A wiped store draws a new incarnation, so it never counts as its former self, whatever its id. It counts
+  again after it was demoted and promoted, which takes two entries. An earlier rule replaced an incarnation in
+  one entry and did not count it before the commit. It needed the old disk never to come back, and could not
+  let a group of one grow.
+* **Whose vote is asked for.** Only the candidate's configuration matters for counting. So a voter answers
+  every candidate, also one that its own, older configuration does not name. A learner answers too: it may
   have been promoted by an entry that it lacks. A vote is remembered with the incarnation that asked, so that
   two stores with one id cannot both have it.
 
-Connections: a formed group accepts who is named by a configuration from the last committed one on, and who
-shows a configuration that is newer than that one. dLegerPeers counts until the first configuration entry is
-known.
+Connections: a formed group accepts nodes that are named by a configuration from the last committed one on,
+and nodes that show a configuration which is newer than that one. dLegerPeers counts until the first
+configuration entry is known.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class ConfigLog:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self.identity: Identity = Identity(config.group, config.self_id, "", config.segment_size)
-        """Whose store this is; without an incarnation until it is open."""
+        """Identity of this node's store; without an incarnation until the store is open."""
         self._founders = Configuration()
         self._base: tuple[int, Configuration] | None = None
         self._entries: list[tuple[int, Configuration]] = []
         self.unsure: FaultyEntries = FaultyEntries()
-        """Entries that cannot be read, and may be configurations (`dledger.members.config_search`)."""
+        """Entries that cannot be read and may be configurations (`dledger.members.config_search`)."""
 
     def open(
         self,
@@ -63,8 +64,8 @@ class ConfigLog:
         base: tuple[int, bytes] | None = None,
         unsure: list[tuple[int, int]] | None = None,
     ) -> None:
-        """`entries`: (index, configuration) of the log, ascending. `base`: what `state_at` gave for the index
-        of the snapshot that the log starts at."""
+        """`entries` are the log's (index, configuration), ascending. `base` is the result of `state_at` for
+        the index of the snapshot at which the log starts."""
         self.found(identity)
         self._base = None
         self._entries = list(entries)
@@ -74,7 +75,7 @@ class ConfigLog:
             self.restore(*base)
 
     def replaced(self, index: int, state: bytes) -> None:
-        """A snapshot that is true at `index` took the place of the log: nothing that the log held counts."""
+        """A snapshot at `index` replaced the log: forget the configurations of the old log."""
         self._base = None
         self._entries = []
         self.unsure = FaultyEntries()
@@ -82,7 +83,7 @@ class ConfigLog:
             self.restore(index, state)
 
     def restore(self, index: int, state: bytes) -> None:
-        """The log begins at a snapshot that is true at `index`; `state`: what `state_at(index)` gave."""
+        """The log begins at a snapshot at `index`; `state` is the result of `state_at(index)`."""
         configuration = decode_configuration(state)
         if configuration is None:
             raise ValueError("the snapshot's configuration cannot be read")
@@ -91,13 +92,13 @@ class ConfigLog:
         self.unsure.remove(0, index)
 
     def recall(self, index: int, configuration: Configuration) -> None:
-        """Entry `index`, which could not be read, is a configuration."""
+        """Add a configuration that was found in entry `index`, which could not be read before."""
         if index not in self.indexes:
             self._entries = sorted([*self._entries, (index, configuration)], key=lambda entry: entry[0])
 
     def state_at(self, index: int) -> bytes | None:
-        """The configuration after entry `index`, for a snapshot: equal on all nodes; empty before the group
-        formed. None when it is not known."""
+        """The configuration after entry `index`, for a snapshot: equal on all nodes, and empty before the
+        group was formed. None when it is not known."""
         for place, configuration in reversed(self._known()):
             if place <= index:
                 if self.unsure.within(place + 1, index) is not None:
@@ -106,12 +107,12 @@ class ConfigLog:
         return None
 
     def doubtful(self, last_index: int) -> bool:
-        """Whether the configuration in force is in doubt, given where the log ends: an unreadable entry may
-        be a newer one than what is known."""
+        """Whether the configuration in force is uncertain, given where the log ends: an unreadable entry may
+        be a newer configuration than the known ones."""
         return self.unsure.within(self.index + 1, last_index) is not None
 
     def found(self, identity: Identity) -> None:
-        """The group was formed or joined."""
+        """The group was formed or joined: take over its identity."""
         self.identity = identity
         self._founders = founding(identity.members)
 
@@ -119,7 +120,7 @@ class ConfigLog:
 
     @property
     def current(self) -> Configuration:
-        """In force; empty while the group is not formed."""
+        """The configuration in force; empty while the group is not formed."""
         return self._known()[-1][1]
 
     @property
@@ -133,7 +134,7 @@ class ConfigLog:
         return self.current.voters
 
     def voters_for(self, identity: Identity) -> tuple[str, ...]:
-        """Voters as this store sees them: without itself when another incarnation is named."""
+        """Voters as this store sees them: without itself if another incarnation is named."""
         current = self.current
         return tuple(
             node
@@ -143,8 +144,8 @@ class ConfigLog:
 
     @property
     def noted(self) -> list[tuple[int, Configuration]]:
-        """What must outlive the log's first segments: its configuration entries, ascending, and before them
-        the configuration of the snapshot that it begins at."""
+        """Configurations that must be kept when the log's first segments are removed: its configuration
+        entries, ascending, and before them the configuration of the snapshot at which it begins."""
         return [*([] if self._base is None else [self._base]), *self._entries]
 
     @property
@@ -153,23 +154,23 @@ class ConfigLog:
         return [index for index, _ in self._entries]
 
     def pending(self, commit_index: int) -> bool:
-        """Whether a configuration entry is not committed yet: no other may follow (2015 erratum)."""
+        """Whether a configuration entry is not committed yet: then no other may follow (2015 erratum)."""
         return bool(self._entries) and self._entries[-1][0] > commit_index
 
     def add(self, index: int, configuration: Configuration) -> None:
-        """A configuration entry was appended."""
+        """Add a configuration entry that was appended."""
         self._entries.append((index, configuration))
 
     def cut(self, last_index: int) -> bool:
-        """Entries above `last_index` are gone; True when the configuration, or what is in doubt, changed by
-        that."""
+        """Remove configurations of entries above `last_index`, which were cut. True when the configuration,
+        or what is uncertain, changed."""
         before = len(self._entries), self.unsure.count
         self._entries = [entry for entry in self._entries if entry[0] <= last_index]
         self.unsure.truncate(last_index + 1)
         return (len(self._entries), self.unsure.count) != before
 
     def doubts(self, last_index: int) -> Iterator[str]:
-        """What is in doubt, for /health."""
+        """Reasons for doubt about the configuration, for /health."""
         if self.doubtful(last_index):
             ranges = ", ".join(f"{first}..{last}" for first, last in self.unsure)
             yield (
@@ -183,8 +184,8 @@ class ConfigLog:
     # Connections
 
     def addresses(self, commit_index: int) -> dict[str, str]:
-        """Whom to know: id -> address, this node included. Members of the last committed configuration stay
-        until the next one is committed: it may still be undone."""
+        """Addresses of all nodes to know, id -> address, this node included. Members of the last committed
+        configuration stay until the next one is committed, as that may still be undone."""
         known = self._known()
         static = dict(self._config.peers)
         named: dict[str, str] = {}
@@ -200,13 +201,13 @@ class ConfigLog:
         return dict(sorted(named.items()))
 
     def address(self, node: str) -> str | None:
-        """Where a member listens, as far as this node knows."""
+        """Address at which a member listens, as far as this node knows."""
         member = self.current.members.get(node)
         return (member.address if member else "") or self._config.peers.get(node)
 
     def elsewhere(self, node: str) -> tuple[str, str] | None:
-        """Where a voter may be that is not at its recorded address: where dLegerPeers says, with its store. A
-        learner's store is not recorded: who answers there could be anybody of its id."""
+        """Another address at which a voter may be: the one in dLegerPeers, with the voter's store. There is
+        none for a learner: its store is not recorded, so any process with its id could answer there."""
         member = self.current.members.get(node)
         address = self._config.peers.get(node, "")
         if member is None or not member.incarnation or not address or address == member.address:
@@ -214,19 +215,19 @@ class ConfigLog:
         return address, member.incarnation
 
     def dialled(self, commit_index: int) -> dict[str, str]:
-        """Whom to keep a connection to. A node that the group removed leaves the others in peace."""
+        """Peers to keep a connection to. A node that was removed from the group connects to none."""
         mine = self._config.self_id
         if self.removed(commit_index):
             return {}
         return {n: address for n, address in self.addresses(commit_index).items() if n != mine}
 
     def removed(self, commit_index: int) -> bool:
-        """Whether a committed configuration entry leaves this node out."""
+        """Whether a committed configuration entry does not include this node."""
         named = self._config.self_id in self.current.members or self.doubtful(commit_index)
         return 0 <= self.index <= commit_index and not named
 
     def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
-        """Who may connect, given who asks (see the module)."""
+        """Nodes that may connect, given the hello of the one that asks (see the module)."""
         known = self.addresses(commit_index)
         # An uncommitted configuration may be of a branch that was given up: its index says nothing.
         sure = max((index for index, _ in self._known() if index <= commit_index), default=-1)
@@ -235,7 +236,7 @@ class ConfigLog:
         return known
 
     def opening_body(self, term: int, leader: str) -> bytes:
-        """Body of a term-opening entry; says which protocol the leader speaks."""
+        """Body of a term-opening entry; it records which protocol the leader speaks."""
         packed: bytes = msgpack.packb(
             {"leader": leader, "protocol": self._config.protocol_max, "term": term}, use_bin_type=True
         )

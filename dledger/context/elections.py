@@ -1,7 +1,7 @@
 """The shell of elections: the elector's timer, and its effects performed in order.
 
-While a `SaveHardState` is on its way to the disk, everything that came after it and every later peer message
-waits (architecture rule 3).
+While a `SaveHardState` is being written to the disk, all effects after it and every later peer message wait
+(architecture rule 3).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from dledger.peers.peers import Peers
 from dledger.runtime import Env, Lane
 
 SLOW_SAVE_S = 0.05
-"""Saving term and vote took so long that the log says so: an election waits for it twice."""
+"""Seconds. A save of term and vote that takes longer is logged: an election waits for it twice."""
 
 
 class Elections:
-    """One per node. Whoever has an event for the elector gives what it answered to `perform`."""
+    """The elections of one node. Effects that the elector returns for an event must be passed to
+    `perform`."""
 
     def __init__(
         self,
@@ -59,43 +60,43 @@ class Elections:
         self._loop: asyncio.AbstractEventLoop
         self._hard_state: HardStateFile
         self._leaderless_since = inf
-        """When this node knew no leader any more; infinite while it knows one."""
+        """When this node lost the last known leader; infinite while it knows one."""
         self._led: int | None = None
-        """The term that this node leads."""
+        """The term in which this node leads."""
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
     def open(self, hard_state: HardStateFile) -> None:
-        """Term and vote are saved there."""
+        """Set the file in which term and vote are saved."""
         self._loop = asyncio.get_running_loop()
         self._hard_state = hard_state
 
     def start(self, now: float) -> None:
-        """From now on this node may stand."""
+        """From now on this node may stand for election."""
         self._leaderless_since = now
         self.schedule()
 
     def close(self) -> None:
-        """The node ends: no tick any more."""
+        """Stop the timer, because the node ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     @property
     def leaderless_s(self) -> float:
-        """For how long this node has known no leader, in seconds; 0.0 while it knows one."""
+        """Seconds for which this node has known no leader; 0.0 while it knows one."""
         return 0.0 if self._leaderless_since == inf else self._loop.time() - self._leaderless_since
 
     def step_down(self, why: str) -> None:
-        """Give leadership up without a successor. `why`: what the log shall say."""
+        """Step down without a successor. `why` is the reason for the log."""
         self.perform(self.elector.step_down(self._loop.time(), why))
         self.schedule()
 
     # The timer
 
     def schedule(self) -> None:
-        """The elector's deadline may be another."""
+        """Set the timer again, because the elector's deadline may have changed."""
         if self._closed:
             return
         when = self.elector.deadline
@@ -134,7 +135,7 @@ class Elections:
                 self._events.round_confirmed(effect.round)
 
     def _with_clock(self, message: Message) -> Message:
-        """Heartbeats and their answers tell what time it is here; the election itself reads no clock."""
+        """Add this node's wall clock to heartbeats and their answers; the election itself reads no clock."""
         if not isinstance(message, (Heartbeat, HeartbeatResponse)):
             return message
         return replace(message, clock_ms=max(self._env.wall.now_ms(), 0))

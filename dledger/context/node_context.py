@@ -1,4 +1,4 @@
-"""What every part of a node may use."""
+"""The objects that every part of a node may use."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from dledger.versions import Versions
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What a node is made of before any of its parts: they look at it, and act through its methods."""
+    """The objects of a node that exist before its parts. The parts read them, and act through their methods."""
 
     env: Env
     config: NodeConfig
     log: LogStore
     host: Host
     members: ConfigLog
-    """Which configurations there are, and who this node is."""
+    """The known configurations, and this node's identity."""
     versions: Versions
     peers: Peers
     held: HeldMessages
     elector: Elector
-    """To be asked; what it answers to an event is for `elections` to perform."""
+    """May be asked. Effects that it returns for an event must be passed to `elections`."""
     elections: Elections
     replicator: Replicator
-    """Knows the commit index."""
+    """Knows the commit index, among others."""

@@ -1,4 +1,5 @@
-"""What the parts of a node tell it; `dledger.node.node.Node` implements it (and `ReplicatorEvents`)."""
+"""Events that the parts of a node report to it; `dledger.node.node.Node` implements them (and
+`ReplicatorEvents`)."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ from dledger.formats.snapshot import Manifest
 
 
 class NodeEvents(Protocol):
-    """In brackets: who tells it. What nobody but one part needs to know goes to that part directly."""
+    """Events of the parts of a node; brackets name the part that reports one. What concerns only one other
+    part is reported to that part directly."""
 
     def fail(self, error: BaseException) -> None:
-        """A callback of the loop failed, which has no caller: the node ends. [Elections, Leadership]"""
+        """A callback of the loop failed; it has no caller, so the node ends. [Elections, Leadership]"""
 
     def stepped(self) -> None:
-        """Such a callback is through: what must hold between two steps is looked at. [the same, Inbox]"""
+        """Such a callback has finished: check what must hold between two steps. [Elections, Leadership,
+        Inbox]"""
 
     def role_changed(self, change: RoleChanged) -> None:
-        """Role, term or known leader are new. [Elections]"""
+        """Role, term or known leader changed. [Elections]"""
 
     def round_confirmed(self, number: int) -> None:
         """A quorum answered this leader's round of heartbeats. [Elections]"""
@@ -27,17 +30,17 @@ class NodeEvents(Protocol):
         """The applied index moved. [Applier]"""
 
     def segment_applied(self, index: int, pos: int) -> None:
-        """Entry `index` is applied, and the next one begins a segment at `pos`. [Applier]"""
+        """Entry `index` is applied, and the next entry begins a segment at `pos`. [Applier]"""
 
     def members_changed(self) -> None:
-        """The configuration, or what is known to be committed of it, is another. [MemberEffects]"""
+        """The configuration changed, or what is known to be committed of it. [MemberEffects]"""
 
     def configs_found(self) -> None:
-        """The configuration in force, or what is in doubt, may be another: nobody else has run since.
+        """The configuration in force, or what is uncertain, may have changed; no other task has run since.
         [ConfigSearch]"""
 
     def repaired(self) -> None:
-        """Entries are whole again. [Repairer]"""
+        """Entries were repaired. [Repairer]"""
 
     def installed(self, leader: str, manifest: Manifest) -> None:
-        """Log and host are those of the snapshot. [InstallReceiver]"""
+        """The snapshot replaced log and host. [InstallReceiver]"""

@@ -174,7 +174,7 @@ class Appender:
 
     @property
     def disk_lag(self) -> float:
-        """How far this disk is behind the commit; 1.0: by all that may be pending."""
+        """How far this disk is behind the commit, as a share of what may be pending; 1.0 means all of it."""
         log = self._log
         return max(
             (self._committed_pos - log.durable_pos) / self._pending_bytes,

@@ -89,7 +89,8 @@ class ReadableLog:
 
     @property
     def indexed_mark(self) -> int:
-        """Up to here entries are durable and have their index units (which follow the fsync)."""
+        """Index up to which entries are durable and have their index units (which are written after the
+        fsync)."""
         return min(self.durable_mark, self._last_indexed())
 
     @property

@@ -48,7 +48,7 @@ class StoreDamaged(Exception):
 
 @dataclass
 class Recovered:
-    """The log as believed."""
+    """The log as recovery accepted it."""
 
     first_index: int = 0
     last_index: int = -1

@@ -60,8 +60,8 @@ class Unfitting(Exception):
 
 @dataclass
 class Examined:
-    """What is rotten in a range, index units to be written (first index, bytes), and where configurations
-    are."""
+    """Result of an examination: corrupt entries, index units to be written (first index, bytes), and
+    configurations."""
 
     rotten: list[tuple[int, int]] = field(default_factory=list)
     units: list[tuple[int, bytes]] = field(default_factory=list)

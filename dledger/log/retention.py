@@ -113,9 +113,12 @@ class Boundary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision depends on. `needed_from`: the first entry that a connected peer still has to get;
-    `kept_from`: log offset of the first one that the state machine needs, None for none; `written_ms`: when
-    this node wrote the snapshots at these log offsets, as far as it knows."""
+    """Facts that a decision depends on.
+
+    `needed_from`: the first entry that a connected peer still has to get. `kept_from`: log offset of the
+    first entry that the state machine needs, None if it needs none. `written_ms`: when this node wrote the
+    snapshots at these log offsets, as far as it knows.
+    """
 
     now_ms: int
     used_ratio: float
@@ -129,7 +132,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The log is to begin at `boundary`; `why` for the log. `again`: look again at once."""
+    """The log is to begin at `boundary`; `why` is for the log file. `again`: check again at once."""
 
     boundary: Boundary
     why: str

@@ -30,8 +30,8 @@ _EVERYTHING = 1 << 62
 
 @dataclass
 class Piece:
-    """Outcome of one job: where to go on, what is rotten, whose index units are wrong (first, last), and
-    where the blank tail of a segment is damaged."""
+    """Result of one job: where to continue, corrupt entries, entries with wrong index units (first, last),
+    and places where the blank tail of a segment is damaged."""
 
     place: Place
     rotten: list[tuple[int, int]] = field(default_factory=list)

@@ -59,7 +59,7 @@ class Segments:
 
     @property
     def starts(self) -> list[int]:
-        """Offsets of the first bytes, ascending."""
+        """Offsets of the segments' first bytes, ascending."""
         return list(self._starts)
 
     @property

@@ -41,5 +41,5 @@ class StoreClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall clock has leapt ahead and is not believed yet; 0 when it is right."""
+        """How far the wall clock has leapt ahead without being accepted yet, in ms; 0 when it is right."""
         return 0 if self._leapt_at is None or self._lead is None else round(self._leapt_to - self._lead)

@@ -1,9 +1,9 @@
 """Entries for peers that lag so far that their part of the log is no longer in memory (R6).
 
-One range is read at a time, the peers in turn, so a laggard costs neither memory nor more than one read of
-the disk at once, however many lag and however far. Who lags by more than `throttle_lag_bytes` is also held to
-a quota (DLedger's peerPushThrottlePoint and peerPushQuota), as long as a quorum is close: a group that needs
-the laggard to go on lets it catch up as fast as it can.
+One range is read at a time, the peers in turn. So a laggard costs neither memory nor more than one read of
+the disk at once, however many lag and however far. A peer that lags by more than `throttle_lag_bytes` is also
+limited to a quota (DLedger's peerPushThrottlePoint and peerPushQuota), as long as a quorum is close. If the
+group needs the laggard to commit, it may catch up as fast as it can.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dledger.replication.leader import LeaderReplication, PushState, SendAppend,
 
 Push = SendAppend | SendCommit
 GROWTH_WINDOW_S = 1.0
-"""Over which the growth of the log is measured."""
+"""Seconds over which the growth of the log is measured."""
 
 
 class Throttle:
-    """Says which peers are held back, and by how much."""
+    """Decides which peers are limited to the quota, and when they may get more."""
 
     def __init__(self, config: NodeConfig, log: LogStore) -> None:
         self._config = config
@@ -33,7 +33,8 @@ class Throttle:
         self._growth = 0.0
 
     def lags(self, leader: LeaderReplication, peer: str) -> bool:
-        """Whether a peer lacks more than `throttle_lag_bytes`; or so much that its place is not in memory."""
+        """Whether a peer lacks more than `throttle_lag_bytes`, or so much that its position is not in
+        memory."""
         progress = leader.progress[peer]
         if progress.state is not PushState.APPEND:
             return True
@@ -44,7 +45,7 @@ class Throttle:
             return True
 
     def holds(self, leader: LeaderReplication, peer: str) -> bool:
-        """Whether this peer is held to the quota: it lags, and a quorum does not."""
+        """Whether this peer is limited to the quota: it lags, and a quorum does not."""
         if peer not in leader.progress or not self.lags(leader, peer):
             return False
         near = sum(
@@ -55,11 +56,11 @@ class Throttle:
         return near > len(leader.voters) // 2
 
     def ready_at(self, peer: str) -> float:
-        """From when on the peer may get more (loop time)."""
+        """Time from which the peer may get more (loop time)."""
         return self._ready.get(peer, 0.0)
 
     def sent(self, peer: str, size: int, now: float) -> None:
-        """A throttled peer was sent `size` bytes."""
+        """Count `size` bytes that were sent to a throttled peer."""
         began, pos = self._sample
         if now - began >= GROWTH_WINDOW_S:
             self._growth = max(0, self._log.end_pos - pos) / (now - began) if began else 0.0
@@ -69,7 +70,7 @@ class Throttle:
 
 
 class ColdPushes:
-    """Queues of ranges to be read, per peer in order; `send` gets what was read."""
+    """Queues of ranges to be read, per peer in order. `send` gets the data when it was read."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ColdPushes:
         self._wake = asyncio.Event()
 
     def waits(self, peer: str) -> bool:
-        """Whether something is queued for the peer: what follows must queue behind it."""
+        """Whether anything is queued for the peer; then later pushes must queue behind it."""
         return peer in self._queues
 
     def add(self, leader: LeaderReplication, push: Push) -> None:
@@ -111,7 +112,8 @@ class ColdPushes:
             self._wake.clear()
 
     async def _round(self, loop: asyncio.AbstractEventLoop) -> float | None:
-        """Work until nothing can be sent now; seconds until something can, None for nothing to do."""
+        """Work until nothing can be sent now. Return the seconds until something can, None when nothing is
+        queued."""
         held: dict[str, float] = {}
         while self._turns:
             peer = self._turns.popleft()
@@ -133,7 +135,8 @@ class ColdPushes:
         return min(held.values()) - loop.time() if held else None
 
     async def _push(self, leader: LeaderReplication, push: Push, throttled: bool) -> None:
-        """What cannot be read is not sent: the peer is paused then. A read ends with a client batch."""
+        """Read and send one range. If it cannot be read, nothing is sent and the peer is paused. A read ends
+        with a client batch."""
         read = await self._read(leader, push) if isinstance(push, SendAppend) else (b"", -1)
         if read is None:
             return

@@ -12,7 +12,8 @@ from dledger.runtime.tls import PeerTls
 
 
 class Dialler:
-    """Connects to one peer; remembers what its name stood for, so that a redial waits for no name server."""
+    """Connects to one peer. It remembers the addresses of its name, so that a redial need not wait for a name
+    server."""
 
     def __init__(self, address: str, tls: PeerTls | None, timeout_s: float) -> None:
         self.address = address
@@ -22,10 +23,10 @@ class Dialler:
         self._known: tuple[str, ...] = ()
 
     async def connect(self, make: Callable[[], PeerConnection]) -> PeerConnection:
-        """A connection to the first address that answers.
+        """Connect to the first address that answers.
 
-        ConnectionRefusedError: nobody listens there, at any address of the name. OSError or TimeoutError:
-        it cannot be told.
+        ConnectionRefusedError: no process listens, at any address of the name. OSError or TimeoutError: this
+        is not known.
         """
         refused: ConnectionRefusedError | None = None
         silent: TimeoutError | None = None

@@ -1,4 +1,4 @@
-"""Keeps one dialling task for every peer that is wanted, while who is wanted changes."""
+"""Keeps one dialling task for every wanted peer, while the set of wanted peers changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 class Dials:
-    """`dial(peer, address)` keeps a connection until it is cancelled; `want` says to whom."""
+    """Runs `dial(peer, address)`, which keeps a connection until it is cancelled, for each peer given to
+    `want`."""
 
     def __init__(self, name: str, dial: Callable[[str, str], Coroutine[Any, Any, None]]) -> None:
         self._name = name
@@ -17,13 +18,13 @@ class Dials:
         self._changed = asyncio.Event()
 
     def want(self, addresses: Mapping[str, str]) -> None:
-        """From now on these peers, id -> host:port."""
+        """Keep connections to these peers from now on, id -> host:port."""
         if addresses != self._wanted:
             self._wanted = dict(addresses)
             self._changed.set()
 
     async def run(self) -> None:
-        """Dial until cancelled; what a task raises ends all."""
+        """Dial until cancelled. An error that a task raises ends all tasks."""
         running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as group:
             while True:

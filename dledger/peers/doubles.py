@@ -1,7 +1,7 @@
-"""Two processes with one store: the hellos of a copy beside its original differ in the process alone.
+"""Detects two processes with one store: the hellos of a copy and of its original differ in the process alone.
 
-A process that ended never speaks again. So where the hellos of one node come from process A, then from B, and
-then from A again, both of them run. Pure.
+A process that ended never speaks again. So if the hellos of one node come from process A, then from B, and
+then from A again, both processes run. Pure.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 from dledger.election.identity import Hello
 
 META_KEY = "process"
-"""What a hello tells of the process that sent it: its id and start, so that no two are the same."""
+"""Key in a hello for the id and start time of the process that sent it, which are different for every
+process."""
 TOLD_FOR_S = 60.0
-"""How long it is said after both were heard last."""
+"""Seconds for which the warning is repeated after both were last heard."""
 
 
 class Doubles:
-    """The processes that hellos came from, of each peer."""
+    """The processes from which each peer's hellos came."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[str, str]] = {}
-        """Node id -> the process that was heard before the last one, and the last one."""
+        """Node id -> the process heard before the last one, and the last one."""
         self._until: dict[str, float] = {}
 
     def hear(self, hello: Hello, now: float) -> bool:
-        """A hello came at `now`, in seconds; whether it shows, for the first time, that two processes run."""
+        """Note a hello that came at `now`, in seconds. True when it shows, for the first time, that two
+        processes run."""
         process = hello.meta.get(META_KEY)
         if process is None:
             return False
@@ -38,12 +40,12 @@ class Doubles:
         return news
 
     def told(self, now: float) -> list[str]:
-        """Nodes of which two processes ran a moment ago."""
+        """Nodes for which two processes ran a moment ago."""
         return sorted(node for node, until in self._until.items() if now < until)
 
 
 def text(node: str) -> str:
-    """What an operator is told of such a node."""
+    """The warning about such a node for an operator."""
     return (
         f"two processes call themselves {node} with the same store: a copy of it runs beside its original. "
         "Stop the copy, and empty its store before it joins as another member"

@@ -1,7 +1,7 @@
-"""The order of what peers say: messages that are held back while the disk is asked.
+"""Messages of peers that are held back in order while the disk works.
 
-While term and vote are on their way to the disk, and while a cut runs, messages are held back and handled
-afterwards in the order in which they came (architecture rule 3).
+While term and vote are being saved, and while a cut runs, messages are held back. They are handled afterwards
+in the order in which they came (architecture rule 3).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dledger.messages import REPLIES, Message
 from dledger.peers.links import PeerConnection
 
 MAX_HELD = 10_000
-"""Peer messages held back while term and vote are saved; with one more its connection is closed. Who sends
-relies on a connection that loses nothing while it stands: no question is asked twice over the same one."""
+"""Peer messages held back at most while term and vote are saved; one more closes its connection. They are not
+simply dropped, because senders rely on an open connection to lose nothing: no request is repeated over the
+same one."""
 
 
 class HeldMessages:
-    """One per node. `handle(peer, message)` handles one, `released` is called when a hold has ended."""
+    """The held messages of one node. `handle(peer, message)` handles one, `released` is called when a hold
+    has ended."""
 
     def __init__(self, handle: Callable[[str, Message], None], released: Callable[[], None]) -> None:
         self._handle = handle
@@ -28,7 +30,7 @@ class HeldMessages:
 
     @property
     def holding(self) -> bool:
-        """Whether messages are held back now, and the elector's timer rests."""
+        """Whether messages are held back now; meanwhile the elector's timer rests, too."""
         return self._holds > 0
 
     def add(self, connection: PeerConnection, peer: str, message: Message) -> None:
@@ -39,7 +41,7 @@ class HeldMessages:
             connection.close(f"more than {MAX_HELD} messages are held back")  # the next one begins anew
 
     def again(self, peer: str, message: Message) -> None:
-        """Handle a message once more, before everything held back."""
+        """Put a message before all held ones, to be handled once more."""
         self._messages.appendleft((None, peer, message))
 
     def hold(self) -> Callable[[], None]:

@@ -1,8 +1,8 @@
 """Connections between peers: frames on a transport, the hello, dialling (docs/reference/protocol.md).
 
-Every node dials every other. Requests travel on the dialled connection, replies come back on it; so between
-two nodes there are two connections, one for each direction of requests. The newest accepted connection of a
-peer replaces an older one.
+Every node dials every other. Requests are sent on the dialled connection, and replies come back on it. So
+between two nodes there are two connections, one for each direction of requests. The newest accepted
+connection of a peer replaces an older one.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from dledger.runtime.tls import certificate_names
 from dledger.runtime.turns import favour, unfavour
 
 DEAD_LINK_MS = 3000
-"""Unacknowledged or silent for this long, a connection is dead."""
+"""A connection that is unacknowledged or silent for this long (ms) counts as dead."""
 IN_TRANSPORT = 64 * 1024
-"""Unsent bytes in a transport above which bulk waits in the `Outbox`."""
+"""Unsent bytes in a transport above which bulk frames wait in the `Outbox`."""
 IN_KERNEL = 64 * 1024
-"""Bytes that the kernel takes ahead of what the link carries. By default it takes megabytes, and what is
-written behind them waits for all of them."""
+"""Unsent bytes that the kernel accepts at most. By default it accepts megabytes, and everything written after
+them has to wait for all of them."""
 _TCP_NODELAY, _TCP_NOTSENT_LOWAT = 1, 25
 READ_BUFFER = 256 * 1024
-"""Bytes read at once; a larger frame makes the buffer grow to its size, up to the frame limit."""
+"""Bytes read at once. For a larger frame the buffer grows to the frame's size, up to the frame limit."""
 FIRST_BUFFER = 4 * 1024
-"""The same until the first frame came, which is a hello: whoever sends none costs no more than this."""
+"""Bytes read at once until the first frame, the hello, has come. A connection without a hello costs no more
+memory."""
 MAX_ERROR_TEXT = 512
-"""Characters of an error that are sent, and kept of one that came."""
+"""Characters of an error text that are sent, or kept of a received one."""
 MAX_HELD = 16
-"""Requests of one client connection that may wait for the disk or a quorum before no more is read of it."""
+"""Requests of one client connection that may wait for the disk or a quorum. With more, its reading pauses."""
 
 
 class Unsent:
-    """Bytes of answers that clients do not take, of all their connections to a node together.
+    """Counts the bytes of answers that clients do not read, over all client connections to a node together.
 
-    What a transport keeps of a client that reads as it should (IN_TRANSPORT at most) does not count.
+    What the transport holds of a client that reads normally (at most IN_TRANSPORT) does not count.
     """
 
     __slots__ = ("bytes",)
@@ -51,10 +52,10 @@ class Unsent:
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One TCP connection; `on_frame` gets every whole frame, `on_lost` is called once.
+    """One TCP connection. `on_frame` gets every whole frame, `on_lost` is called once.
 
-    A client that does not read its answers, or has MAX_HELD requests waiting, is not read from either.
-    Between peers that would be a deadlock: there the replication's own limits bound what is under way.
+    If a client does not read its answers, or has MAX_HELD requests waiting, its requests are not read either.
+    Between peers that could deadlock: there the limits of replication bound what is in flight.
     """
 
     def __init__(
@@ -80,16 +81,16 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.client = False
         """Whether this is a connection of the DLedger client protocol."""
         self.unsent: Unsent | None = None
-        """Of a client's connection: where its unsent answers are counted."""
+        """For the connection of a client: the counter of unsent answers."""
         self._counted = 0
         self.error: str = ""
-        """Why the connection ended, or is about to."""
+        """Why the connection ended, or is about to end."""
         self.garbage: bool = False
-        """Whether it ended because something arrived that is not of the protocol."""
+        """Whether it ended because it received data that is not of the protocol."""
         self.secret: str = ""
-        """What the other side was told on a dialled connection (see `dledger.peers.proofs`)."""
+        """Secret that was sent to the other side on a dialled connection (see `dledger.peers.proofs`)."""
         self.nonce = ""
-        """What the dialling side must repeat before it is believed (see `dledger.peers.peers`)."""
+        """Nonce that the dialling side must send back before it is trusted (see `dledger.peers.peers`)."""
         self.names: tuple[str, ...] = ()
         """Names in the other side's certificate; empty without TLS."""
         self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -101,7 +102,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host: str = "?"
         """Address of the other side's machine."""
         self.on_read: Callable[[], None] | None = None
-        """Called when the frames that came at once are handed out."""
+        """Called when all frames that arrived together have been handled."""
         self.pieces: Reassembly = Reassembly()
         self._outbox = Outbox()
         self._on_frame = on_frame
@@ -114,14 +115,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._greeted = False
-        """Whether a whole frame has come."""
+        """Whether a whole frame has arrived."""
         self._filled = 0
         self._wanted = 0
 
     def hand_to(
         self, on_frame: FrameHandler, on_lost: Callable[[PeerConnection], None], max_frame: int
     ) -> None:
-        """From the next frame on somebody else is responsible."""
+        """Use these callbacks and this limit from the next frame on."""
         self._on_frame = on_frame
         self._on_lost = on_lost
         self.max_frame = max_frame
@@ -131,8 +132,9 @@ class PeerConnection(asyncio.BufferedProtocol):
     def send(self, parts: Parts) -> None:
         """Write the parts of one frame, ahead of all bulk that waits; dropped when the connection is gone.
 
-        Not by `writelines`: since Python 3.12 it neither knows a lost connection (gh-136234) nor, before
-        3.12.9 and 3.13.2, its own limit (gh-127655), and an empty part stays in its buffer for ever.
+        It does not use `writelines`. Since Python 3.12 that neither notices a lost connection (gh-136234)
+        nor, before 3.12.9 and 3.13.2, its own limit (gh-127655), and an empty part stays in its buffer for
+        ever.
         """
         if not self._gone:
             assert self._transport is not None
@@ -148,11 +150,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def _gone(self) -> bool:
-        """Whether nothing can be sent; a connection that broke says so to its transport first."""
+        """Whether nothing can be sent any more. A broken connection is known to its transport first."""
         return self.closed or self._transport is None or self._transport.is_closing()
 
     def send_bulk(self, parts: Parts) -> None:
-        """Write the parts of one frame behind all bulk that waits, in pieces if it is large."""
+        """Write the parts of one frame after all bulk that waits, in pieces if it is large."""
         if self._gone:
             return
         if self._full or self._outbox.bytes or sum(map(len, parts)) > PIECE_BYTES:
@@ -162,7 +164,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.send(parts)
 
     def forget_bulk(self) -> None:
-        """Drop the bulk that waits and was not begun: nobody is interested in it any more."""
+        """Drop waiting bulk of which nothing was sent yet, because it is not needed any more."""
         self._outbox.forget()
 
     def _send_more(self) -> None:
@@ -175,7 +177,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.send([encode_frame(number, header)])
 
     def send_error(self, text: str) -> None:
-        """Tell the other side what is wrong; it may repeat what came from there, of any length."""
+        """Send an error to the other side. The text may repeat received data of any length, so it is cut."""
         self.send_frame(ERROR, text[:MAX_ERROR_TEXT])
 
     @property
@@ -184,7 +186,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self._outbox.bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def close(self, reason: str = "") -> None:
-        """Close after what was written, without the bulk that waits; nothing more is read."""
+        """Close after what was written, without the bulk that waits. Nothing more is read."""
         self.error = self.error or reason
         if not self.closed:
             self.closed = True
@@ -200,12 +202,12 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Back-pressure of clients
 
     def hold(self) -> None:
-        """A request waits for something: see MAX_HELD. `release` must follow."""
+        """Count a request that waits: see MAX_HELD. `release` must follow."""
         self._held += 1
         self._read_or_pause()
 
     def release(self) -> None:
-        """It was answered."""
+        """Count a waiting request as answered."""
         self._held -= 1
         self._read_or_pause()
 
@@ -299,7 +301,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self.on_read()
 
     def _parse(self) -> None:
-        """Hand out every whole frame; what is left moves to the front."""
+        """Handle every whole frame, and move the remaining bytes to the front of the buffer."""
         start = 0
         self._wanted = 0
         view = memoryview(self._buffer)
@@ -318,7 +320,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Small frames leave at once, and a peer that vanished is noticed. Not every transport has a socket."""
+    """Send small frames at once, and notice a peer that vanished. Not every transport has a socket."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None:
         return

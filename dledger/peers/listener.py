@@ -1,7 +1,7 @@
-"""The peer port: listens, and finds out from the hello for which group a connection is.
+"""The peer port: listens, and learns from the hello for which group a connection is.
 
 Usually a node opens a port for itself. Nodes of several groups in one process share one: the outer shell
-opens it and hands it to each `Node`. Until its hello is understood a connection is a *stranger*: strangers
+opens it and passes it to each `Node`. Until its hello is understood a connection is a *stranger*. Strangers
 are few, may not send much, and do not stay long, so that they cannot crowd out peers.
 """
 
@@ -21,22 +21,22 @@ from dledger.runtime import Env
 from dledger.runtime.tls import PeerTls
 
 MAX_STRANGERS = 64
-"""Connections without a hello, and of each node those without its nonce; one more closes the oldest."""
+"""Connections without a hello, and for each node those without its nonce. One more closes the oldest."""
 MAX_STRANGER_FRAME = 64 * 1024
-"""Bytes of a hello, and of what else comes before the nonce."""
+"""Largest frame in bytes before the nonce has come, including the hello."""
 _ANYBODY = "?"
-"""Sender of a handshake that failed."""
+"""Name of the sender of a failed handshake, which is not known."""
 
 
 class PortOwner(Protocol):
-    """The connections of one node."""
+    """Owner of the connections of one node."""
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """An accepted connection says that it is for this group."""
+        """Take over an accepted connection whose hello names this group."""
 
 
 class PeerPort:
-    """One listening address. `tls` None: plain connections."""
+    """One listening address. `tls` None means plain connections."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class PeerPort:
         peers: Mapping[str, str] | None = None,
         self_id: str = "",
     ) -> None:
-        """`expected`: groups whose nodes may still be opening their logs. With `peers` and `self_id`, and
-        without TLS, `host` 0.0.0.0 is narrowed to where the others find this node."""
+        """`expected` are groups whose nodes may still be opening their logs. With `peers` and `self_id`, and
+        without TLS, `host` 0.0.0.0 is narrowed to the addresses at which the others find this node."""
         self._say = env.log.child("port")
         self._host = host
         self._port = port
@@ -65,12 +65,12 @@ class PeerPort:
         self._joined: set[str] = set()
         self._failed: set[str] = set()
         self._strangers: dict[PeerConnection, asyncio.TimerHandle] = {}
-        """Oldest first, each with the end of its time for a hello."""
+        """Strangers, oldest first, each with the timer that ends its time for a hello."""
         self.refusals: Refusals = Refusals(env.log.child("port"))
-        """What was refused before it was known for which group it was."""
+        """Refusals before the group of the connection was known."""
 
     async def open(self) -> None:
-        """Listen; NodeFailed names the port when it is in use."""
+        """Start listening; NodeFailed names the port when it is in use."""
         loop = asyncio.get_running_loop()
         try:
             if self._tls is None:
@@ -107,30 +107,31 @@ class PeerPort:
         return await loop.create_server(self._accept, self._host, self._port)
 
     async def close(self) -> None:
-        """Accept nothing more; connections that a node adopted stay with it."""
+        """Accept no more connections. Those that a node adopted stay with it."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._strangers):
             connection.close("shutting down")
 
     def join(self, group: str, owner: PortOwner) -> None:
-        """Connections for `group` go to `owner`; NodeFailed when the group has one."""
+        """Pass connections for `group` to `owner` from now on; NodeFailed when the group has an owner
+        already."""
         if group in self._owners:
             raise NodeFailed(f"two nodes of group {group!r} share a port", EXIT_CONFIG)
         self._owners[group] = owner
         self._joined.add(group)
 
     def leave(self, group: str) -> None:
-        """The node of this group ended."""
+        """The node of this group has ended."""
         self._owners.pop(group, None)
 
     def failed(self, group: str) -> None:
-        """The node of this group ended, or could not open, and does not come back by itself."""
+        """The node of this group ended, or could not open, and will not come back without an operator."""
         self._failed.add(group)
 
     def welcomed(self, host: str) -> None:
-        """A node connected in good order from there: what its host does wrong later is news. So is a failed
-        handshake, of which nobody knows who it was."""
+        """A node connected properly from this host, so later errors of the host are logged again. So are
+        failed handshakes, whose sender is never known."""
         self.refusals.forget(host)
         self.refusals.forget(_ANYBODY)
 
@@ -150,7 +151,8 @@ class PeerPort:
         )
 
     def _forget(self, connection: PeerConnection) -> None:
-        """It is no stranger any more. Its timer would keep it for the whole time for a hello."""
+        """Remove a connection from the strangers, and cancel its timer, which would keep it alive until the
+        time is over."""
         self._strangers.pop(connection).cancel()
 
     def _on_lost(self, connection: PeerConnection) -> None:
@@ -181,7 +183,8 @@ class PeerPort:
         return self._owners.get(group) if isinstance(group, str) else None
 
     def _turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """There is no node for it. A peer comes back by itself, and is told only of what lasts."""
+        """Refuse a connection for which there is no node. A peer tries again by itself, and is sent a reason
+        only if the state is permanent."""
         group = hello.get("group")
         if group not in self._expected:
             groups = ", ".join(sorted(self._owners)) or "none yet"

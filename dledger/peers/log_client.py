@@ -36,18 +36,18 @@ from dledger.runtime.tls import PeerTls
 MAX_FRAME = 64 * 1024 * 1024
 RETRY_PAUSE_S = 0.02
 DIAL_S = 1.0
-"""How long an address without a connection, and then one without a hello, keeps a client from asking the next
-(at most a third of its time-out each)."""
+"""Seconds to wait for a connection to an address, and then for a hello, before the client asks the next
+address (at most a third of its time-out each)."""
 MAX_KNOWN = 128
-"""Addresses that a client remembers."""
+"""Addresses that a client remembers at most."""
 _UNKNOWN = "the outcome is unknown"
 
 
 class RequestFailed(Exception):
-    """The group answered with another code than SUCCESS, or nobody answered in time.
+    """The group answered with another code than SUCCESS, or no node answered in time.
 
-    Without a code no node said anything: the text ends with `the outcome is unknown` where a request was
-    sent, which may have been carried out, or may be later.
+    Without a code no node answered. Then the text ends with `the outcome is unknown` if a request was sent:
+    it may have been carried out, or may be later.
     """
 
     def __init__(self, text: str, code: Code | None = None) -> None:
@@ -56,7 +56,7 @@ class RequestFailed(Exception):
 
 
 class _Refused(OSError):
-    """The node did not take the connection, and said why: it was asked nothing."""
+    """The node refused the connection and said why; no request was sent."""
 
 
 class _Lost(OSError):
@@ -84,8 +84,8 @@ class DLedgerClient:
     """Finds the leader by asking, follows its hints, retries until the deadline of each call.
 
     An append whose connection broke, or which was not answered in time, may have been stored, or may be
-    later: it is not sent again by itself. Nothing is sent before the node's hello has come: who refuses a
-    connection, or ends it before, was asked nothing.
+    later. It is not sent again automatically. Nothing is sent before the node's hello has come: if a node
+    refuses a connection, or ends it before, no request was sent.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DLedgerClient:
         group: str | None = None,
         tls: PeerTls | None = None,
     ) -> None:
-        """`group` must be given where several groups share a port; `tls` where the peers use it."""
+        """`group` must be given if several groups share a port; `tls` if the peers use it."""
         self._env = env
         self._hello = {"client": True} if group is None else {"client": True, "group": group}
         self._tls = tls
@@ -106,12 +106,12 @@ class DLedgerClient:
         self._timeout_s = timeout_s
         self._connections: dict[str, PeerConnection] = {}
         self._dials: dict[str, asyncio.Task[PeerConnection]] = {}
-        """Under way: whoever needs an address waits for the same one."""
+        """Connection attempts in flight; all callers that need an address wait for the same one."""
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self._owners: dict[int, PeerConnection] = {}
         self._next_id = 0
         self._place = 0
-        """Whom to ask next when no leader is known."""
+        """Position of the address to ask next when no leader is known."""
 
     async def __aenter__(self) -> DLedgerClient:
         return self
@@ -127,7 +127,7 @@ class DLedgerClient:
             connection.close()
 
     async def append(self, body: bytes) -> int:
-        """Append to the group's log, at most MAX_BODY bytes; its index once it is committed."""
+        """Append to the group's log, at most MAX_BODY bytes. Return the index once the entry is committed."""
         if len(body) > MAX_BODY:  # nor sent: a frame above a node's limit ends the connection
             text = f"body of {len(body)} bytes: at most {MAX_BODY}"
             raise RequestFailed(text, Code.UNEXPECTED_ARGUMENT)
@@ -135,12 +135,13 @@ class DLedgerClient:
         return int(answer.header["index"])
 
     async def get(self, index: int, address: str | None = None, *, linearizable: bool = True) -> Entry:
-        """One committed entry, read from the leader, or from the node at `address`, which need not lead.
+        """Read one committed entry from the leader, or from the node at `address`, which need not be the
+        leader.
 
-        A committed entry never changes, so an entry that is there is always right. `linearizable` decides
-        what "not there" means: that it was not committed when this call began, or only that the node that was
-        asked does not know it. A node that cannot find that out, as it is cut off from the majority, fails
-        with WAIT_QUORUM_ACK_TIMEOUT. OSError, TimeoutError: nobody answers at `address`.
+        A committed entry never changes, so a found entry is always right. `linearizable` decides what "not
+        found" means: that the entry was not committed when this call began, or only that the asked node does
+        not know it. A node that cannot find that out, as it is cut off from the majority, fails with
+        WAIT_QUORUM_ACK_TIMEOUT. OSError or TimeoutError when no node answers at `address`.
         """
         answer = await self._read(address, {"op": "get", "index": index, "linearizable": linearizable})
         header = answer.header
@@ -149,8 +150,8 @@ class DLedgerClient:
     async def read_index(self, address: str | None = None) -> int:
         """An index at or above everything acknowledged before this call (ReadIndex).
 
-        Applied by the node that answers: the one at `address`, which need not lead, or the leader. Errors as
-        of `get`.
+        It is applied on the node that answers: the one at `address`, which need not be the leader, or the
+        leader. Errors as for `get`.
         """
         return int((await self._read(address, {"op": "read_index"})).header["index"])
 
@@ -169,39 +170,41 @@ class DLedgerClient:
         return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
 
     async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
-        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Index of the entry."""
+        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Return the index of the
+        entry."""
         request = {"op": "add", "node": node, "address": address, "stays": stays}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def promote_member(self, node: str) -> int:
-        """Make a learner that has caught up a voter. Index of the entry."""
+        """Make a learner that has caught up a voter. Return the index of the entry."""
         return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
 
     async def remove_member(self, node: str, *, force: bool = False) -> int:
-        """Remove a member (a leader hands over first). `force`: also without a live majority, or where not
-        all others were seen with a program that can read the change. Index of the entry."""
+        """Remove a member; a leader hands over first. With `force` also without a live majority, or if not
+        all others were seen with a program that can read the change. Return the index of the entry."""
         request = {"op": "remove", "node": node, "force": force}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def prefer(self, nodes: Sequence[str] | None) -> int:
-        """Who should lead: a leader that is none of them hands over to the first that is well. () for nobody,
-        None for each node's own setting."""
+        """Set the preferred leaders. A leader that is not among them hands over to the first healthy one of
+        them. () means no preference, None each node's own setting."""
         request = {"op": "prefer", "nodes": None if nodes is None else list(nodes)}
         return int((await self._to_leader(request, b"")).header["index"])
 
     async def transfer(self, node: str | None = None) -> str:
-        """Hand leadership to a node, or to the most advanced one; who got it, which may be another.
-        RequestFailed with code TERM_CHANGED: that is not known yet."""
+        """Transfer leadership to a node, or to the most advanced one. Return the new leader, which may be
+        another node. RequestFailed with code TERM_CHANGED when it is not known yet."""
         return str((await self._to_leader({"op": "transfer", "node": node}, b"")).header["leader"])
 
     async def delete_before(self, address: str, index: int) -> int:
         """Ask the node at an address to let its log begin as near before `index` as whole segments and
-        snapshots allow. First index at the time of the answer: it goes on in the background."""
+        snapshots allow. Return the first index at the time of the answer; removal continues in the
+        background."""
         answer = await self._to_node(address, {"op": "delete_before", "index": index})
         return int(answer.header["first"])
 
     async def _read(self, address: str | None, request: dict[str, Any]) -> _Answer:
-        """Ask the node at an address, or, for None, whoever leads."""
+        """Ask the node at an address, or, for None, the leader."""
         if address is None:
             return await self._to_leader(request, b"", again=True)
         return await self._to_node(address, request)
@@ -215,7 +218,8 @@ class DLedgerClient:
         return answer
 
     async def _to_leader(self, request: dict[str, Any], payload: bytes, *, again: bool = False) -> _Answer:
-        """`again`: asking twice does no harm, so a lost answer is no end."""
+        """Send a request to the leader. `again`: repeating it does no harm, so it is sent again after a lost
+        answer."""
         number, frame = self._encode(request, payload)
         last = "nobody was asked"
         address = ""
@@ -264,7 +268,7 @@ class DLedgerClient:
         return self._addresses[self._place % len(self._addresses)]
 
     def _give_up(self, address: str) -> None:
-        """Whoever stays silent is not asked again before the others, nor over that connection."""
+        """Move a silent node behind the others, and drop its connection."""
         if self._leader == address:
             self._leader = None
         connection = self._connections.get(address)
@@ -276,7 +280,7 @@ class DLedgerClient:
         return await self._exchange(await self._open(address), number, [frame, payload])
 
     def _encode(self, request: dict[str, Any], payload: bytes) -> tuple[int, bytes]:
-        """The number of a request, by which its answer is known, and its frame."""
+        """The number of a request, by which its answer is recognised, and its frame."""
         self._next_id += 1
         try:
             frame = encode_frame(CLIENT_REQUEST, {"id": self._next_id, **request}, len(payload))
@@ -291,7 +295,7 @@ class DLedgerClient:
         return connection
 
     async def _exchange(self, connection: PeerConnection, number: int, parts: Parts) -> _Answer:
-        """Send a request, before anything is waited for; its answer."""
+        """Send a request before anything else is awaited, and return its answer."""
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         self._owners[number] = connection
@@ -357,7 +361,7 @@ class DLedgerClient:
             raise WireError(f"unexpected frame type {frame.number}")
 
     def _learn(self, hello: object) -> None:
-        """Members that joined later than this client was told of."""
+        """Learn the addresses of members that joined later than those this client was given."""
         addresses = hello.get("addresses") if isinstance(hello, dict) else None
         for address in addresses.values() if isinstance(addresses, dict) else ():
             if (

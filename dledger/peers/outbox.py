@@ -1,8 +1,9 @@
-"""What waits for a connection between peers, and how it is cut (docs/reference/protocol.md, "Order").
+"""Frames that wait for a connection between peers, and how they are cut (docs/reference/protocol.md,
+"Order").
 
-Entries may be megabytes, heartbeats and votes must not wait behind them: a leader whose heartbeats are late
-is deposed, and the next one has the same entry to send. So bulk waits here, not in the transport, and goes
-out in pieces; everything else is written at once, between two pieces.
+Entries may be megabytes, and heartbeats and votes must not wait behind them. Otherwise a leader whose
+heartbeats are late is deposed, and the next one has the same entry to send. So bulk waits here, not in the
+transport, and goes out in pieces. Everything else is written at once, between two pieces.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from collections.abc import Sequence
 from dledger.peers.wire import PIECE, Frame, WireError, decode_frame, encode_frame, frame_size
 
 PIECE_BYTES = 64 * 1024
-"""Most bytes of a frame that are written at once. With what the transport and the kernel hold unsent that is
-what a heartbeat waits for: some 200 KiB, 80 ms at 20 Mbit/s."""
+"""Most bytes of a frame that are written at once. A heartbeat waits for this, and for what the transport and
+the kernel hold unsent: together some 200 KiB, 80 ms at 20 Mbit/s."""
 
 Parts = Sequence[bytes | memoryview]
 
 
 class Outbox:
-    """Frames of one connection that are sent in order, each cut into pieces if the other side knows them."""
+    """Frames of one connection, sent in order. Each is cut into pieces if the other side knows pieces."""
 
     def __init__(self) -> None:
         self.bytes: int = 0
-        """Bytes that wait."""
+        """Number of bytes that wait."""
         self._frames: deque[memoryview] = deque()
         self._sent = 0
-        """Bytes of the first frame that are gone."""
+        """Number of bytes of the first frame that were taken already."""
 
     def add(self, parts: Parts) -> None:
-        """Queue a frame. It is copied: the log beneath may be cut before its turn."""
+        """Queue a frame. It is copied, because the log beneath may be cut before its turn."""
         frame = memoryview(b"".join(parts))
         self._frames.append(frame)
         self.bytes += len(frame)
@@ -51,7 +52,7 @@ class Outbox:
         return (chunk,) if len(chunk) == total else (encode_frame(PIECE, [total, start], len(chunk)), chunk)
 
     def forget(self) -> None:
-        """Drop what was not begun."""
+        """Drop all frames of which nothing was sent yet."""
         begun = [self._frames[0]] if self._sent else []
         self._frames = deque(begun)
         self.bytes = sum(map(len, begun)) - self._sent
@@ -64,7 +65,8 @@ class Reassembly:
         self._whole = bytearray()
 
     def add(self, piece: Frame, limit: int) -> Frame | None:
-        """The whole frame with its last piece. WireError: it does not follow, or is above `limit` bytes."""
+        """Add a piece; return the whole frame with its last piece. WireError if it does not follow, or is
+        above `limit` bytes."""
         header = piece.header()
         match header:
             case [int(total), int(start)] if start == len(self._whole) and 0 < total <= limit:

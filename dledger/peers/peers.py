@@ -1,4 +1,5 @@
-"""The peers of a node as seen by the shell: who is connected, with which identity, over which connection."""
+"""The peers of a node as the shell sees them: which are connected, with which identity, over which
+connection."""
 
 from __future__ import annotations
 
@@ -48,13 +49,13 @@ P = ParamSpec("P")
 
 MAX_NONCE = 64
 REACHED_BACK_S = 5.0
-"""How long a peer may be connected in its direction alone before this node says so."""
+"""Seconds for which a peer may be connected in its own direction only before this node reports it."""
 MOVED = (
     "if it moved, `dledger member remove` and `dledger member add` record its new address; else check its "
     "port and dLegerPeers"
 )
 SHORT_S = 1.0
-"""A connection that lived for less was short; after two of them in a row the next dial waits."""
+"""Seconds. A connection that lasted less was short; after two short ones in a row the next dial waits."""
 _SENDERS: dict[type[Any], str] = {
     type_: field.name
     for type_ in get_args(Message)
@@ -66,48 +67,49 @@ ONE_SIDED = " (is TLS, tls.peer.*, set on one side only?)"
 
 
 class PeerEvents(Protocol):
-    """What `Peers` asks and tells of its connections: implemented by `dledger.node.inbox.Inbox`."""
+    """Questions and events of `Peers` about its connections; implemented by `dledger.node.inbox.Inbox`."""
 
     def my_hello(self) -> Hello:
         """The hello to send now."""
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Ids of those who may connect, given who asks."""
+        """Ids of the nodes that may connect, given the hello of the one that asks."""
 
     def addresses(self) -> Mapping[str, str]:
         """Peer ports of the members, by id."""
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
-        """Where else than at its recorded address a peer may be, and which store alone may answer there."""
+        """Another address than the recorded one at which a peer may be, and the only store that may answer
+        there."""
 
     def on_hello(self, hello: Hello) -> None:
-        """A peer introduced itself (either direction)."""
+        """A peer introduced itself, on a connection of either direction."""
 
     def on_peer_up(self, peer: str) -> None:
         """The dialled connection to a peer is ready for requests."""
 
     def on_peer_down(self, peer: str) -> None:
-        """It is gone."""
+        """The dialled connection to a peer is gone."""
 
     def on_refused(self, peer: str) -> None:
-        """Nobody listens at the peer's address."""
+        """No process listens at the peer's address."""
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
         """A message from a peer."""
 
     def on_read(self) -> None:
-        """The messages that came at once from a peer were all given to `on_message`."""
+        """All messages that arrived together from a peer have been given to `on_message`."""
 
     def on_client_frame(self, connection: PeerConnection, frame: Frame) -> None:
         """A request of the DLedger client protocol."""
 
 
 class Peers:
-    """Listens, dials every other peer, says hello, routes messages.
+    """Listens, dials every other peer, exchanges hellos, routes messages.
 
-    The accepting side puts a nonce into its hello and believes nothing before the dialling side has sent it
-    back: the recorded bytes of an old connection, played again, end there (not with version 1, which has no
-    such frame).
+    The accepting side puts a nonce into its hello and trusts nothing before the dialling side has sent it
+    back. So a replay of the bytes of an old connection ends there (not with version 1, which has no such
+    frame).
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class Peers:
         self._config = config
         self._events: PeerEvents
         self._heard = False
-        """Whether there is somebody to hear of anything: `listen` was called."""
+        """Whether `listen` was called, so that `events` can be notified."""
         self._fail = fail
         self._tls = tls
         self._port = port
@@ -132,30 +134,32 @@ class Peers:
         self._outbound: dict[str, PeerConnection] = {}
         self._inbound: dict[str, PeerConnection] = {}
         self._settled: dict[str, None] = {}
-        """Peers whose connection stands for `REACHED_BACK_S`."""
+        """Peers whose connection has lasted for `REACHED_BACK_S`."""
         self._accepted: list[PeerConnection] = []
         self._redial: dict[str, asyncio.Event] = {}
         self._strayed: dict[str, str] = {}
         self.hellos: dict[str, Hello] = {}
         """Last hello of each peer that is connected in some direction."""
         self.too_new: int = 0
-        """Messages that were not sent, because the peer's version of the protocol does not know them."""
+        """Number of messages that were not sent because the peer's version of the protocol does not know
+        them."""
         self.sources: Sources = Sources(env, config, self, tls=tls is not None)
         self.unsent: Unsent = Unsent()
-        """Answers that clients of the port do not take."""
+        """Counts answers that clients of the port do not read."""
         self._refusals = Refusals(self._log)
         self._doubles = Doubles()
         self.proofs: Proofs = Proofs(config.self_id, env.secret_bytes(SECRET_BYTES))
-        """That requests between the hosts come from members."""
+        """Proofs that requests between the hosts come from members."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.refusals: dict[str, str] = {}
-        """What was said last against a connection to a peer, for the operator, until one stands."""
+        """Last refusal or error about a connection to each peer, for the operator, until there is a
+        connection."""
 
     # Life
 
     async def listen(self, events: PeerEvents) -> None:
         """Open the peer port, or join the shared one; NodeFailed names the port when it is in use. Before
-        this nobody is dialled; from now on `events` hears of everything."""
+        this call no peer is dialled; from now on `events` is notified of everything."""
         self._events = events
         self._heard = True
         self._loop = asyncio.get_running_loop()
@@ -175,11 +179,12 @@ class Peers:
         self._port.join(config.group, self)
 
     async def dial(self, peer: str, address: str) -> None:
-        """Keep a connection to one peer, until cancelled: at its recorded address, or, when that has failed
-        for `redial_max_s`, also where else it may be, in turns.
+        """Keep a connection to one peer until cancelled. It dials the recorded address and, when that has
+        failed for `redial_max_s`, in turns also another address where the peer may be.
 
-        A refusal is passed on where it tells that the process is gone (S17): where the peer was last. The
-        other address of two may be one that it has left, or not come to yet.
+        A refusal is reported where it proves that the process is gone (S17): at the address where the peer
+        was last. At the other of the two addresses it proves nothing, as the peer may have left it, or not
+        come to it yet.
         """
         now = asyncio.get_running_loop().time
         diallers: dict[str, Dialler] = {}
@@ -221,7 +226,7 @@ class Peers:
             # Else dial at once: a refusal tells that the process is gone (S17).
 
     async def _rest(self, again: asyncio.Event, pause: float) -> float:
-        """Wait so long, or until the peer shows itself; how long to wait the next time."""
+        """Wait this long, or until the peer shows itself. Return how long to wait the next time."""
         try:
             async with asyncio.timeout(pause):
                 await again.wait()
@@ -230,8 +235,8 @@ class Peers:
         return self._config.redial_min_s
 
     async def _stay(self, peer: str, dialler: Dialler, store: str | None, strayed: str | None) -> float:
-        """Connect, and return when the connection is lost, how long it lived; OSError, TlsError when there is
-        none."""
+        """Connect, and return when the connection is lost; the result is how long it lasted. OSError or
+        TlsError when no connection was made."""
         loop = asyncio.get_running_loop()
         try:
             connection = await dialler.connect(lambda: self._dialled(peer, dialler.address, store))
@@ -253,8 +258,8 @@ class Peers:
         return loop.time() - began
 
     def _places(self, peer: str, address: str, reached: str) -> list[tuple[str, str | None]]:
-        """Where to look for a peer, and which store alone may answer there (None: any). Where it was last
-        comes first: the other place may be silent."""
+        """Addresses at which to look for a peer, each with the only store that may answer there (None: any).
+        The address where it was last comes first, as the other one may be silent."""
         places: list[tuple[str, str | None]] = [(address, None)]
         elsewhere = self._events.elsewhere(peer)
         if elsewhere is not None and elsewhere[0] != address:
@@ -262,17 +267,17 @@ class Peers:
         return places
 
     def doubled(self) -> list[str]:
-        """What is to be said of peers that run twice."""
+        """Warnings about peers that run twice."""
         now = self._loop.time() if self._loop is not None else 0.0
         return [double_text(node) for node in self._doubles.told(now)]
 
     def reached_by(self, peer: str) -> bool:
-        """Whether a connection that the peer dialled stands."""
+        """Whether a connection that the peer dialled is open."""
         return peer in self._inbound
 
     def not_reached_back(self) -> dict[str, str]:
-        """Peers that have reached this node for `REACHED_BACK_S`, but are not reached at the address that is
-        known of them."""
+        """Peers that have been connected to this node for `REACHED_BACK_S`, but cannot be reached at their
+        known address."""
         known = self.addresses()
         return {
             peer: known[peer] for peer in sorted(self._settled) if peer in known and not self.connected(peer)
@@ -288,7 +293,7 @@ class Peers:
             self._refusals.note("not reached", peer, f"{text} {self.addresses()[peer]}: {MOVED}")
 
     def strayed(self) -> dict[str, str]:
-        """Peers that were not reached at their recorded addresses: id -> where they are."""
+        """Peers that were reached at another than their recorded address: id -> that address."""
         return dict(self._strayed)
 
     async def close(self) -> None:
@@ -325,14 +330,15 @@ class Peers:
         return connection.backlog if connection else 0
 
     def answer_backlog(self, peer: str) -> int:
-        """Unsent bytes of what a peer asked for."""
+        """Unsent bytes of answers to a peer."""
         connection = self._inbound.get(peer)
         return connection.backlog if connection else 0
 
     def send(self, peer: str, message: Message) -> None:
-        """Requests go out on the dialled connection, replies on the accepted one; lost if there is none.
+        """Send requests on the dialled connection, replies on the accepted one. A message is lost if there is
+        none.
 
-        What the peer's version of the protocol does not know is dropped and counted (`too_new`).
+        A message that the peer's version of the protocol does not know is dropped and counted (`too_new`).
         """
         if isinstance(message, REPLIES):
             connection = self._inbound.get(peer)
@@ -350,32 +356,35 @@ class Peers:
         send(encode_message(message, compress=compress, version=connection.version))
 
     def forget_pushes(self) -> None:
-        """Drop the pushes that wait and were not begun."""
+        """Drop waiting pushes of which nothing was sent yet."""
         for connection in self._outbound.values():
             connection.forget_bulk()
 
     def founders(self) -> dict[str, Hello]:
-        """Who answers at the addresses of the peers: of two processes with one id only one does."""
+        """Hellos of the nodes that answer at the addresses of the peers: of two processes with one id only
+        one does."""
         return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
 
     def without_proofs(self) -> list[str]:
-        """Peers whose program makes no proofs, by what answers at their addresses. What a connection to this
-        node says does not count: anybody could pass for an older member by leaving the secret out."""
+        """Peers whose program makes no proofs, according to the node that answers at their address. Hellos on
+        connections to this node do not count: anybody could pass for an older member by leaving the secret
+        out."""
         return [peer for peer, hello in self.founders().items() if hello.secret is None]
 
     def dialled_hello(self, peer: str) -> Hello | None:
-        """Who answers on the dialled connection: whose acknowledgements and votes come back on it."""
+        """Hello of the node that answers on the dialled connection; its acknowledgements and votes come back
+        on it."""
         connection = self._outbound.get(peer)
         return connection.hello if connection else None
 
     def tell_clients(self, addresses: Mapping[str, str]) -> None:
-        """Clients learn whom else they can ask."""
+        """Send clients the addresses of the members that they can ask."""
         for connection in self._accepted:
             if connection.client and not connection.closed:
                 self._tell_client(connection, addresses)
 
     def _tell_client(self, connection: PeerConnection, addresses: Mapping[str, str]) -> None:
-        """No more than a client needs: with stores and cluster it could pass for a member."""
+        """Send a client no more than it needs: with stores and cluster id it could pass for a member."""
         config = self._config
         known = {"group": config.group, "node": config.self_id, "addresses": dict(addresses)}
         connection.send_frame(HELLO, known)
@@ -385,7 +394,7 @@ class Peers:
         return self._events.addresses() if self._heard else self._config.peers
 
     def prune(self, keeps: Callable[[Hello], bool]) -> None:
-        """Close the connections of peers that may not connect any more."""
+        """Close the connections of peers that may no longer connect."""
         for connection in [*self._outbound.values(), *self._accepted]:
             hello = connection.hello
             if hello is not None and not connection.closed and not keeps(hello):
@@ -393,7 +402,7 @@ class Peers:
                 self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
-        """This node's identity changed: connections must say hello anew."""
+        """Close all connections because this node's identity changed: they must exchange hellos again."""
         for connection in [*self._outbound.values(), *self._accepted]:
             if not connection.client:
                 connection.close("identity changed")
@@ -417,9 +426,9 @@ class Peers:
         connection.send_frame(HELLO, encode_hello(hello))
 
     def adopt(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """An accepted connection for this group said hello.
+        """Take over an accepted connection for this group that said hello.
 
-        Anybody can repeat the hello of a peer: it is a stranger until the nonce comes back.
+        Anybody can repeat the hello of a peer, so it stays a stranger until the nonce comes back.
         """
         if hello.get("client"):
             if sum(1 for other in self._accepted if other.client) >= self._config.max_client_connections:
@@ -446,7 +455,7 @@ class Peers:
             self._accepted.append(connection)
 
     def turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """A peer's hello came from where no member is."""
+        """Refuse a peer's hello that came from an address without a member."""
         node = str(hello.get("node"))[:MAX_ID]
         self.refuse(
             connection,
@@ -475,7 +484,8 @@ class Peers:
             self.refuse(connection, "silent", "the nonce was not sent back in time")
 
     def _check(self, connection: PeerConnection, header: object) -> Hello | None:
-        """The hello of the other side if it may connect; else the connection is refused."""
+        """The hello of the other side if it may connect; otherwise the connection is refused and None
+        returned."""
         try:
             hello = decode_hello(header)
             version = check_hello(self._events.my_hello(), hello, self._events.welcome(hello))
@@ -499,11 +509,13 @@ class Peers:
         return hello
 
     def _check_store(self, connection: PeerConnection, hello: Hello) -> None:
-        """Whoever dials must be the store that answers at that id's address, while one does.
+        """Refuse a dialling node unless its store is the one that answers at that id's address, while one
+        answers there.
 
-        Two processes with one id would else take each other's place again and again, and the answers to one
-        would go to the other. But this node may look for it at an address of the past, where a removed store
-        goes on: one that knows a newer configuration than both of them is let in, and brings it.
+        Otherwise two processes with one id would replace each other's connections again and again, and
+        answers to one would go to the other. There is one exception. This node may look at an old address,
+        where a removed store still runs. A node that knows a newer configuration than both of them is
+        accepted, and brings that configuration.
         """
         standing = self._outbound.get(hello.node) if connection.dialled is None else None
         if standing is None or standing.closed or standing.hello is None:
@@ -557,7 +569,7 @@ class Peers:
         self._guard(self._events.on_read)
 
     def _on_answer(self, connection: PeerConnection, header: object) -> None:
-        """The hello of the peer that was dialled."""
+        """Handle the hello of a peer that was dialled."""
         hello = self._check(connection, header)
         if hello is None:
             return
@@ -567,7 +579,7 @@ class Peers:
         self._introduced(connection, hello)
 
     def _introduced(self, connection: PeerConnection, hello: Hello) -> None:
-        """Both sides know each other: messages may flow."""
+        """Both sides have accepted each other: messages may flow."""
         connection.peer = hello.node
         connection.on_read = self._on_read
         connection.hello = hello
@@ -602,7 +614,8 @@ class Peers:
                 self._guard(self._events.on_peer_up, hello.node)
 
     def _check_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """A peer speaks for itself, and asks on the connections that it dialled."""
+        """Check that a peer speaks only for itself, and sends requests only on connections that it
+        dialled."""
         if isinstance(message, REPLIES) is (connection.dialled is None):
             raise WireError(f"{type(message).__name__} came on a connection of the other direction")
         sender = _SENDERS.get(type(message))
@@ -633,13 +646,14 @@ class Peers:
             self.proofs.forget(peer)
 
     def refuse(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        """End a connection, and say why to both sides; `cause` is a constant to count by."""
+        """End a connection, and send the reason to the other side and to the log; `cause` is a constant for
+        metrics."""
         self._note(connection, cause, reason)
         connection.send_error(reason)
         connection.close(reason)
 
     def _note(self, connection: PeerConnection, cause: str, reason: str) -> None:
-        """This node refuses a connection, or what came on it."""
+        """Record that this node refuses a connection, or what came on it."""
         self._refusals.note(cause, _sender(connection), reason)
         if connection.dialled is not None:
             self._keep(
@@ -650,7 +664,8 @@ class Peers:
         self.refusals[peer] = text[:MAX_ERROR_TEXT]
 
     def _guard(self, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Protocol callbacks have no caller: whatever they raise ends the node through `run` (rule 7)."""
+        """Call a protocol callback. It has no caller, so any error that it raises ends the node through `run`
+        (rule 7)."""
         try:
             call(*args, **kwargs)
         except WireError:
@@ -659,11 +674,12 @@ class Peers:
             self._fail(error)
 
     def meta(self, peer: str) -> Mapping[str, str]:
-        """What a connected peer told of itself."""
+        """The `meta` of a connected peer's hello."""
         hello = self.hellos.get(peer)
         return hello.meta if hello else {}
 
 
 def _sender(connection: PeerConnection) -> str:
-    """Who is told to be refused: the node that was introduced or dialled, else only the host is sure."""
+    """Name of the sender in a refusal: the node that was introduced or dialled, else the host, which alone is
+    certain."""
     return connection.peer or connection.dialled or connection.host

@@ -1,17 +1,17 @@
 """Proofs that a request to this process comes from a member of the group.
 
-Hosts of the log (brokers) make requests of each other over connections of their own, at a port that clients
+Hosts of the log (brokers) make requests to each other over connections of their own, at a port that clients
 reach, too. Such a request carries a proof that its sender is a member:
 
-* Whoever dials a peer tells it a secret in the hello: a new one at each dial, and another one to each peer.
-  It counts once the peer's answer was accepted. On an accepted connection no secret is told. So only those
-  know one that counts who answer as a member at a member's address. Whoever merely connects to a peer port,
-  and repeats the hello of a member, learns nothing.
+* A node that dials a peer sends it a secret in the hello: a new one at each dial, and a different one to each
+  peer. The secret counts once the peer's answer was accepted. On an accepted connection no secret is sent.
+  So a valid secret is known only to a node that answers as a member at a member's address. A node that
+  merely connects to a peer port, and repeats the hello of a member, learns nothing.
 * The peer signs its requests to that process with the secret: keyed BLAKE2b (RFC 7693) over a number and the
-  whole content of the request. A proof is good for one receiver, for one process of it, and for one content.
+  whole content of the request. A proof is valid for one receiver, one process of it, and one content.
 * Each number counts once: the receiver keeps a sliding window of numbers for each secret. No clock is needed.
 
-A secret lives in memory only and is never logged. Pure, but for the secret that it is made with.
+A secret lives in memory only and is never logged. Pure, except for the secret with which it is made.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 SECRET_BYTES = 32
-"""Bytes of the secret that all others of a process are derived from, and of each of those."""
+"""Bytes of a process's secret, from which all others are derived, and of each derived one."""
 MAX_TOLD = 8
-"""Secrets of a peer that count, the newest ones: requests that were signed before a connection was lost may
-arrive after it."""
+"""Secrets of a peer that are valid at a time, the newest ones. Requests that were signed before a connection
+was lost may arrive after it."""
 WINDOW = 8192
-"""Numbers below the highest one of a secret that are told apart; one that is further behind is refused. A
-connection delivers in order, and one that was lost leaves no more requests than its buffer holds."""
+"""How far below the highest number of a secret a number may be; one further behind is refused. A connection
+delivers in order, and a lost one leaves no more requests than its buffer holds."""
 _DERIVE = b"dledger-secret"
 _SIGN = b"dledger-proof"
 _SECRET = re.compile(r"([0-9]{1,15})\.([0-9a-f]{64})")
@@ -37,7 +37,7 @@ _PROOF = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{64})\.(.{1,128})",
 
 
 class _Window:
-    """Which numbers came."""
+    """The numbers that have been used with one secret."""
 
     __slots__ = ("seen", "top")
 
@@ -47,7 +47,7 @@ class _Window:
         """Bit `k`: whether number `top - k` came."""
 
     def take(self, number: int) -> bool:
-        """Whether this number comes for the first time, as far as that is known."""
+        """Mark a number as used. False when it was used before, or may have been."""
         ahead = number - self.top
         if ahead > 0:
             self.seen = 1 if ahead >= WINDOW else (self.seen << ahead | 1) & ((1 << WINDOW) - 1)
@@ -61,10 +61,10 @@ class _Window:
 
 
 class Proofs:
-    """The secrets that this process told its peers, and those that they told it."""
+    """The secrets that this process sent to its peers, and those that they sent to it."""
 
     def __init__(self, own: str, secret: bytes) -> None:
-        """`own`: id of this node. `secret`: random, for this process alone."""
+        """`own` is the id of this node. `secret` is random, and different in every process."""
         self._own = own
         self._secret = secret
         self._dials = 0
@@ -77,23 +77,24 @@ class Proofs:
     # The receiver
 
     def tell(self, peer: str) -> str:
-        """A new secret, for the hello to a peer at its address. It counts from `introduced` on."""
+        """Make a secret for the hello to a peer at its address. It is valid after `introduced`."""
         self._dials = dial = self._dials + 1
         return f"{dial}.{self._key(peer, dial).hex()}"
 
     def introduced(self, peer: str, secret: str) -> None:
-        """Who was told this secret has answered as that peer, and was accepted."""
+        """The node to which this secret was sent has answered as that peer, and was accepted."""
         told = self._told.setdefault(peer, OrderedDict())
         told[int(secret.partition(".")[0])] = _Window()
         if len(told) > MAX_TOLD:
             told.popitem(last=False)
 
     def revoke(self, peer: str) -> None:
-        """What a peer was told counts no more."""
+        """Make all secrets that were sent to a peer invalid."""
         self._told.pop(peer, None)
 
     def check(self, proof: str, content: Sequence[bytes]) -> str | None:
-        """Which peer made this proof for this content; None where none did, or it came before."""
+        """The peer that made this proof for this content; None when the proof is invalid, or was used
+        before."""
         found = _PROOF.fullmatch(proof)
         if found is None:
             return None
@@ -113,7 +114,7 @@ class Proofs:
     # The sender
 
     def hear(self, peer: str, secret: str | None) -> None:
-        """What a peer that dialled this node told; None where its program tells nothing."""
+        """Note the secret of a peer that dialled this node; None if its program sends none."""
         found = _SECRET.fullmatch(secret or "")
         if found is None:
             self._heard.pop(peer, None)
@@ -121,16 +122,16 @@ class Proofs:
             self._heard[peer] = int(found[1]), bytes.fromhex(found[2])
 
     def forget(self, peer: str) -> None:
-        """A peer is not connected any more: its process may have ended."""
+        """Forget a peer that is not connected any more, because its process may have ended."""
         self._heard.pop(peer, None)
 
     @property
     def receivers(self) -> Sequence[str]:
-        """Peers that proofs can be made for."""
+        """Peers for which proofs can be made."""
         return tuple(self._heard)
 
     def make(self, peer: str, content: Sequence[bytes]) -> str:
-        """A proof for one request to a peer; empty where that told no secret."""
+        """Make a proof for one request to a peer; empty if the peer sent no secret."""
         heard = self._heard.get(peer)
         if heard is None:
             return ""

@@ -1,16 +1,16 @@
-"""What is refused on the peer port: counted by cause, logged once per cause and sender until that sender is
-well again. Bounded."""
+"""Refusals on the peer port: counted by cause, and logged once per cause and sender until that sender has
+connected properly again. Bounded."""
 
 from __future__ import annotations
 
 from dledger.runtime import Log
 
 MAX_SAID = 256
-"""Pairs of cause and sender that are remembered; beyond them refusals are counted without a log line."""
+"""Pairs of cause and sender that are remembered; further refusals are counted without a log line."""
 
 
 class Refusals:
-    """One per node; a port that several groups share has one of its own for what belongs to no group."""
+    """The refusals of one node. A port that several groups share has its own for connections of no group."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -19,7 +19,7 @@ class Refusals:
         self._said: dict[tuple[str, str], None] = {}
 
     def note(self, cause: str, who: str, reason: str) -> None:
-        """Something of `who` (node id or host) was refused."""
+        """Note that something from `who` (node id or host) was refused."""
         self.counts[cause] = self.counts.get(cause, 0) + 1
         if (cause, who) in self._said or len(self._said) >= MAX_SAID:
             return
@@ -29,6 +29,6 @@ class Refusals:
             self._log.warning("too many different refusals: further ones are only counted")
 
     def forget(self, who: str) -> None:
-        """`who` is, or has, a node that connected in good order: what it does wrong later is news."""
+        """`who` is, or has, a node that connected properly: its later refusals are logged again."""
         for key in [key for key in self._said if key[1] == who]:
             del self._said[key]

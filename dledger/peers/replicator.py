@@ -1,7 +1,7 @@
 """The shell of replication: performs the effects of the pure parts on the log and the links.
 
 As a leader it turns `SendAppend` into frames (from memory when the entries are fresh, by a worker when they
-are cold). As a follower it checks, cuts, stores and acknowledges. The node routes messages here.
+are cold). As a follower it checks, cuts, stores and acknowledges. The node passes messages to it.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ from dledger.replication.leader import LeaderReplication
 from dledger.runtime import Env
 
 NEAR_ENTRIES = 64
-"""A peer that lacks no more is not asked whether it is throttled."""
+"""For a peer that lacks no more entries than this the throttle is not checked."""
 COMMIT_NOTICE_S = 0.01
-"""How long a commit waits for a push that tells it along before it is told by itself. Whoever sends one
-message after the other needs no such frames: the next message tells that the one before is committed."""
+"""Seconds that a commit waits for a push which can carry it; after that it is sent by itself. A producer that
+sends one message after the other needs no such frames: each push reports the commit of the one before."""
 CHAIN_STRIKES = 3
-"""Frames in a row that must disagree with the chain before this node's log is taken for corrupt."""
+"""Number of frames in a row that must contradict the chain before this node's log counts as corrupt."""
 
 
 class ReplicatorEvents(Protocol):
-    """What the `Replicator` tells of the log: implemented by `dledger.node.node.Node`."""
+    """Events of the `Replicator` about the log; implemented by `dledger.node.node.Node`."""
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index is `index`; it was `before`, which may be the same."""
+        """The commit index is now `index`; it was `before`, which may be the same."""
 
     def config_appended(self, index: int, body: bytes) -> None:
-        """A configuration entry joined the log (record bytes of its body)."""
+        """A configuration entry was appended to the log (`body` holds the bytes of its record)."""
 
     def log_cut(self, last_index: int) -> None:
-        """The log ends at `last_index` again."""
+        """The log was cut and ends at `last_index`."""
 
     def fail(self, error: BaseException) -> None:
         """A callback failed: the node ends."""
 
 
 class Installs(Protocol):
-    """What the node does for peers behind its log (`dledger.snapshots`)."""
+    """Installs for peers behind the log; implemented in `dledger.snapshots`."""
 
     def offer(self) -> Offer | None:
-        """The snapshot that a peer behind this log gets."""
+        """The snapshot for a peer that is behind this log."""
 
     def send_install(self, leader: LeaderReplication, effect: leader_core.SendInstall) -> None:
-        """Send a piece of it."""
+        """Send a piece of the snapshot."""
 
     def no_snapshot(self, peer: str) -> None:
-        """A peer needs one, and there is none that would help it."""
+        """A peer needs a snapshot, and no available one would help it."""
 
     def forget(self) -> None:
-        """The leadership ended: nobody waits for a piece any more."""
+        """Leadership ended: drop the pieces that wait to be sent."""
 
 
 class Replicator:
-    """One per node. `leader` is set during a leadership, `follower` towards a known leader."""
+    """The replication of one node. `leader` is set during a leadership, `follower` towards a known leader."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Replicator:
         self._held = held
         self._events = events
         self.commit_index: int = -1
-        """Up to here everything is known to be committed, of what this log holds."""
+        """Index up to which entries of this log are known to be committed."""
         self.leader: LeaderReplication | None = None
         self.follower: FollowerReplication | None = None
         self.throttle: Throttle = Throttle(config, log)
@@ -97,7 +97,7 @@ class Replicator:
         self._cuts: deque[tuple[str, Push, int, int, Callable[[], None]]] = deque()
         self._cut_wake = asyncio.Event()
         self._untold: dict[str, None] = {}
-        """Peers that are to be told of a commit, by `_tell_commits` if not by a push before it."""
+        """Peers that still have to be notified of a commit: by a push, or else by `_tell_commits`."""
         self._telling = False
         self.corrupt_frames: int = 0
         self._trusted = True
@@ -108,17 +108,17 @@ class Replicator:
     # Both
 
     def trust(self, trusted: bool) -> None:
-        """Whether this store counts from now on; one that must be refilled does not (S9)."""
+        """Set whether this store counts from now on; one that must be refilled does not (S9)."""
         self._trusted = trusted
         if self.follower is not None and trusted:
             self.follower.trusted = True
 
     def known_committed(self, index: int) -> None:
-        """What the store or its snapshot told, when nobody waits for it."""
+        """Take over the commit index from the store or a snapshot, without notifying anything."""
         self.commit_index = max(self.commit_index, index)
 
     def _commit_to(self, index: int) -> None:
-        """Entries up to `index` are committed; bounded by what this node holds."""
+        """Mark entries up to `index` as committed, as far as this node holds them."""
         before = self.commit_index
         self.commit_index = max(before, min(index, self._log.last_index))
         self._events.committed(before, self.commit_index)
@@ -126,12 +126,12 @@ class Replicator:
     # Leader
 
     def lead(self, leader: LeaderReplication) -> None:
-        """A leadership begins."""
+        """Begin a leadership."""
         self.follower = None
         self.leader = leader
 
     def stop_leading(self) -> None:
-        """The leadership ended: what it has not begun to send is of no use."""
+        """End the leadership: drop pushes of which nothing was sent yet."""
         self.leader = None
         self._untold = {}
         self._peers.forget_pushes()
@@ -139,11 +139,11 @@ class Replicator:
             self.installs.forget()
 
     def offer(self) -> Offer | None:
-        """The snapshot that a peer behind this log gets."""
+        """The snapshot for a peer that is behind this log."""
         return None if self.installs is None else self.installs.offer()
 
     def perform(self, effects: list[leader_core.Effect]) -> None:
-        """Effects of the leader core."""
+        """Perform effects of the leader's part."""
         leader = self.leader
         if leader is None:
             return
@@ -189,7 +189,7 @@ class Replicator:
         self.tell_commits()
 
     def tell_commits(self) -> None:
-        """Whoever is to be told of a commit is told now."""
+        """Notify now all peers that wait for news of a commit."""
         leader = self.leader
         untold, self._untold = self._untold, {}
         if leader is None:
@@ -273,19 +273,19 @@ class Replicator:
         return leader.wants(effect) if isinstance(effect, leader_core.SendAppend) else True
 
     def resume_paused(self) -> None:
-        """Try peers whose disk was full, or that wait for what was rotten here."""
+        """Try peers again whose disk was full, or that need entries which were corrupt here."""
         if self.leader is not None:
             self.perform(self.leader.resume_paused())
 
     # Follower
 
     def follow(self, term: int) -> None:
-        """The term is another: what was agreed with the leader of the one before is over."""
+        """The term changed: forget the agreement with the leader of an earlier term."""
         if self.follower is not None and self.follower.term != term:
             self.follower = None
 
     def receive(self, peer: str, push: Push) -> None:
-        """A push of the current leader, in the current term."""
+        """Handle a push of the current leader in the current term."""
         follower = self.follower
         if follower is None or follower.term != push.term or follower.leader != push.leader:
             follower = FollowerReplication(push.term, push.leader, self._log)
@@ -303,7 +303,7 @@ class Replicator:
                     self._peers.send(self.follower.leader, effect.response)
 
     def installed(self, leader: str, index: int) -> None:
-        """A snapshot of this leader, true at `index`, replaced the log."""
+        """A snapshot of this leader at `index` replaced the log."""
         self.known_committed(index)
         if self.follower is not None and self.follower.leader == leader:
             self.follower.installed(index)
@@ -326,14 +326,15 @@ class Replicator:
                 self._cut_wake.set()
 
     def _explained(self, push: Push, response: PushResponse) -> PushResponse:
-        """An agreement that waits for the disk says so if that has no room: it may be long."""
+        """If an agreement has to wait for the disk and the disk has no room, say so in the answer: it may
+        take long."""
         agreed = isinstance(push, Compare) and response.code is Code.SUCCESS and push.index > response.stored
         if agreed and not self._log.can_store(self._log.end_pos):
             return replace(response, code=Code.DISK_FULL)
         return response
 
     def _store(self, peer: str, push: Append) -> None:
-        """Check a frame, then append what is new of it."""
+        """Check a frame, then append the new part of it."""
         follower = self.follower
         log = self._log
         if follower is None:
@@ -368,7 +369,8 @@ class Replicator:
         self._overlap(peer, push, run, follower)
 
     def _suspect_chain(self, push: Append, error: CorruptEntry) -> None:
-        """Equal (index, term) with unequal content is corruption, once a damaged frame is ruled out (S16)."""
+        """Count a frame that contradicts the chain. Equal (index, term) with different content is corruption,
+        unless the frame itself was damaged (S16)."""
         self._chain_strikes = self._chain_strikes + 1 if self._chain_struck == push.prev_index else 1
         self._chain_struck = push.prev_index
         if self._chain_strikes >= CHAIN_STRIKES:

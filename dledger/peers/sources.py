@@ -1,13 +1,15 @@
-"""Where connections of members come from, and who may change the group: the rule of a port without TLS.
+"""Which addresses connections of members may come from, and who may change the group: the rule of a port
+without TLS.
 
-Without certificates anybody who reaches the port can say to be a member. So a peer's hello is believed only
-from an address of a member: what `dLegerPeers` and the configuration in the log name, and what other members
-say (a member that was added while this node was away). A client may ask from anywhere, but what changes the
-group is taken from these addresses only. This machine counts as the node's own administration, and
-`peerAllowedSources` names others. With TLS the certificates decide, and nothing here applies.
+Without certificates anybody who reaches the port can claim to be a member. So a peer's hello is accepted only
+from an address of a member: one named by `dLegerPeers` or the configuration in the log, or reported by other
+members (a member that was added while this node was away). A client may ask from anywhere, but requests that
+change the group are accepted from these addresses only. This machine counts as the node's own administration,
+and `peerAllowedSources` names further addresses. With TLS the certificates decide, and this module does
+nothing.
 
-Names are resolved off the hot path: a hello from an address that is not known waits until all names have been
-looked up anew, and the members asked, at most once per `LOOK_PAUSE_S`.
+Names are resolved off the hot path. A hello from an unknown address waits until all names have been looked up
+again, and the members asked, at most once per `LOOK_PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -25,35 +27,36 @@ from dledger.peers.wire import HELLO, Frame
 from dledger.runtime import Env
 
 LOOK_PAUSE_S = 1.0
-"""Between two rounds of looking up names and asking members; strangers make a node do it no more often."""
+"""Seconds between two rounds of looking up names and asking members. Strangers cannot make a node do it more
+often."""
 LOOK_LIMIT_S = 1.0
-"""How long a name, or a member that is asked, may take to answer."""
+"""Seconds that a name, or a member that is asked, may take to answer."""
 MAX_TOLD = 64
-"""Addresses that members told and that no configuration here names."""
+"""Most addresses kept that members reported and that no configuration here names."""
 MAX_ANSWER = 64 * 1024
-"""Bytes of a member's answer."""
+"""Largest answer of a member in bytes."""
 ANYBODY = "*"
-"""In `peerAllowedSources`: no rule at all."""
+"""Value in `peerAllowedSources` that allows all addresses."""
 EVERYWHERE = ("0.0.0.0", "::")
-"""Addresses to listen at that are all of a machine's."""
+"""Listening addresses that mean all addresses of a machine."""
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Connections(Protocol):
-    """What is asked of the node's connections."""
+    """The node's connections, as this module uses them."""
 
     def addresses(self) -> Mapping[str, str]:
         """Peer ports of the members, by id."""
 
     def admit(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """The source is a member's: go on with its hello."""
+        """Continue with the hello: its address belongs to a member."""
 
     def turn_away(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """The source is nobody's."""
+        """Refuse the hello: its address belongs to no member."""
 
 
 class Sources:
-    """One per node. `guarded` False (TLS, or the setting says so): every source is as good as another."""
+    """The source rule of one node. `guarded` False (with TLS, or by the setting) allows every address."""
 
     def __init__(self, env: Env, config: NodeConfig, connections: Connections, *, tls: bool) -> None:
         self._log = env.log.child("sources")
@@ -62,7 +65,7 @@ class Sources:
         self.guarded: bool = not tls and ANYBODY not in config.allowed_sources
         self._allowed = [ipaddress.ip_network(text) for text in config.allowed_sources if text != ANYBODY]
         self._found: dict[str, tuple[IpAddress, ...]] = {}
-        """What the names of members stood for when they were looked up last."""
+        """Addresses of the members' names when they were last looked up."""
         self._told: dict[str, None] = {}
         self._unsure: dict[PeerConnection, Mapping[str, object]] = {}
         self._wake = asyncio.Event()
@@ -70,7 +73,8 @@ class Sources:
         self._hurry = asyncio.Event()
 
     def admits(self, host: str) -> bool:
-        """Whether this is the address of a member, of this machine, or an allowed one, as far as is known."""
+        """Whether this is the address of a member or of this machine, or an allowed one, as far as is
+        known."""
         if not self.guarded:
             return True
         source = read_ip(host)
@@ -80,7 +84,7 @@ class Sources:
         return source.is_loopback or source in known or any(source in network for network in self._allowed)
 
     def decide(self, connection: PeerConnection, hello: Mapping[str, object]) -> None:
-        """Admit the sender of a peer's hello, or find out first whether it may be admitted."""
+        """Admit a peer's hello if its address is known; otherwise look names up first."""
         if self.admits(connection.host):
             self._connections.admit(connection, hello)
         else:
@@ -88,17 +92,18 @@ class Sources:
             self._wake.set()
 
     def look(self) -> None:
-        """A client came from an address that is not known: it may be a member's whose name is new."""
+        """Look names up, because a client came from an unknown address: it may be a member whose name is
+        new."""
         self._wake.set()
 
     def members_changed(self) -> None:
-        """A name that was never looked up is looked up at once: a new member is to be let in."""
+        """Look up at once a name that was never looked up, so that a new member is accepted."""
         if self.guarded and any(read_ip(host) is None and host not in self._found for host in self._hosts()):
             self._wake.set()
             self._hurry.set()
 
     async def run(self) -> None:
-        """Look names up when somebody waits for it, until cancelled."""
+        """Look names up when a connection waits for it, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -147,7 +152,8 @@ class Sources:
         self._found = found
 
     async def _ask(self) -> None:
-        """Ask the members whom they know: one of them may have been added while this node was away."""
+        """Ask the members for the addresses that they know: a member may have been added while this node was
+        away."""
         mine = self._config.self_id
         places = [address for node, address in self._connections.addresses().items() if node != mine]
         async with asyncio.TaskGroup() as group:
@@ -166,7 +172,7 @@ class Sources:
 
 
 async def look_up(host: str) -> tuple[IpAddress, ...]:
-    """The addresses of a name; none when it cannot be told."""
+    """The addresses of a name; empty when the look-up fails."""
     try:
         async with asyncio.timeout(LOOK_LIMIT_S):
             found = await asyncio.get_running_loop().getaddrinfo(host, 0)
@@ -177,7 +183,7 @@ async def look_up(host: str) -> tuple[IpAddress, ...]:
 
 
 async def ask(place: str, group: str) -> tuple[str, ...]:
-    """Addresses of the members as the one at `place` tells a client; none when it does not answer."""
+    """Addresses of the members that the one at `place` reports to a client; empty when it does not answer."""
     answer: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
 
     def on_frame(connection: PeerConnection, frame: Frame) -> None:
@@ -207,7 +213,8 @@ async def ask(place: str, group: str) -> tuple[str, ...]:
 
 
 def read_ip(text: str) -> IpAddress | None:
-    """An address without its zone, of IPv4 where IPv6 only carries it; None for a name."""
+    """Parse an IP address without its zone; an IPv4 address that is embedded in IPv6 becomes IPv4. None for a
+    name."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -217,9 +224,9 @@ def read_ip(text: str) -> IpAddress | None:
 
 
 async def own_places(own: str, peers: Mapping[str, str]) -> tuple[str, ...]:
-    """At which addresses the others find this node, whose peer port is `own`; none when that cannot be told.
+    """Addresses at which the others find this node, whose peer port is `own`; empty when that is not known.
 
-    Its name may not be known here, or stand for this machine's loopback although others are elsewhere.
+    Its name may be unknown here, or mean this machine's loopback although other nodes are elsewhere.
     """
     found = await _places(own)
     if found and all(address.is_loopback for address in found):

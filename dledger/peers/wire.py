@@ -1,8 +1,8 @@
 """Encoding of peer frames: `u32 rest | u16 header size | msgpack header | payload`, big-endian.
 
-The header of a message is an array: type number, then its fields in order (payload left out). New fields
-are added at the end: an older node ignores what it does not know, a newer one fills in the default. The
-hello and the client protocol use maps (type 0 and 64 up). The payload of an Append is raw entry bytes,
+The header of a message is an array: type number, then its fields in order (payload left out). New fields are
+added at the end. An older node ignores fields that it does not know, a newer one fills in defaults. The hello
+and the client protocol use maps (type 0 and 64 up). The payload of an Append is raw entry bytes,
 LZ4-compressed when the header says so.
 """
 
@@ -38,17 +38,18 @@ from dledger.protocol import PROTOCOL_MAX
 
 PREFIX = struct.Struct(">IH")
 MAX_HEADER = 0xFFFF
-"""Bytes: its size is written in 16 bits."""
+"""Bytes of a header at most: its size is written in 16 bits."""
 HELLO = 0
 PIECE = 61
-"""A part of a frame: `[size of the whole frame, where this part begins in it]`, the part as payload."""
+"""Frame for a part of another frame: the header is `[size of the whole frame, offset of this part]`, the
+payload is the part."""
 PROOF = 62
-"""The nonce of the accepting side's hello, sent back: what follows is no replay."""
+"""Frame with the nonce of the accepting side's hello, sent back: it proves that what follows is no replay."""
 ERROR = 63
 CLIENT_REQUEST = 64
 CLIENT_RESPONSE = 65
 MAX_BODY = 4 * 1024 * 1024
-"""Bytes of one body that a client appends."""
+"""Bytes of one body that a client may append; a larger one is refused."""
 
 _NUMBERS: dict[type[Any], int] = {
     VoteRequest: 1,
@@ -70,13 +71,14 @@ _NUMBERS: dict[type[Any], int] = {
 }
 _TYPES = {number: type_ for type_, number in _NUMBERS.items()}
 _FIELDS_IN_1: dict[type[Any], int] = {VoteRequest: 6, Heartbeat: 2, HeartbeatResponse: 2, TimeoutNow: 2}
-"""How many fields a message had in version 1, where it has more now."""
+"""Number of fields that a message had in version 1, for messages that have more now."""
 _WITH_PAYLOAD = (Append, InstallSnapshot, RepairResponse)
-"""Their field `data`, the last one, is the payload of the frame."""
+"""Messages whose last field, `data`, is the payload of the frame."""
 
 
 def _header_of(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The fields of a message with a payload as they are in the header, and its size if it is compressed."""
+    """The header of a message with a payload: its other fields, and the original size if the payload is
+    compressed."""
     fields: list[Any] = [
         (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in msgspec.structs.fields(type_)[:-1]
@@ -91,16 +93,16 @@ _DECODERS = {
 }
 _ENCODE = msgspec.msgpack.Encoder().encode
 _PAIR = 0x92
-"""What msgpack writes for an array of two."""
+"""Byte that msgpack writes for an array of two."""
 _MAX_NUMBER = 0x7F
-"""Of a frame: msgpack writes it as one byte."""
+"""Highest number of a frame that msgpack writes as one byte."""
 COMPRESS_ABOVE = 4096
-"""Bytes of payload below which LZ4 is not worth a try."""
+"""Bytes of payload below which LZ4 is not tried."""
 _MAX_PAYLOAD = 64 * 1024 * 1024
 
 
 class WireError(Exception):
-    """A frame that is not of this protocol: the connection is closed."""
+    """A frame that is not of this protocol; the connection is closed."""
 
 
 class Frame(NamedTuple):
@@ -111,7 +113,7 @@ class Frame(NamedTuple):
     payload: memoryview
 
     def header(self) -> Any:
-        """What follows the number: a list, a map, a text. WireError when it is malformed."""
+        """Decode the header behind the number: a list, a map or a text. WireError when it is malformed."""
         try:
             return msgpack.unpackb(self.packed, raw=False, strict_map_key=False)
         except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as key of a map
@@ -119,9 +121,10 @@ class Frame(NamedTuple):
 
 
 def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
-    """Prefix and header; `payload_size` bytes must follow on the connection. ValueError: it does not fit.
+    """Encode prefix and header; `payload_size` bytes must follow on the connection. ValueError when it does
+    not fit.
 
-    Whoever puts text of others into a header must bound it.
+    A caller that puts received text into a header must bound its length.
     """
     if not 0 <= number <= _MAX_NUMBER:
         raise ValueError(f"frame {number}: numbers go to {_MAX_NUMBER}")
@@ -134,7 +137,8 @@ def encode_frame(number: int, header: object, payload_size: int = 0) -> bytes:
 def encode_message(
     message: Message, *, compress: bool = False, version: int = PROTOCOL_MAX
 ) -> list[bytes | memoryview]:
-    """Parts to write one after another, with the fields that `version` of the protocol knows."""
+    """Encode as parts to be written one after another, with the fields that `version` of the protocol
+    knows."""
     type_ = type(message)
     number = _NUMBERS[type_]
     if type_ not in _WITH_PAYLOAD:
@@ -156,7 +160,7 @@ def _frame_of(number: int, values: object, payload_size: int) -> bytes:
 
 
 def decode_message(frame: Frame) -> Message:
-    """The message of a frame; WireError when fields are missing, of the wrong type or out of range."""
+    """Decode the message of a frame; WireError when fields are missing, of the wrong type or out of range."""
     number, packed, payload = frame
     decoder = _DECODERS.get(number)
     if decoder is None:
@@ -186,7 +190,7 @@ def _unpacked(payload: memoryview, raw_size: int) -> bytes:
 
 
 def frame_size(data: memoryview, limit: int) -> int | None:
-    """Whole size of the frame that starts here, None when fewer than 4 bytes are there."""
+    """Whole size of the frame that starts here, None when fewer than 4 bytes have arrived."""
     if len(data) < 4:
         return None
     size = 4 + int.from_bytes(data[:4], "big")
@@ -196,7 +200,7 @@ def frame_size(data: memoryview, limit: int) -> int | None:
 
 
 def decode_frame(data: memoryview) -> Frame:
-    """One whole frame; WireError when it is malformed."""
+    """Decode one whole frame; WireError when it is malformed."""
     _, header_size = PREFIX.unpack_from(data)
     end = PREFIX.size + header_size
     if end > len(data):
