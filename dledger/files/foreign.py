@@ -1,7 +1,8 @@
-"""Whether a node may make its store in a directory: not beside, and not inside, the store of somebody else.
+"""Checks whether a node may make its store in a directory: not beside, and not inside, a store of another
+owner.
 
-A broker of Apache's that is moved here with its old storePathRootDir would otherwise start with an empty log,
-and so would a node that is given another id: all messages would seem to be gone. Blocking.
+A broker of Apache's that is moved here with its old storePathRootDir would otherwise start with an empty log.
+So would a node that is given another id. All messages would seem to be lost. Blocking.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
 
 NODE_DIR = re.compile(r"dledger-([A-Za-z][0-9]+)")
-"""The directory of a node in a storePathRootDir. What else begins so (`dledger-n0.old`) is no store."""
+"""Directory of a node in a storePathRootDir. Other names with this beginning (`dledger-n0.old`) are no
+stores."""
 COMMITLOG_DIR = "commitlog"
 TERM_FILE = "currterm"
-"""Where Apache's DLedger keeps term and vote."""
+"""File in which Apache's DLedger keeps term and vote."""
 _ADVICE = (
     "It is not opened in place: `dledger import {root} <new directory>... --group <dLegerGroup>` makes "
     "stores of it (docs: Move a cluster over)"
@@ -32,7 +34,7 @@ _ADVICE = (
 
 
 def foreign_store(files: Files, root: str, node_dir: str) -> str:
-    """Why no new store may be begun at `root` (storePathRootDir); empty when it may."""
+    """Why no new store may be made at `root` (storePathRootDir); empty when it may."""
     if files.is_dir(f"{root}/{IMPORTING_DIR}"):
         return (
             f"{root}: an import into this directory was begun and is not finished. Give the same `dledger "
@@ -51,8 +53,8 @@ def foreign_store(files: Files, root: str, node_dir: str) -> str:
 def other_node(files: Files, root: str, self_id: str) -> str:
     """Why the node `self_id` may not use `root` (storePathRootDir); empty when it may.
 
-    All that lies beside the log (ConsumeQueues, index, state) belongs to one node. Directories without an
-    identity and without a log, as a start that was refused leaves them, belong to nobody.
+    Everything beside the log (ConsumeQueues, index, state) belongs to one node. Directories without an
+    identity and without a log, which a refused start leaves, belong to no node.
     """
     if _holds_a_node(files, root):
         return (

@@ -1,4 +1,4 @@
-"""The small files of a store: who it is, term and vote, checkpoint, configurations, poison marker."""
+"""The small files of a store: identity, term and vote, checkpoint, configurations, poison marker."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ from dledger.snapshots.service import Snapshots
 
 _NO_COPY = (-1, b"")
 LOST_POWER = "power was lost"
-"""How the reason of a node begins that waits because of safety.md S9."""
+"""Beginning of the reason of a node that waits because of safety.md S9."""
 
 
 @dataclass
 class Opened:
-    """What a store told when it was opened."""
+    """Content of a store's small files when it was opened."""
 
     identity: Identity
     hard_state: HardStateFile
     checkpoint: Checkpoint
     configs: list[tuple[int, Configuration]]
     unsure: list[tuple[int, int]]
-    """Entries that cannot be read, and may be configurations."""
+    """Entries that cannot be read and may be configurations."""
     may_vote: bool
     reason: str
-    """Why it may not vote."""
+    """Why the node may not vote; empty when it may."""
     lost_power: bool
-    """The reason is a loss of power under ASYNC_FLUSH (S9)."""
+    """Whether the reason is a loss of power under ASYNC_FLUSH (S9)."""
 
 
 class StoreFiles:
@@ -82,7 +82,7 @@ class StoreFiles:
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: dict[str, object] = {}
         self._members_told = False
-        """The file `members` is there, or was not needed yet."""
+        """Whether the file `members` exists, or was not needed yet."""
         self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""
@@ -183,7 +183,7 @@ class StoreFiles:
         return Opened(identity, hard_state, checkpoint, configs, unsure, not reason, reason, lost_power)
 
     async def _forgot_votes(self, identity: Identity) -> Identity:
-        """No copy of term and vote can be read: this store comes back as somebody else (S7, S18)."""
+        """Give this store a new identity, because no copy of term and vote can be read (S7, S18)."""
         if len(self._config.peers) == 1:
             raise NodeFailed(
                 f"term and vote of {self._dir} cannot be read, and there is no peer to learn them from",
@@ -199,7 +199,7 @@ class StoreFiles:
         self._refill = "" if data is None else data.decode(errors="replace")
 
     async def must_refill(self, reason: str) -> None:
-        """Entries may be gone: remember it, also over restarts, until a leader has refilled the store."""
+        """Record, also for later starts, that entries may be lost, until a leader has refilled the store."""
         self._env.log.error("this node does not vote until it has been refilled", reason=reason)
         try:
             await self._publish(REFILL_FILE, reason.encode())
@@ -221,7 +221,7 @@ class StoreFiles:
         )
 
     def _take_lock(self) -> LastRun:
-        """Keep others out; how the run before this one was and ended."""
+        """Lock the store against other processes. Return how the last run was and how it ended."""
         try:
             self._lock = RunLock.take(self._env.files, self._dir, self._env.boot_id)
         except BlockingIOError as error:
@@ -258,7 +258,8 @@ class StoreFiles:
     async def _read_configs(
         self, log: LogStore, snapshots: Snapshots, scanned: list[int], new: bool
     ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
-        """(index, configuration) ascending; entries that cannot be read, and may be configurations."""
+        """Return (index, configuration), ascending, and the entries that cannot be read and may be
+        configurations."""
         noted = await self._noted_configs()
         self._members_told = noted is not None or new
         rotten: list[tuple[int, int]] = []
@@ -275,7 +276,8 @@ class StoreFiles:
     async def _believed_configs(
         self, log: LogStore, places: list[int], noted: Mapping[int, tuple[int, bytes]]
     ) -> tuple[list[tuple[int, Configuration]], list[tuple[int, int]]]:
-        """Those at `places` and `noted` as index -> (term, copy); and which of them cannot be read."""
+        """Read the configurations at `places`; `noted` has copies, as index -> (term, copy). Also return
+        those that cannot be read."""
         entries: list[tuple[int, Configuration]] = []
         unsure: list[tuple[int, int]] = []
         for index, (term, copy) in sorted((dict.fromkeys(places, _NO_COPY) | dict(noted)).items()):
@@ -298,10 +300,10 @@ class StoreFiles:
         return entries, unsure
 
     async def _noted_configs(self) -> dict[int, tuple[int, bytes]] | None:
-        """Index -> (term, copy) of the configuration entries; `_NO_COPY` of those that could not be read.
+        """Index -> (term, copy) of the configuration entries; `_NO_COPY` for those that could not be read.
 
-        None without a file that can be read, or with one of an older program, which kept no copies: where the
-        log begins later it tells too little.
+        None when the file is missing or cannot be read, and for a file of an older program, which kept no
+        copies: where the log begins later, such a file is not enough.
         """
         data = await self._env.workers.run(Lane.DISK, self._read, MEMBERS_FILE)
         if data is None:
@@ -327,12 +329,12 @@ class StoreFiles:
     async def save_configs(
         self, entries: list[tuple[int, int, Configuration]], unsure: Iterable[tuple[int, int]]
     ) -> None:
-        """Remember where the configuration entries are, of which term, and a copy of each: a rotten one, or a
-        rotten snapshot, must not keep a node from knowing whose votes count.
+        """Save where the configuration entries are, their terms, and a copy of each. So a corrupt entry or
+        snapshot cannot keep a node from knowing whose votes count.
 
-        `unsure`: entries that cannot be read, and may be configurations. They are remembered where the file
-        named them; where there was none, none is written, and the next start looks through the log again.
-        OSError (ENOSPC) when the disk is full: to be tried again.
+        `unsure` are entries that cannot be read and may be configurations. They are saved if the file named
+        them. If there was no file, none is written, and the next start searches the log again. OSError
+        (ENOSPC) when the disk is full: try again.
         """
         ranges = list(unsure)
         if ranges and not self._members_told:
@@ -346,7 +348,8 @@ class StoreFiles:
                 self._saved_configs, self._members_told = value, True
 
     async def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Overwrite the checkpoint if it changed: a hint, not fsynced; a full disk only delays it."""
+        """Overwrite the checkpoint if it changed. It is a hint and not fsynced; a full disk only delays
+        it."""
         if checkpoint == self._saved_checkpoint:
             return
         try:
@@ -364,7 +367,7 @@ class StoreFiles:
         self._checkpoint.pwritev([encode_checkpoint(checkpoint)], 0)
 
     async def clear_poison(self) -> None:
-        """The store is whole again."""
+        """Remove the markers, because the store is whole again."""
         run = self._env.workers.run
         for name, there in ((POISONED_FILE, self._poisoned), (REFILL_FILE, bool(self._refill))):
             if there:
@@ -373,7 +376,7 @@ class StoreFiles:
         self._poisoned, self._refill = False, ""
 
     async def close(self, checkpoint: Checkpoint, *, clean: bool) -> None:
-        """Last checkpoint, then let others in. `clean`: everything that was written is fsynced."""
+        """Save the last checkpoint and unlock the store. `clean`: everything that was written is fsynced."""
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await self.save_checkpoint(checkpoint)
@@ -397,5 +400,5 @@ class StoreFiles:
 
 
 def damaged(path: str, error: Exception) -> str:
-    """What to do about a file that cannot be read as it must be. It may also be of a newer program."""
+    """The text about a file that cannot be read and is needed. The file may also be from a newer program."""
     return f"{path}: {error}. If it is damaged: {REFILL_ADVICE}"

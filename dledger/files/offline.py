@@ -1,8 +1,8 @@
-"""Store directories read without their node, entry by entry, for `recover` and `backup`. Blocking.
+"""Reads store directories without their node, entry by entry, for `recover` and `backup`. Blocking.
 
-Everything is read with `pread` and believed by the rules of recovery (safety.md S1, S5, S11): the walk ends
-at the first thing that is not the next entry. Whether that is the end of the log, a torn tail or rot is told
-by the durable mark (the last index unit, S4).
+Everything is read with `pread` and accepted by the rules of recovery (safety.md S1, S5, S11): the walk ends
+at the first bytes that are not the next entry. Whether that is the end of the log, a torn tail or corruption
+follows from the durable mark (the last index unit, S4).
 """
 
 from __future__ import annotations
@@ -52,36 +52,36 @@ from dledger.runtime import File, Files
 from dledger.runtime.atomic_file import read_file
 
 WINDOW = 2 * MAX_ENTRY_SIZE
-"""Bytes read at once: the largest entry fits from wherever it begins."""
+"""Bytes read at once; the largest entry fits, wherever it begins."""
 
 
 class InstallUnfinished(Exception):
-    """A snapshot is to replace the log, and has not done so yet; the text says what to do."""
+    """A snapshot was about to replace the log, and this is not finished; the text says what to do."""
 
 
 class StoreUnreadable(Exception):
-    """The directory is no store, or one that this command cannot work on; the text says why."""
+    """The directory is no store, or one that this command cannot use; the text says why."""
 
 
 @dataclass
 class Walk:
-    """What a walk believed."""
+    """The log as the walk accepted it."""
 
     begin_pos: int = 0
     first_index: int = 0
     last_index: int = -1
-    """Of the last entry whose batch is whole (S11)."""
+    """Index of the last entry whose batch is whole (S11)."""
     last_term: int = -1
     last_chain: int = 0
     end_pos: int = 0
     stopped_by: str = ""
-    """What was found behind the last entry, when it was neither blank nor the wanted end."""
+    """What was found behind the last entry, if that was neither blank nor the wanted end; else empty."""
     covered: bool = False
     """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
     newest_ms: int = -1
     """Highest store time of a record, in ms."""
     first_config: int = -1
-    """Index of the first configuration entry, -1 when there is none."""
+    """Index of the first configuration entry, -1 if there is no such entry."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,15 @@ class Found:
     """A piece of one segment: whole entries, or its blank tail (`headers` is empty)."""
 
     start: int
-    """Of the segment."""
+    """Offset of the segment's first byte in the log."""
     offset: int
     data: memoryview
     headers: list[EntryHeader]
 
 
 def node_directory(files: Files, store: str) -> str:
-    """The one `dledger-<id>` directory of a storePathRootDir, or the directory itself; StoreUnreadable."""
+    """The only `dledger-<id>` directory of a storePathRootDir, or the given directory itself;
+    StoreUnreadable."""
     if files.is_dir(f"{store}/{DATA_DIR}") or files.exists(f"{store}/{IDENTITY_FILE}"):
         return store.rstrip("/")
     found = [name for name in files.listdir(store) if name.startswith("dledger-") and "." not in name]
@@ -107,14 +108,14 @@ def node_directory(files: Files, store: str) -> str:
 
 
 def groups_below(files: Files, store: str) -> str:
-    """For an error: where a stand-alone node has the directories of its groups."""
+    """Part of an error text: where a stand-alone node has the directories of its groups."""
     paths = [path for name in files.listdir(store) if files.is_dir(path := f"{store.rstrip('/')}/{name}")]
     found = [path for path in paths if any(name.startswith("dledger-") for name in files.listdir(path))]
     return f"; one is in {', '.join(found)} (each group has its own)" if found else ""
 
 
 def read_identity(files: Files, node_dir: str) -> Identity:
-    """Who the store is; StoreUnreadable."""
+    """Identity of the store; StoreUnreadable."""
     data = read_file(files, f"{node_dir}/{IDENTITY_FILE}")
     if data is None:
         raise StoreUnreadable(f"{node_dir} has no file {IDENTITY_FILE}: is it a store?")
@@ -134,13 +135,13 @@ def read_hard_state(files: Files, node_dir: str) -> tuple[int, HardState] | None
 
 
 def read_checkpoint(files: Files, node_dir: str) -> Checkpoint:
-    """The hint of what was committed."""
+    """The checkpoint, a hint of what was committed."""
     data = read_file(files, f"{node_dir}/{CHECKPOINT_FILE}")
     return (decode_checkpoint(data) if data else None) or Checkpoint()
 
 
 def index_file_size(files: Files, node_dir: str) -> int | None:
-    """Bytes of an index file of this store; None when there is none."""
+    """Bytes of an index file of this store; None if there is no index file."""
     directory = f"{node_dir}/{INDEX_DIR}"
     names = [name for name in files.listdir(directory) if parse_segment_name(name) is not None]
     return max((files.size(f"{directory}/{name}") for name in names), default=None)
@@ -182,9 +183,9 @@ _UNIT_MAGIC = MAGIC.to_bytes(4, "big")
 
 
 def begins_at(files: Files, node_dir: str) -> int:
-    """Where the store says that its log begins, 0 when it says nothing.
+    """Log position at which the store says that its log begins, 0 when it says nothing.
 
-    InstallUnfinished; StoreUnreadable when the file that says so is damaged.
+    Raises InstallUnfinished, and StoreUnreadable when the file is damaged.
     """
     said = read_file(files, f"{node_dir}/{BEGINS_FILE}")
     if said is None:
@@ -202,9 +203,10 @@ def begins_at(files: Files, node_dir: str) -> int:
 
 
 def log_base(files: Files, node_dir: str) -> LogBase | None:
-    """What lies before the log, when the store says where it begins and has the snapshot of that place.
+    """The base of the log, if the store says where it begins and has the snapshot of that position; else
+    None.
 
-    InstallUnfinished; StoreUnreadable as for `begins_at`.
+    Raises InstallUnfinished and StoreUnreadable like `begins_at`.
     """
     pos = begins_at(files, node_dir)
     if not pos:
@@ -239,11 +241,11 @@ def walk(
     until: int | None = None,
     found: Callable[[Found], None] = lambda piece: None,
 ) -> Walk:
-    """Believe entry after entry, to the end or to the first end of a batch at or behind index `until`.
+    """Accept entry after entry, to the end or to the first end of a batch at or behind index `until`.
 
-    The walk of a log without an entry ends with its base (`log_base`, whose errors are raised).
+    For a log without entries the walk ends with its base (`log_base`, whose errors are raised).
 
-    `found` gets every believed piece, in order; the last may hold entries of a batch that is not whole.
+    `found` gets every accepted piece, in order; the last one may hold entries of an incomplete batch.
     """
     walker = _Walker(segment_size, until, found)
     starts = segment_starts(files, node_dir, segment_size)
@@ -282,14 +284,14 @@ class _Walker:
         self._begun = False
 
     def begin_behind(self, base: LogBase) -> None:
-        """The first entry continues this."""
+        """Let the first entry continue this base."""
         self._begun = True
         self._index, self._term, self._chain = base.index, base.term, base.chain
         self.result = Walk(base.pos, base.index + 1, base.index, base.term, base.chain or 0, base.pos)
         self.result.newest_ms = base.store_time_ms
 
     def segment(self, file: File, start: int) -> bool:
-        """Walk one segment; True when it ended with a blank tail, so that the next one may go on."""
+        """Walk one segment; True when it ended with a blank tail, so that the next one may follow."""
         offset = 0
         while True:
             window = memoryview(file.pread(min(WINDOW, self._size - offset), offset))
@@ -320,7 +322,8 @@ class _Walker:
             return False
 
     def _entries(self, window: memoryview, pos: int) -> Iterator[EntryHeader | str]:
-        """Believed headers of a window that begins at log offset `pos`; at last why it ended."""
+        """Accepted headers of a window that begins at log offset `pos`, and at the end the reason why it
+        ended."""
         at = 0
         while True:
             if len(window) - at < MAX_ENTRY_SIZE and len(window) == WINDOW:
@@ -339,7 +342,7 @@ class _Walker:
             yield header
 
     def _begin(self, window: memoryview) -> None:
-        """The first entry says itself which one it is."""
+        """Take the index of the first entry from the entry itself."""
         self._begun = True
         if len(window) >= HEADER_SIZE:
             self._index = int.from_bytes(window[8:16], "big", signed=True) - 1

@@ -1,11 +1,12 @@
-"""The file `lock` of a store: keeps other processes out, and says how the last run was. Methods block.
+"""The file `lock` of a store: keeps other processes out, and records how the last run was. Methods block.
 
 128 bytes: the machine's boot id (64), the flush mode of the run or `clean` (16), how far the run had written
 (index and CRC-32, 12), zeros.
 
-*How far it had written* tells a torn tail from rot after a mere kill (decision 16): what is noted was in the
-page cache as a whole (SYNC_FLUSH: on the device) before anybody was told, and what is not noted was told to
-nobody. The note is not fsynced: after a loss of power it means nothing.
+*How far it had written* distinguishes a torn tail from corruption after a mere kill (decision 16). Entries up
+to the recorded index were completely in the page cache (SYNC_FLUSH: on the device) before others were
+notified of them. Of later entries nobody was notified. The record is not fsynced: after a loss of power it
+means nothing.
 """
 
 from __future__ import annotations
@@ -28,42 +29,44 @@ _MODES = {True: b"SYNC_FLUSH", False: b"ASYNC_FLUSH"}
 
 
 def lock_of_flushed() -> bytes:
-    """Content of the lock of a store that a command has made and fsynced, and in which no node has run yet:
-    under ASYNC_FLUSH, too, a loss of power took nothing of it."""
+    """Content of the lock of a store that a command has made and fsynced, before any node runs in it. Even
+    under ASYNC_FLUSH a loss of power cannot have lost anything."""
     return bytes(_BOOT_SIZE) + _CLEAN.ljust(_BOOT_SIZE, b"\0")
 
 
 @dataclass(frozen=True)
 class LastRun:
-    """What the file tells of the run before this one."""
+    """What the file records about the run before this one."""
 
     other_boot: bool
-    """The machine was started anew since."""
+    """Whether the machine was started anew since."""
     clean: bool
-    """It ended in good order, with everything fsynced (noted under ASYNC_FLUSH only); or there was none, and
-    what made the store has fsynced it."""
+    """Whether it ended in good order, with everything fsynced (recorded under ASYNC_FLUSH only). Also true if
+    there was no run, and the command that made the store has fsynced it."""
     sync_flush: bool | None
-    """Its flush mode; None when the file does not say."""
+    """Flush mode of that run; None when the file does not say."""
     written: int | None
-    """Index of the last entry that it had written; None when nobody knows (older programs, lost power)."""
+    """Index of the last entry that it had written; None when that is not known (older programs, loss of
+    power)."""
 
 
 class RunLock:
-    """Held from `take` to `close`."""
+    """The lock on the file, held from `take` to `close`."""
 
     def __init__(self, file: File, boot_id: str) -> None:
         self._file = file
         self._boot = boot_id.encode()[:_BOOT_SIZE]
         self._of_run: int | None = None
-        """CRC of what this run noted of itself: what an older program leaves behind it does not fit."""
+        """CRC of what this run recorded about itself. It does not match bytes that an older program leaves
+        behind it."""
 
     @classmethod
     def take(cls, files: Files, node_dir: str, boot_id: str) -> Self:
-        """BlockingIOError when another process has it."""
+        """Take the lock; BlockingIOError when another process has it."""
         return cls(files.lock(f"{node_dir}/{LOCK_FILE}"), boot_id)
 
     def last_run(self) -> LastRun:
-        """How the run before this one was and ended."""
+        """How the run before this one was, and how it ended."""
         before = self._file.pread(_SIZE, 0).ljust(_SIZE, b"\0")
         how = before[_BOOT_SIZE:_WRITTEN_AT].rstrip(b"\0")
         mode = next((sync for sync, name in _MODES.items() if name == how), None)
@@ -73,10 +76,10 @@ class RunLock:
         return LastRun(other_boot, how.startswith(_CLEAN), mode, index if known else None)
 
     def note_run(self, sync_flush: bool, last_index: int) -> None:
-        """This start of the machine has recovered the log, up to `last_index` (not before: a start may be cut
-        short).
+        """Record that this run has recovered the log up to `last_index`. (Not earlier, because a start may be
+        interrupted.)
 
-        All of it is fsynced: from here on a loss of power is to be judged by the flush mode of this run.
+        All of it is fsynced, so from here on a loss of power is judged by the flush mode of this run.
         """
         of_run = self._boot.ljust(_BOOT_SIZE, b"\0") + _MODES[sync_flush].ljust(_MODE_SIZE, b"\0")
         self._of_run = crc32(of_run)
@@ -85,30 +88,30 @@ class RunLock:
         self._file.fdatasync()
 
     def note_written(self, index: int) -> None:
-        """All entries up to `index` are written, and nobody was told of further ones."""
+        """Record that all entries up to `index` are written. Nobody has been notified of later ones."""
         if self._of_run is not None:
             self._file.pwritev([_WRITTEN.pack(index, _crc(index, self._of_run))], _WRITTEN_AT)
 
     def forget_written(self) -> None:
-        """The log is about to be cut by somebody else than its node (`recover`)."""
+        """Delete the record before a command other than the node (`recover`) cuts the log."""
         self._file.pwritev([bytes(_WRITTEN.size)], _WRITTEN_AT)
 
     def note_boot(self) -> None:
-        """This start of the machine knows what is on the disk."""
+        """Record that this start of the machine knows what is on the disk."""
         self._file.pwritev([self._boot.ljust(_BOOT_SIZE, b"\0")], 0)
 
     def clear_clean(self) -> None:
-        """Durably: from here on a loss of power may lose something."""
+        """Delete the mark `clean`, durably: from here on a loss of power may lose entries."""
         self._file.pwritev([bytes(_BOOT_SIZE)], _BOOT_SIZE)
         self._file.fdatasync()
 
     def note_clean(self) -> None:
-        """Everything that was written is fsynced, durably said."""
+        """Record durably that everything that was written is fsynced."""
         self._file.pwritev([_CLEAN.ljust(_BOOT_SIZE, b"\0")], _BOOT_SIZE)
         self._file.fdatasync()
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._file.close()
 
 

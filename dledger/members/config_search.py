@@ -1,10 +1,10 @@
-"""Looks for configurations in the log where nothing says where they are, or a copy of one is missing.
+"""Searches the log for configurations when nothing records where they are, or a copy of one is missing.
 
-The file `members` says which entries of a log are configurations (safety.md S19). Where it is lost, damaged,
-or was never written, the log is read from end to end when the node starts. What is rotten then may be a
-configuration, so the node does not know for sure whose votes count: it follows, votes (whose vote counts is
-for the candidate to say) and repairs, but does not stand, until peers have repaired what is rotten. No leader
-is needed for that, so a group in which every node is in this state recovers, too.
+The file `members` records which entries of a log are configurations (safety.md S19). If it is lost, damaged,
+or was never written, the log is read from end to end when the node starts. A corrupt entry may then be a
+configuration, so the node does not know for sure whose votes count. It follows, votes (the candidate decides
+whose votes count) and repairs, but does not stand for election until peers have repaired those entries. That
+needs no leader, so a group in which every node is in this state recovers, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dledger.log.reading import Rotten
 
 
 class ConfigSearch:
-    """One per node: looks at `members.unsure` again whenever entries were repaired."""
+    """The search of one node: reads `members.unsure` again whenever entries were repaired."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class ConfigSearch:
         base_config: Callable[[], tuple[int, bytes] | None],
         events: NodeEvents,
     ) -> None:
-        """`base_config`: the configuration where the log begins, and at which index, if a snapshot tells."""
+        """`base_config` returns index and configuration of the point where the log begins, if a snapshot has
+        it."""
         self._log = context.log
         self._members = context.members
         self._base_config = base_config
@@ -37,12 +38,12 @@ class ConfigSearch:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Look again: entries were repaired, or may have been retired."""
+        """Search again, because entries were repaired, or may have been retired."""
         if self._members.unsure:
             self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Search when woken, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -55,7 +56,7 @@ class ConfigSearch:
                 self._wake.set()
 
     async def _look(self) -> bool:
-        """Look at what can be read; whether something is known now that was not, so that more may be."""
+        """Search the readable entries. True when something new was found, so that more may be found now."""
         log, unsure = self._log, self._members.unsure
         before = list(unsure)
         base = self._base_config()
@@ -83,7 +84,7 @@ class ConfigSearch:
         return list(unsure) != before
 
     def _readable(self) -> FaultyEntries:
-        """What is to be looked at, and is neither rotten nor retired."""
+        """Entries to search that are neither corrupt nor retired."""
         readable = FaultyEntries()
         for first, last in self._members.unsure:
             readable.add(max(first, self._log.first_index), min(last, self._log.durable_mark))

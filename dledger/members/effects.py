@@ -1,12 +1,12 @@
-"""What the configuration means for this node: who votes, who gets entries, who is dialled and may connect.
+"""What the configuration means for this node: which nodes vote, get entries, are dialled and may connect.
 
-`ConfigLog` knows the configurations; here they reach the elector, the replication of a leader and the
-connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
+`ConfigLog` knows the configurations. This module applies them to the elector, the replication of a leader and
+the connections, whenever an entry brings one, a cut takes one back, or a commit makes one final.
 
-A member that is removed is *leaving*: the leader keeps sending to it until it has the entry that removes it,
-so that it learns of it and stays quiet. It is sent committed entries only: an uncommitted one that it alone
-kept would make its log longer than those of the others, whose election may need its vote if the removal is
-undone.
+A removed member is *leaving*: the leader keeps sending to it until it has the entry that removes it, so that
+it learns of its removal and stays quiet. It is sent committed entries only. An uncommitted entry that it
+alone kept would make its log longer than those of the others, and their election may need its vote if the
+removal is undone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dledger.formats.store_files import Identity
 from dledger.peers.dials import Dials
 
 LEAVING_S = 10.0
-"""How long a leader tries to tell a removed member of its removal."""
+"""Seconds for which a leader tries to notify a removed member of its removal."""
 
 
 class MemberEffects:
-    """One per node."""
+    """Applies the configuration on one node."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
         self._say = context.env.log.child(f"members.{context.config.self_id}")
@@ -39,20 +39,21 @@ class MemberEffects:
         self._replicator = context.replicator
         self._events = events
         self.leaving: dict[str, tuple[int, float, str]] = {}
-        """Removed by this leadership and perhaps not told yet: index of the entry, since when, address."""
+        """Members removed by this leadership that may not know it yet: index of the entry, time of removal,
+        address."""
         self.dials: Dials = Dials(self._config.self_id, self._peers.dial)
 
     # Who
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Ids of all who get entries and heartbeats of a leader, without this node."""
+        """Ids of all nodes that get entries and heartbeats of a leader, without this node."""
         known = dict.fromkeys([*self._members.current.members, *self.leaving])
         return tuple(sorted(node for node in known if node != self._config.self_id))
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Voters as this store sees them: without itself when another incarnation is named."""
+        """Voters as this store sees them: without itself if another incarnation is named."""
         return self._members.voters_for(self._members.identity)
 
     def counts(self, hello: Hello | None) -> bool:
@@ -60,7 +61,8 @@ class MemberEffects:
         return hello is not None and self._members.current.names(hello.node, hello.incarnation)
 
     def acknowledges(self, peer: str) -> bool:
-        """Whether what a peer stores counts towards a commit: by who answers on the dialled connection."""
+        """Whether a peer's acknowledgements count towards a commit, judged by the node that answers on the
+        dialled connection."""
         return self.counts(self._peers.dialled_hello(peer))
 
     def address(self, node: str) -> str | None:
@@ -68,19 +70,19 @@ class MemberEffects:
         return self._peers.strayed().get(node) or self._members.address(node)
 
     def config_index(self) -> int:
-        """What the hello says: index of the configuration in force if it names this node, else -1."""
+        """Value for the hello: index of the configuration in force if it names this node, else -1."""
         named = self._config.self_id in self._members.current.members
         return self._members.index if named else -1
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Who may connect, given who asks."""
+        """Nodes that may connect, given the hello of the one that asks."""
         known = self._members.welcome(hello, self._replicator.commit_index)
         return {**known, **{node: address for node, (_, _, address) in self.leaving.items()}}
 
     # What every voter can read
 
     def group_version(self) -> int:
-        """Protocol version that all voters know: what is newer must not be written to the log yet."""
+        """Protocol version that all voters know; anything newer must not be written to the log yet."""
         return self._versions.group(self._members.voters)
 
     def may_write(self, kind: int) -> bool:
@@ -88,7 +90,8 @@ class MemberEffects:
         return self._versions.may_write(kind, self._members.voters)
 
     def state_version(self) -> int:
-        """Version of the state machine's operations that all voters read: newer ones are not written yet."""
+        """Version of the state machine's operations that all voters read; newer operations must not be
+        written yet."""
         return self._versions.state(self._members.voters)
 
     def may_cover(self) -> bool:
@@ -98,17 +101,17 @@ class MemberEffects:
     # What happened
 
     def adopted(self, index: int, configuration: Configuration) -> None:
-        """A configuration entry is in the log: in force from now on (S19)."""
+        """A configuration entry is in the log: it is in force from now on (S19)."""
         self._members.add(index, configuration)
         self.changed()
 
     def cut(self, last_index: int) -> None:
-        """Entries above `last_index` are gone, and with them their configurations."""
+        """Entries above `last_index` were cut, and with them their configurations."""
         if self._members.cut(last_index):
             self.changed()
 
     def founded(self, identity: Identity) -> None:
-        """The group was formed or joined."""
+        """The group was formed or joined: take over its identity."""
         self._members.found(identity)
         self.changed()
 
@@ -121,12 +124,12 @@ class MemberEffects:
             self._events.members_changed()
 
     def leave(self, node: str, index: int) -> None:
-        """The entry at `index`, appended next, removes this member."""
+        """Mark a member as leaving: the entry at `index`, which is appended next, removes it."""
         now = asyncio.get_running_loop().time()
         self.leaving[node] = (index, now, self._members.address(node) or "")
 
     def settle(self) -> None:
-        """Let go of removed members that know of it, or cannot be told."""
+        """Stop sending to removed members that know of their removal, or cannot be notified."""
         leader = self._replicator.leader
         now = asyncio.get_running_loop().time()
         for node, (index, since, _) in list(self.leaving.items()):
@@ -138,7 +141,7 @@ class MemberEffects:
                 self.changed()
 
     def changed(self) -> None:
-        """Tell everybody what the configuration is now."""
+        """Apply the configuration to the elector, the replication and the connections."""
         self._say.info("members", voters=self._members.voters, learners=self._members.current.learners)
         now = asyncio.get_running_loop().time()
         self._elections.perform(self._elector.set_members(self.voters, self.others, now))
@@ -156,7 +159,7 @@ class MemberEffects:
         self._events.members_changed()
 
     def connect(self) -> None:
-        """Dial whom to dial, close what should not be there."""
+        """Dial the peers that should be connected, and close connections that should not exist."""
         wanted = self._members.dialled(self._replicator.commit_index)
         wanted |= {node: address for node, (_, _, address) in self.leaving.items() if address}
         self.dials.want(dict(sorted(wanted.items())))
@@ -165,5 +168,6 @@ class MemberEffects:
         self._peers.tell_clients(self._members.addresses(self._replicator.commit_index))
 
     def _keeps(self, hello: Hello) -> bool:
-        """Whether a connection may stay. A leader that was removed still says who shall stand."""
+        """Whether a connection may stay. A removed leader keeps its connections, as it still says which node
+        shall stand."""
         return hello.node in self.welcome(hello) or hello.node == self._elector.leader_id

@@ -1,4 +1,4 @@
-"""How a new store comes to belong to a group (safety.md S18), and what is noted of the members on disk."""
+"""How a new store becomes part of a group (safety.md S18), and what is saved of the members on disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dledger.formats.store_files import Identity
 from dledger.members.effects import MemberEffects
 
 FOUNDING_S = 10.0
-"""How long a new node waits for the others before its log says who is missing."""
+"""Seconds that a new node waits for the others before its log says which are missing."""
 
 
 class Joining:
-    """One per node: writes files away from the path of messages."""
+    """Joining of one node; it writes files outside the path of messages."""
 
     def __init__(self, context: NodeContext, store: StoreFiles, membership: MemberEffects) -> None:
         self._say = context.env.log.child(f"node.{context.config.self_id}")
@@ -31,7 +31,7 @@ class Joining:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """A peer came, or there is something to note."""
+        """Check again, because a peer connected, or there is something to save."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -69,7 +69,7 @@ class Joining:
                 self._wake.set()
 
     async def save_configs(self) -> None:
-        """Note where the configurations are, durably."""
+        """Save durably where the configurations are."""
         noted = [(index, self._log.term_of(index) or 0, config) for index, config in self._members.noted]
         await self._store.save_configs(noted, self._members.unsure)
 
@@ -80,7 +80,8 @@ class Joining:
         self._peers.refresh()
 
     def waits_for(self) -> Iterator[str]:
-        """Why this new node belongs to no group yet: a group is formed by who reaches all others."""
+        """Why this new node belongs to no group yet. A group is formed only by a node that reaches all
+        others."""
         identity = self._members.identity
         if identity.cluster or not identity.incarnation:
             return
@@ -88,7 +89,8 @@ class Joining:
             yield f"no group yet: {reason}"
 
     def apart(self, peers: Mapping[str, str]) -> Iterator[str]:
-        """Why no connection to some of these peers stands: they, or this node, refuse, or none is reached."""
+        """Why there is no connection to some of these peers: one side refuses, or the peer cannot be
+        reached."""
         for peer, address in sorted(peers.items()):
             if peer == self._config.self_id or self._peers.connected(peer):
                 continue

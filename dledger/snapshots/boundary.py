@@ -1,8 +1,8 @@
-"""Taking a snapshot where a segment ends (safety.md S20).
+"""Takes a snapshot where a segment ends (safety.md S20).
 
-The host's state is copied on the loop, between the last entry of the segment and the next. The copy is packed
-piece by piece while others run, and a worker writes it.
-The disk may be slow or full: then a boundary stays without a snapshot, and retention waits for the next.
+The host's state is copied on the loop, between the last entry of the segment and the next entry. The copy is
+packed piece by piece while other tasks run, and a worker writes it. The disk may be slow or full: then a
+boundary has no snapshot, and retention waits for the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
 
 MAX_WAITING = 2
-"""Snapshots in memory that wait to be written; a boundary that comes then gets none."""
+"""Snapshots in memory that may wait to be written; a boundary that is reached then gets no snapshot."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Taken:
 
 
 class BoundarySnapshots:
-    """`reached` is called by the applier; `run` writes."""
+    """Takes and writes snapshots: the applier calls `reached`, and `run` writes."""
 
     def __init__(
         self, context: NodeContext, catalog: SnapshotCatalog, on_published: Callable[[], None]
@@ -51,7 +51,7 @@ class BoundarySnapshots:
         self.skipped: int = 0
 
     def reached(self, index: int, pos: int) -> None:
-        """Entry `index` is applied, and the next one begins a segment at `pos`."""
+        """Entry `index` is applied, and the next one begins a segment at `pos`: take a snapshot."""
         if self._catalog.has(pos) or index < self._log.first_index:
             return
         config = self._members.state_at(index)  # S19; None while that is in doubt
@@ -63,7 +63,7 @@ class BoundarySnapshots:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what was taken, until cancelled."""
+        """Write the snapshots that were taken, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,8 +1,8 @@
-"""The directory `snapshots` of a store: one directory for each snapshot, named by the pos that it is true at.
+"""The directory `snapshots` of a store: one directory for each snapshot, named by its log position.
 
-A snapshot is written into `<pos>.tmp`, every file fsynced, and published by one rename; it goes by a rename
-to that name: for the next start, a backup, an audit it is there whole or not at all. What is damaged or
-unfinished is removed when it is found.
+A snapshot is written into `<pos>.tmp`, every file is fsynced, and one rename publishes it. It is removed by a
+rename back to that name. So for the next start, a backup or an audit it exists as a whole or not at all. A
+damaged or unfinished one is removed when it is found.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from dledger.runtime.atomic_file import publish, read_file, write_synced
 from dledger.runtime.files import Files, FileStamp
 
 READ_TRIES = 10
-"""So often a snapshot that cannot be read is tried, every `RETRY_S`, until it is of no use in this life."""
+"""How often reading a snapshot is tried, every `RETRY_S` seconds; after that this process does not use it any
+more."""
 T = TypeVar("T")
 _UNFINISHED = ".tmp"
-"""Ends the name of a snapshot that is being written or removed."""
+"""Ending of the name of a snapshot that is being written or removed."""
 
 
 class SnapshotCatalog:
-    """The snapshots of one store. Changes go one at a time; reading is by whole snapshots."""
+    """The snapshots of one store. Changes are made one at a time; whole snapshots are read."""
 
     def __init__(self, env: Env, node_dir: str, keep: int) -> None:
         self._env = env
@@ -54,19 +55,21 @@ class SnapshotCatalog:
         self._written_ms: dict[int, int] = {}
         self._lock = asyncio.Lock()
         self.changing: asyncio.Lock = asyncio.Lock()
-        """Held while the beginning of the log moves: one at a time."""
+        """Held while the beginning of the log moves, so that only one task moves it."""
         self.begins: int | None = None
-        """Where the store says that its log begins; None when it never said."""
+        """Log position at which the store says that its log begins; None if it never said so."""
         self.replacing: bool = False
-        """It must begin there, whatever it holds: an install passed its point of no return."""
+        """True after an install passed its point of no return: the log must begin at `begins`, whatever it
+        holds."""
 
     @property
     def manifests(self) -> list[Manifest]:
-        """All usable ones, by pos."""
+        """Manifests of all usable snapshots, by position."""
         return [self._manifests[pos] for pos in sorted(self._manifests)]
 
     def written_ms(self) -> dict[int, int]:
-        """When they were written, by pos and this machine's clock of that time, as far as files tell."""
+        """When the snapshots were written (ms, this machine's clock of that time), by position, as far as
+        files tell."""
         return {pos: self._written_ms[pos] for pos in self._manifests if pos in self._written_ms}
 
     def has(self, pos: int) -> bool:
@@ -74,15 +77,15 @@ class SnapshotCatalog:
         return pos in self._manifests
 
     def bases(self) -> dict[int, LogBase]:
-        """Where a log may begin."""
+        """Positions at which a log may begin."""
         return {pos: base_of(manifest) for pos, manifest in self._manifests.items()}
 
     def lowest(self, pos: int) -> Manifest | None:
-        """The first one at or behind `pos`: the one with which a log that begins at `pos` is rebuilt."""
+        """The first snapshot at or behind `pos`: a log that begins at `pos` is rebuilt with it."""
         return next((manifest for manifest in self.manifests if manifest.pos >= pos), None)
 
     async def open(self) -> None:
-        """Find what is there; OSError, CorruptFile."""
+        """Find the existing snapshots; OSError, CorruptFile."""
         run, files = self._env.workers.run, self._env.files
         said = await run(Lane.DISK, read_file, files, self._begins_file)
         if said is not None:
@@ -114,13 +117,13 @@ class SnapshotCatalog:
                 await run(Lane.DISK, files.rmtree, path)
 
     async def say_begins(self, pos: int, *, replace: bool = False) -> None:
-        """Make durable where the log begins."""
+        """Record durably where the log begins."""
         data = encode_json({"pos": pos, "replace": replace})
         await publish(self._env.files, self._env.workers, Lane.DISK, self._begins_file, data)
         self.begins, self.replacing = pos, replace
 
     async def publish(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
-        """Make a snapshot durable under its name. OSError: nothing was published."""
+        """Make a snapshot durable under its name. After an OSError nothing is published."""
         run, files = self._env.workers.run, self._env.files
         path = self._path(manifest.pos)
         unfinished = f"{path}{_UNFINISHED}"
@@ -143,9 +146,10 @@ class SnapshotCatalog:
             self._written_ms[manifest.pos] = self._env.wall.now_ms()
 
     async def load(self, manifest: Manifest) -> dict[str, bytes] | None:
-        """All parts, checked; None when it is damaged (it is removed then), gone, or not readable.
+        """Read all parts, checked. None when the snapshot is damaged (then it is removed), gone, or not
+        readable.
 
-        While too many files are open it waits.
+        It waits while too many files are open.
         """
         path = self._path(manifest.pos)
         parts = await self._tried(path, lambda files, path: _load(files, path, manifest))
@@ -160,9 +164,9 @@ class SnapshotCatalog:
         return None
 
     async def _tried(self, path: str, job: Callable[[Files, str], T]) -> T | None:
-        """What a job reads of the snapshot at `path`; None when it cannot in `READ_TRIES`.
+        """Result of a job that reads the snapshot at `path`; None when it failed `READ_TRIES` times.
 
-        While too many files are open it waits.
+        It waits while too many files are open.
         """
         tries, waited = 0, False
         while True:
@@ -178,16 +182,18 @@ class SnapshotCatalog:
             await asyncio.sleep(RETRY_S)
 
     async def discard(self, manifest: Manifest) -> None:
-        """Remove one, which nobody may use any more. If that is not possible now, the next start does it."""
+        """Remove a snapshot that must not be used any more. If that is not possible now, the next start does
+        it."""
         async with self._lock:
             if self._manifests.get(manifest.pos) is manifest:
                 await self._remove(manifest.pos)
 
     async def prune(self, begin_pos: int) -> None:
-        """Remove what no log needs that begins at `begin_pos`, and thin out what is more than the limit.
+        """Remove snapshots before `begin_pos`, which its log does not need, and thin out those beyond the
+        limit.
 
-        Not while the beginning moves. What the store says that its log begins at stays, though the log does
-        not begin there yet.
+        Do not call it while the beginning moves. The snapshot at which the store says that its log begins is
+        kept, even if the log does not begin there yet.
         """
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]
@@ -204,7 +210,7 @@ class SnapshotCatalog:
                     self._manifests[pos] = manifest  # it is whole: the next time it goes
 
     async def _remove(self, pos: int) -> bool:
-        """False when something of it stays, as too many files are open."""
+        """Remove a snapshot; False when a part of it stays because too many files are open."""
         del self._manifests[pos]
         self._written_ms.pop(pos, None)
         try:
@@ -220,7 +226,7 @@ class SnapshotCatalog:
         return f"{self.directory}/{segment_name(pos)}"
 
     async def _take_away(self, path: str) -> None:
-        """Remove what is there under this name, if anything, and what was left of an earlier one."""
+        """Remove what exists under this name, if anything, and the rest of an earlier removal."""
         run, files = self._env.workers.run, self._env.files
         going = f"{path}{_UNFINISHED}"
         if await run(Lane.DISK, files.exists, going):
@@ -233,10 +239,10 @@ class SnapshotCatalog:
 
 
 def superfluous(positions: list[int], keep: int) -> list[int]:
-    """Which snapshots to give up so that at most `keep` remain: never the first or the two newest.
+    """Choose snapshots to remove so that at most `keep` remain; never the first or the two newest.
 
-    The one whose neighbours lie closest together goes first, so that those that remain are spread evenly
-    and retention finds one near any place.
+    The one whose neighbours are closest together is removed first. So the remaining ones are spread evenly,
+    and retention finds one near any position.
     """
     left = sorted(positions)
     gone = []
@@ -252,7 +258,7 @@ def base_of(manifest: Manifest) -> LogBase:
 
 
 def offer_of(manifest: Manifest) -> Offer:
-    """What a peer is told of it."""
+    """The offer of this snapshot to a peer."""
     return Offer(manifest.index, manifest.term, manifest.pos, manifest.chain, manifest.total, manifest.digest)
 
 

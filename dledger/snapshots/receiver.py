@@ -1,14 +1,14 @@
-"""A follower's side of an install (safety.md S20).
+"""The follower's side of an install (safety.md S20).
 
-Pieces are appended to `snapshots/incoming-<index>/stream`, each fsynced before it is acknowledged, so that
-the transfer goes on after a crash or with another leader. Then, in this order:
+Pieces are appended to `snapshots/incoming-<index>/stream`. Each is fsynced before it is acknowledged, so that
+the transfer can resume after a crash or with another leader. Then, in this order:
 
-1. the stream is checked and published as a snapshot of this store; up to here the old state is untouched;
-2. the file `begins` says `replace`: from here on the old log is given up, and a start goes on with 3;
-3. the log is emptied and begins behind the snapshot, the host is restored;
-4. `begins` is settled, the leader is told.
+1. The stream is checked and published as a snapshot of this store. Until now the old state is untouched. 2.
+The file `begins` says `replace`: from here on the old log is discarded, and a start continues with 3. 3. The
+log is emptied and begins behind the snapshot; the host is restored. 4. `begins` is settled, and the leader is
+notified.
 
-Pushes that arrive during 2-4 wait. The node does not vote meanwhile.
+Pushes that arrive during 2-4 wait. The node does not vote in the meantime.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from dledger.runtime.files import Files
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 MAX_TOTAL = 4 * 1024 * 1024 * 1024
-"""Bytes of a snapshot's stream."""
+"""Largest stream of a snapshot in bytes; a larger one is refused."""
 MAX_WAITING = 8
-"""Pieces that wait while one is written; the leader has one on its way, more are of leaders before it."""
+"""Pieces that may wait while one is written. The leader has one in flight; further ones come from earlier
+leaders."""
 NO_ROOM_PAUSE_S = 1.0
-"""How long to wait before the leader is asked for a piece again that the disk had no room for."""
+"""Seconds before the leader is asked again for a piece for which the disk had no room."""
 _PREFIX = "incoming-"
 _STREAM = "stream"
 _OFFER = "offer"
@@ -50,7 +51,7 @@ class _Incoming:
 
 
 class InstallReceiver:
-    """`receive` takes pieces; `run` does the work."""
+    """Receives installs: `receive` takes pieces, `run` does the work."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class InstallReceiver:
         self._wake = asyncio.Event()
         self._deferred: list[tuple[str, Message]] = []
         self.replacing: bool = False
-        """The log is being replaced: pushes must be deferred."""
+        """True while the log is being replaced: pushes must be deferred."""
         self.done: int = 0
 
     # Start
@@ -102,12 +103,12 @@ class InstallReceiver:
     # Pieces
 
     def receive(self, peer: str, message: InstallSnapshot) -> None:
-        """A piece from the leader of the current term."""
+        """Accept a piece from the leader of the current term."""
         self._waiting.append((peer, message))
         self._wake.set()
 
     def defer(self, peer: str, message: Message) -> None:
-        """A push that came while the log is being replaced."""
+        """Keep a push that came while the log is being replaced, to be handled later."""
         self._deferred.append((peer, message))
 
     async def run(self) -> None:
@@ -158,7 +159,8 @@ class InstallReceiver:
             self._answer(peer, message, 0, Code.INCONSISTENT_STATE)
 
     def _have(self, message: InstallSnapshot) -> bool:
-        """This log holds the snapshot's entry already, or begins behind it: nothing is to be replaced."""
+        """Whether this log already holds the snapshot's entry, or begins behind it: then nothing has to be
+        replaced."""
         return (
             self._log.term_of(message.index) == message.entry_term
             or message.index <= self._replicator.commit_index
@@ -187,7 +189,8 @@ class InstallReceiver:
     # Installing
 
     async def _install(self, peer: str, message: InstallSnapshot, incoming: _Incoming) -> bool:
-        """Check and publish, then replace. False when the bytes are not what was announced."""
+        """Check and publish the snapshot, then replace the log. False when the bytes are not those that were
+        announced."""
         run, files = self._env.workers.run, self._env.files
         offer = incoming.offer
         found = await run(Lane.DISK, _read_stream, files, f"{incoming.directory}/{_STREAM}", offer)
@@ -205,8 +208,8 @@ class InstallReceiver:
         return True
 
     async def _say_begins(self, pos: int, *, replace: bool = False) -> None:
-        """However long there is no room: it may be on the disk already, so there is no way back. A prepared
-        segment is given up for it."""
+        """Record where the log begins, and wait for room as long as it takes. There is no way back, because
+        the record may already be on the disk. A prepared segment is removed to make room."""
         said = False
         while True:
             try:
@@ -266,7 +269,7 @@ def _append_synced(files: Files, path: str, data: bytes, at: int) -> None:
 
 
 def _read_incoming(files: Files, directory: str) -> _Incoming | None:
-    """An unfinished transfer; None when it cannot be gone on with."""
+    """Read an unfinished transfer; None when it cannot be resumed."""
     try:
         data = read_file(files, f"{directory}/{_OFFER}")
         fields = None if data is None else decode_json(data)

@@ -1,8 +1,8 @@
-"""Retention at work: looks at the disk and the clock at intervals, and lets the log begin later.
+"""Carries out retention: checks the disk and the clock at intervals, and moves the beginning of the log.
 
-In this order: the store says durably where the log will begin (an audit must not miss what goes then), the
-host hears it (readers of older positions are turned away, what it derived goes), segments go from the
-oldest on, then index files and snapshots that nothing needs any more.
+The order is this. First the store records durably where the log will begin, so that an audit does not miss
+removed entries. Then the host is notified; it refuses readers of older positions and removes what it derived.
+Then segments are removed from the oldest on, and last index files and snapshots that are no longer needed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dledger.runtime import Lane
 from dledger.snapshots.catalog import SnapshotCatalog, base_of
 
 ASKED_TIMEOUT_S = 60.0
-"""How long an operator's wish to delete is tried (a reader or a peer may be in the way)."""
+"""Seconds for which an operator's request to delete is retried (a reader or a peer may be in the way)."""
 
 
 class Retainer:
-    """One per node."""
+    """Retention of one node."""
 
     def __init__(self, context: NodeContext, applier: Applier, catalog: SnapshotCatalog) -> None:
         self._env = context.env
@@ -43,32 +43,32 @@ class Retainer:
         """Share of the file system in use at the last round."""
         self.removals: int = 0
         self.now_ms: Callable[[], int] = self._env.wall.now_ms
-        """What time it is for the ages of segments."""
+        """The clock for the ages of segments."""
 
     def retune(self, settings: RetentionSettings) -> None:
-        """Other settings, from now on."""
+        """Use other settings from now on."""
         if settings != self._settings:
             self._settings = settings
             self._wake.set()
 
     def delete_before(self, index: int) -> None:
-        """An operator wants entries below `index` gone: as far as whole segments and snapshots allow."""
+        """An operator wants entries below `index` removed, as far as whole segments and snapshots allow."""
         self._asked = index
         self._asked_until = asyncio.get_running_loop().time() + ASKED_TIMEOUT_S
         self._wake.set()
 
     def delete_expired(self) -> None:
-        """An operator wants what expired gone now, whatever hour it is."""
+        """An operator wants expired segments removed now, at whatever hour."""
         self._any_hour = True
         self._wake.set()
 
     def wake(self) -> None:
-        """Something that retention waited for may have happened."""
+        """Check again, because something that retention waited for may have happened."""
         if self._asked is not None:
             self._wake.set()
 
     async def run(self) -> None:
-        """Round after round, until cancelled."""
+        """Run round after round, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.interval_s):
@@ -79,7 +79,7 @@ class Retainer:
             await self.round()
 
     async def round(self) -> None:
-        """One look, and what follows from it."""
+        """Check once, and remove what may be removed."""
         try:
             usage = await self._env.workers.run(Lane.DISK, self._env.files.usage, self._dir)
             self.used_ratio = usage.used_ratio

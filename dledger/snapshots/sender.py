@@ -1,7 +1,7 @@
 """The leader's side of an install: pieces of a snapshot's stream for a peer that is behind the log.
 
-The whole stream is read once, checked, and kept in memory while somebody needs it; the peer asks for piece
-after piece, so one is on its way at a time.
+The whole stream is read once, checked, and kept in memory as long as some peer needs it. The peer asks for
+one piece after another, so one is in flight at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dledger.snapshots.catalog import SnapshotCatalog, offer_of
 
 
 class InstallSender:
-    """`dledger.peers.replicator.Installs` of a node."""
+    """Sends snapshots to peers (implements `dledger.peers.replicator.Installs`)."""
 
     def __init__(self, context: NodeContext, catalog: SnapshotCatalog) -> None:
         self._env = context.env
@@ -42,7 +42,7 @@ class InstallSender:
         return None if manifest is None or manifest.index < 0 else offer_of(manifest)
 
     def send_install(self, leader: LeaderReplication, effect: SendInstall) -> None:
-        """Send a piece now, or when the snapshot is read."""
+        """Send a piece now, or as soon as the snapshot has been read."""
         hello = self._peers.hellos.get(effect.peer)
         if hello is not None and hello.protocol_max < PROTOCOL_WITH_INSTALL:
             self._complain(effect.peer, "its version knows no snapshots: upgrade it, or empty its store")
@@ -63,23 +63,24 @@ class InstallSender:
             self._wake.set()
 
     def no_snapshot(self, peer: str) -> None:
-        """Said once per state of affairs."""
+        """Log that a peer needs a snapshot and none would help it; the same text is logged once."""
         self._complain(peer, f"behind entry {self._log.first_index}, and no snapshot would help it")
 
     def forget(self) -> None:
-        """The leadership ended: nobody waits for a piece any more."""
+        """Leadership ended: drop the pieces that wait to be sent."""
         self._waiting.clear()
         self._loaded = None
 
     def on_response(self, peer: str, message: InstallResponse) -> None:
-        """A peer answered, in the term of this leader."""
+        """Handle an answer of a peer in the term of this leader."""
         leader = self._replicator.leader
         if leader is not None:
             self._replicator.perform(leader.install_response(peer, message))
             self.forget_if_idle(leader)
 
     def forget_if_idle(self, leader: LeaderReplication) -> None:
-        """A peer has all that it needed, or went away: what was read is kept while another needs it."""
+        """A peer has all that it needed, or is gone: drop the stream in memory unless another peer needs
+        it."""
         if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
             self._loaded = None
 

@@ -22,7 +22,8 @@ _ADVICE = "delete this node's store directory and restart it to refill it from i
 
 
 class Snapshots:
-    """One per node. `open` before the log, `start_host` after it, `tasks` while it runs."""
+    """The snapshots of one node. Call `open` before the log is opened, `start_host` after it; run `tasks`
+    with the node."""
 
     def __init__(
         self, context: NodeContext, applier: Applier, install_begins: Callable[[], None], events: NodeEvents
@@ -46,7 +47,7 @@ class Snapshots:
     # Start
 
     async def open(self) -> None:
-        """See what is there. NodeFailed, OSError."""
+        """Find the snapshots of the store. NodeFailed, OSError."""
         catalog = self.catalog
         try:
             await catalog.open()
@@ -62,7 +63,8 @@ class Snapshots:
             )
 
     async def start_host(self, applied: int) -> int:
-        """After `Host.open`: give it what its log does not reach back to. The index that it holds then."""
+        """Call after `Host.open`: give the host the state before the beginning of the log. Return the index
+        that it holds then."""
         log, catalog = self._log, self.catalog
         for manifest in catalog.manifests:
             if not self._fits(manifest):
@@ -96,7 +98,7 @@ class Snapshots:
         )
 
     def base_config(self) -> tuple[int, bytes] | None:
-        """The configuration where the log begins, and at which index, if a snapshot tells (S19)."""
+        """Index and configuration of the point where the log begins, if a snapshot has it (S19)."""
         begins = self._log.begin_pos
         fitting = (one for one in self.catalog.manifests if one.pos >= begins and self._fits(one))
         manifest = next(fitting, None)
@@ -105,14 +107,15 @@ class Snapshots:
         return manifest.index, manifest.config
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Whether the log reaches to it; one that was received for an install is ahead until that is done."""
+        """Whether the log reaches the snapshot. One that was received for an install is ahead until that is
+        done."""
         log = self._log
         return manifest.index <= log.last_index and log.term_of(manifest.index) in (manifest.term, None)
 
     # Work
 
     def tasks(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """To be run with the node, by name."""
+        """Tasks to run with the node, by name."""
         return [
             ("snapshots", self.boundary.run()),
             ("install-send", self.sender.run()),
@@ -121,20 +124,20 @@ class Snapshots:
         ]
 
     def receive(self, peer: str, message: InstallSnapshot | InstallResponse) -> None:
-        """A message of the current term."""
+        """Handle a message of the current term."""
         if isinstance(message, InstallSnapshot):
             self.receiver.receive(peer, message)
         else:
             self.sender.on_response(peer, message)
 
     def defers(self, peer: str, message: Message) -> bool:
-        """Whether a push has to wait, because the log is being replaced; it is handled later then."""
+        """Whether a push has to wait because the log is being replaced; then it is handled later."""
         if self.receiver.replacing:
             self.receiver.defer(peer, message)
         return self.receiver.replacing
 
     def status(self) -> dict[str, object]:
-        """For the node's status."""
+        """Figures for the node's status."""
         newest = self.catalog.manifests[-1:]
         return {
             "begin_pos": self._log.begin_pos,
