@@ -1,4 +1,4 @@
-"""How long the device has been owing an answer (safety.md S8): a door in front of the workers."""
+"""Measures how long the device has not answered (safety.md S8), with a wrapper around the workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class WatchedWorkers:
-    """`Workers` that remember when each unfinished job of the FLUSH lane was handed over."""
+    """`Workers` that remember when each unfinished job of the FLUSH lane was submitted."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -22,7 +22,7 @@ class WatchedWorkers:
         self._number = 0
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """As `Workers.run`."""
+        """Like `Workers.run`."""
         future = self._workers.run(lane, job, *args, **kwargs)
         if lane is Lane.FLUSH:
             self._number += 1
@@ -34,7 +34,7 @@ class WatchedWorkers:
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """As `Workers.start`."""
+        """Like `Workers.start`."""
         if lane is Lane.FLUSH:
             self._number = number = self._number + 1
             self._began[number] = asyncio.get_running_loop().time()
@@ -53,11 +53,11 @@ class WatchedWorkers:
         done(result, error)
 
     def close(self) -> None:
-        """As `Workers.close`."""
+        """Like `Workers.close`."""
         self._workers.close()
 
     def waiting_s(self, now: float) -> float:
-        """Age of the oldest unfinished job; 0.0 when there is none."""
+        """Age in seconds of the oldest unfinished job; 0.0 if all are finished."""
         for began in self._began.values():
             return now - began
         return 0.0

@@ -1,22 +1,22 @@
-"""Whether this node is fit to lead: rot, a full disk, a disk that does not answer or is slow, a clock that is
-ahead (feature R11).
+"""Decides whether this node is fit to lead (feature R11). Reasons against it are corrupt entries, a full
+disk, a disk that does not answer or is slow, and a clock that is ahead.
 
-A sick node, or one that may not know the members (S19), votes, but does not stand. A sick leader hands over
-to a voter that is healthy and up to date, if there is one; it does not try again at once, so that leadership
-does not bounce. A leader that can acknowledge nothing steps down when that does not work: its disk has
-stalled, or an entry that is not committed is rotten here and nobody can repair it, so that nothing behind it
-can be sent. If all are full somebody must lead all the same, so that what is stored can be read: a node that
-has seen no leader for long stands although it is full, or slow, or its clock is ahead.
+A sick node, or one that may not know the members (S19), votes, but does not stand for election. A sick leader
+hands over to a voter that is healthy and up to date, if there is one. It does not try again at once, so that
+leadership does not move back and forth. If that fails and the leader can acknowledge nothing, it steps down:
+its disk has stalled, or an uncommitted entry is corrupt here and cannot be repaired, so that nothing behind
+it can be sent. If all disks are full, one node must lead all the same, so that stored messages can be read.
+So a node that has seen no leader for long stands even if its disk is full or slow, or its clock is ahead.
 
-A leader whose clock is ahead stamps messages with times to come, and store time never goes back (S15). So it
+A leader whose clock is ahead gives messages times in the future, and store time never goes back (S15). So it
 is sick when its clock is more than `max_clock_skew_ms` ahead of those of most members. A clock that leaps is
 noticed here before the log follows it (`dledger.log.store_clock`). A clock that is behind does no harm.
 
-A disk is slow that is far behind the commit for long: the others' disks commit without it. Where all are
-equally slow they fall behind in turn, and none for long.
+A disk is slow when it is far behind the commit for long, because the disks of the others commit without it.
+Where all are equally slow they fall behind in turn, and none of them for long.
 
-Everything gets better by itself: when entries are repaired, when room returns, when the disk answers. That a
-slow disk is quick again shows only under load, so the node is believed to be slow for a while longer.
+All states end by themselves: when entries are repaired, when room returns, when the disk answers. Only load
+can show that a slow disk is fast again, so the node counts as slow for a while longer.
 """
 
 from __future__ import annotations
@@ -34,29 +34,32 @@ from dledger.node.metrics import NodeMetrics
 from dledger.node.trust import Trust
 
 HYSTERESIS = 0.02
-"""A disk is no longer full when it is this far (a ratio) below the limit."""
+"""A disk counts as full until its use is this far (a ratio) below the limit."""
 SLOW_LAG = 0.5
 SLOW_WRITTEN = 4
-"""A leader's disk is slow that is behind the commit by more than the first of what may be pending (32 MiB, or
-100,000 entries) for longer than `disk_stall_s`, and until it wrote the second times what may be pending (256
-MiB). Equally slow disks fall as far behind each other in turn, but catch up before they have written 2.2
-times as much; one that is twice as slow as the others did not before 18 times (measured, simulated)."""
+"""A leader's disk is slow when two things hold. It has been behind the commit by more than SLOW_LAG of what
+may be pending (32 MiB, or 100,000 entries) for longer than `disk_stall_s`. In that time the leader wrote
+SLOW_WRITTEN times what may be pending (256 MiB). Equally slow disks fall as far behind each other in turn,
+but catch up before they have written 2.2 times as much. A disk twice as slow as the others did not catch up
+before 18 times (measured, simulated)."""
 SLOW_REST_S = 300.0
-"""How long a slow disk must keep up until it is taken for a quick one: leadership comes back no sooner."""
+"""Seconds for which a slow disk must keep up before it counts as fast again. Leadership returns no sooner."""
 CORE_WAIT_FELT = 1 / 8
-"""Waits for a core above this share of the shortest election time-out make a node patient."""
+"""Waits for a core above this share of the shortest election time-out make a node extend its own
+time-outs."""
 CORE_WAITS_BORNE = 3
-"""So many of its longest wait of late it is patient: the leader's, its own, and another."""
+"""The extension is this many times its longest recent wait: one for the leader, one for itself, and one
+more."""
 MAX_PATIENCE = 4
-"""Times the longest election time-out: who waited longer would be no use without other programs either."""
+"""Limit of the extension, in longest election time-outs. A node that needs more would be of no use anyway."""
 BACK_OFF_S = 5.0
-"""After a hand-over that did not work."""
+"""Seconds to wait after a hand-over that did not work."""
 _BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK
-"""A node leads with these when nobody else can."""
+"""States with which a node leads if no other node can."""
 
 
 class HealthWatch:
-    """One per node; `run` until cancelled."""
+    """Health of one node; `run` until cancelled."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class HealthWatch:
         self._env = context.env
         self._config = context.config
         self.full_ratio: float = context.config.disk_full_ratio
-        """Share of the file system in use from which on appends are refused; may change."""
+        """Share of the file system in use at which appends begin to be refused; may change."""
         self._log = context.log
         self._members = context.members
         self._elector = context.elector
@@ -84,7 +87,7 @@ class HealthWatch:
         self._workers = workers
         self._metrics = metrics
         self.patience_s: float = 0.0
-        """For how much longer than the election time-outs this node waits for others: it lacks cores."""
+        """Seconds that this node adds to the election time-outs because it lacks cores."""
         self._above_limit = False
         self._faulty_since = 0.0
         self._leaderless_since = 0.0
@@ -95,17 +98,17 @@ class HealthWatch:
         self._measured_at = -1e9
         self.clocks: PeerClocks = PeerClocks()
         self.clock_off_ms: int = 0
-        """How far this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
+        """How far (ms) this machine's clock is ahead of its peers', or behind (below 0): see `PeerClocks`."""
         self._clock_undecided_ms = 0
         self._store_time_is_ahead = False
 
     @property
     def interval_s(self) -> float:
-        """How often everything is looked at."""
+        """Seconds between two checks of everything."""
         return min(self._config.disk_stall_s / 4, 0.5)
 
     async def run(self) -> None:
-        """Look at everything at intervals."""
+        """Check everything at intervals."""
         loop = asyncio.get_running_loop()
         measuring: asyncio.Task[None] | None = None
         async with asyncio.TaskGroup() as group:
@@ -120,7 +123,8 @@ class HealthWatch:
                 await asyncio.sleep(self.interval_s)
 
     def leave(self) -> None:
-        """This node is about to end: it does not stand, and leaders do not hand over to it."""
+        """Prepare for the end of this node: it does not stand any more, and leaders do not hand over to
+        it."""
         self._leaving = True
         self.look()
 
@@ -138,7 +142,7 @@ class HealthWatch:
         self.look()
 
     def look(self) -> None:
-        """Decide anew what this node is fit for."""
+        """Decide again what this node is fit for."""
         now = asyncio.get_running_loop().time()
         log, elector = self._log, self._elector
         log.look_at_clock()
@@ -170,7 +174,8 @@ class HealthWatch:
         self._leadership.disk_full(self._above_limit)
 
     def _be_patient(self) -> None:
-        """While this loop waits for cores, heartbeats and answers are late without anybody being gone."""
+        """Extend the time-outs while this loop waits for cores: then heartbeats and answers are late although
+        all nodes are there."""
         wait_s = self._metrics.core_wait_s
         limit_s = self._config.election_timeout_min_s * CORE_WAIT_FELT
         if self.patience_s and wait_s < limit_s / 4:
@@ -201,7 +206,7 @@ class HealthWatch:
         return now < self._slow_until
 
     async def _relieve(self) -> None:
-        """A sick leader gives leadership to a healthy voter."""
+        """Hand over from a sick leader to a healthy voter."""
         now = asyncio.get_running_loop().time()
         rot_only = self.flags == Health.FAULTY and now - self._faulty_since < self._config.repair_limit_s
         # An elected node whose vote is still being saved has no leadership to give up yet.
@@ -231,12 +236,13 @@ class HealthWatch:
         return ""
 
     def _last_rotten(self) -> int:
-        """Index; -1 when nothing is."""
+        """Index of the last corrupt entry; -1 if all are whole."""
         return max((last for _, last in self._log.faulty), default=-1)
 
     def _healthy_voter(self) -> str | None:
-        """The most advanced voter that said within the last election time-out that it is healthy, and holds
-        what is committed, and what is rotten here: one that lacks that could be sent nothing behind it."""
+        """The most advanced voter that reported within the last election time-out that it is healthy. It must
+        hold the committed entries, and also those that are corrupt here, because this leader could not send
+        it anything behind them."""
         leader = self._replicator.leader
         elector = self._elector
         if leader is None:
@@ -273,19 +279,19 @@ class HealthWatch:
         return [member for member in self._members.current.members if member != own]
 
     def cautious_now_ms(self) -> int:
-        """What time it is for the ages of segments: of two that are possible the earlier one, where most
-        members say that this clock is ahead."""
+        """The current time for the ages of segments. If most members say that this clock is ahead, it is
+        their earlier time."""
         wall_ms, monotonic_ms = self._times()
         return wall_ms - max(self.clocks.off_ms(wall_ms, monotonic_ms, self._others()), 0)
 
     @property
     def store_time_ahead_ms(self) -> int:
-        """How far the store time of the newest record is ahead of the clock; 0 where it is not. The clock is
-        that of most members where this one's is off."""
+        """How far (ms) the store time of the newest record is ahead of the clock; 0 where it is not. If this
+        node's clock is off, the clock of most members is used."""
         return max(self._log.newest_ms - self._env.wall.now_ms() + self.clock_off_ms, 0)
 
     def reasons(self) -> Iterator[str]:
-        """What is wrong, for /health."""
+        """What is wrong with this node, for /health."""
         if self._log.faulty:
             ranges = ", ".join(f"{first}..{last}" for first, last in self._log.faulty)
             yield f"entries {ranges[:200]} are rotten and wait for repair from a peer"
@@ -310,7 +316,7 @@ class HealthWatch:
             )
 
     def warnings(self) -> Iterator[str]:
-        """What is no fault of this node, for /health."""
+        """Problems that are no fault of this node, for /health."""
         off_ms = 0 if self.flags & Health.CLOCK else self.clock_off_ms
         if off_ms:
             where = "ahead of" if off_ms > 0 else "behind"

@@ -1,7 +1,7 @@
-"""What peers and clients say to a node: each message goes to the part that handles it, in order.
+"""Messages of peers and clients to a node: each goes to the part that handles it, in order.
 
-While term and vote are on their way to the disk, and while a cut runs, messages are held back and handled
-afterwards in the order in which they came (`dledger.peers.held`).
+While term and vote are being saved, and while a cut runs, messages are held back. They are handled afterwards
+in the order in which they came (`dledger.peers.held`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from dledger.peers.wire import Frame
 
 _PUSHES = (Compare, Truncate, Append, Commit)
 _LEADERS = (*_PUSHES, Heartbeat, InstallSnapshot)
-"""Who follows them takes over their term."""
+"""Messages of a leader. A node that follows it takes over its term."""
 _READS = (ReadIndexRequest, ReadIndexResponse)
 _INSTALLS = (InstallSnapshot, InstallResponse)
 _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
-"""Handled whoever sends them: a leader or candidate may be a voter by an entry that this node lacks (see
-dledger/context/config_log.py), and a learner's answers move its window. Other answers count only from a
-named voter."""
+"""Messages that are handled whoever sends them. A leader or candidate may be a voter by an entry that this
+node lacks (see dledger/context/config_log.py), and a learner's answers move its window. Other answers count
+only from a named voter."""
 
 
 def far_ahead(peer: str, term: int, mine: int) -> str:
-    """What is said of a term that no elections can have made."""
+    """The error text about a term that elections cannot have reached."""
     return (
         f"{peer} says term {term}, this node is at {mine}: no elections can have made that. If {peer} has it "
         "in its store, stop it and run `dledger recover --reset-term` there"
@@ -59,12 +59,12 @@ def far_ahead(peer: str, term: int, mine: int) -> str:
 
 
 def leaps(peer: str, term: int, mine: int) -> str:
-    """What is said of a leader's term that this node does not believe before it has asked."""
+    """The log text about a leader's term that this node checks with the leader before it follows."""
     return f"a leader {peer} says term {term}, and this node is at {mine}: it asks {peer} whether that is so"
 
 
 class Inbox:
-    """The node as its peers meet it (`dledger.peers.peers.PeerEvents`)."""
+    """Receives the events of a node's connections (implements `dledger.peers.peers.PeerEvents`)."""
 
     def __init__(
         self, context: NodeContext, parts: NodeParts, requests: ClientRequests, events: NodeEvents
@@ -89,7 +89,7 @@ class Inbox:
         return self._parts.trust.hello()
 
     def welcome(self, hello: Hello) -> Mapping[str, str]:
-        """Ids of those who may connect, given who asks."""
+        """Ids of the nodes that may connect, given the hello of the one that asks."""
         return self._parts.membership.welcome(hello)
 
     def addresses(self) -> Mapping[str, str]:
@@ -97,7 +97,8 @@ class Inbox:
         return self._members.addresses(self._replicator.commit_index)
 
     def elsewhere(self, peer: str) -> tuple[str, str] | None:
-        """Where else than at its recorded address a peer may be, and which store alone may answer there."""
+        """Another address than the recorded one at which a peer may be, and the only store that may answer
+        there."""
         return self._members.elsewhere(peer)
 
     def on_hello(self, hello: Hello) -> None:
@@ -109,7 +110,7 @@ class Inbox:
         self._parts.joining.wake()
 
     def on_peer_up(self, peer: str) -> None:
-        """Requests reach the peer."""
+        """Requests reach the peer from now on."""
         parts, leader = self._parts, self._replicator.leader
         parts.repairer.lost(peer)  # what was asked over an older connection, whose end may come later
         parts.repairer.damage()
@@ -128,7 +129,7 @@ class Inbox:
         parts.leadership.progressed()
 
     def on_refused(self, peer: str) -> None:
-        """Nobody listens at the peer's address: its process is gone (S17)."""
+        """No process listens at the peer's address: the peer's process is gone (S17)."""
         if peer == self._elector.leader_id:
             self._say.info("the leader's process is gone: nobody listens", leader=peer)
         now = asyncio.get_running_loop().time()
@@ -142,7 +143,7 @@ class Inbox:
         self._requests.handle(connection, frame)
 
     def on_message(self, connection: PeerConnection, peer: str, message: Message) -> None:
-        """A message from a peer; held back while term and vote are being saved."""
+        """Accept a message from a peer; it is held back while term and vote are being saved."""
         parts = self._parts
         term = getattr(message, "term", -1)
         if not self._elector.may_follow(term):
@@ -189,11 +190,11 @@ class Inbox:
         return term == self._elector.term and peer == self._elector.leader_id
 
     def on_read(self) -> None:
-        """All that came at once is handled: entries of it are written together (rule 4)."""
+        """All messages that arrived together are handled: write their entries together (rule 4)."""
         self._log.flush()
 
     def handle(self, peer: str, message: Message) -> None:
-        """Handle a message now that it is its turn."""
+        """Handle a message when its turn has come."""
         now = asyncio.get_running_loop().time()
         elector, snapshots = self._elector, self._parts.snapshots
         if isinstance(message, PushResponse):

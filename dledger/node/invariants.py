@@ -1,7 +1,8 @@
-"""What holds on a node between any two steps, looked at in production, too: integers only, no search.
+"""Conditions that hold on a node between any two steps. They are checked in production, too: integers only,
+no search.
 
-A step is a callback of the loop: a message, a tick, a save, an fsync, an apply. (The simulator looks at much
-more: `dledger/chaos/invariants.py`.)
+A step is a callback of the loop: a message, a tick, a save, an fsync, an apply. (The simulator checks many
+more conditions: `dledger/chaos/invariants.py`.)
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dledger.errors import InvariantBroken
 
 
 def check_order(first: int, last: int, durable: int, committed: int, applied: int) -> None:
-    """Indexes of one node: its log's first and last entry, and how far it is durable, known to be committed,
-    and applied. InvariantBroken when they are out of order: the node ends with EXIT_BUG."""
+    """Check the indexes of one node: its log's first and last entry, and how far it is durable, known to be
+    committed, and applied. InvariantBroken when they are out of order; the node then ends with EXIT_BUG."""
     if first <= last + 1 and durable <= last and applied <= committed <= last:
         return
     raise InvariantBroken(

@@ -1,8 +1,9 @@
-"""Where too many voters' stores are blank or await a refill, nobody can be elected: what an operator is told.
+"""Explains to an operator why there can be no leader: too many voters' stores are blank or wait for a refill.
+Pure.
 
-A voter counts only with the store that the configuration names (S18), and one whose store may lack entries
-does not vote before a leader has refilled it. Where the others are no majority there will be no leader, and
-so nobody who lets those in or refills them. Pure.
+A voter counts only with the store that the configuration names (S18). A voter whose store may lack entries
+does not vote before a leader has refilled it. If the remaining voters are no majority there will be no
+leader, so the others will be neither accepted nor refilled.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dledger.node.powerloss import KEPT_KEY, META_KEY
 from dledger.protocol import PROTOCOL_WITH_PIECES
 
 STUCK_S = 5.0
-"""How long a node knows no leader until it speaks of this: an election, or the verdict of `powerloss`, takes
-less."""
+"""Seconds without a leader after which a node reports this state; an election, or the verdict of `powerloss`,
+takes less."""
 
 
 def lost_majority(
@@ -25,11 +26,12 @@ def lost_majority(
     hellos: Mapping[str, Hello],
     votes: Callable[[str], bool],
 ) -> str:
-    """What is needed before this group can have a leader again; empty where it may come by itself.
+    """What is needed before this group can have a leader again; empty if a leader may come without an
+    operator.
 
-    `hellos`: the last ones of the peers connected now, and the own one, `mine`. `votes`: whether a voter has
-    just answered a request for its vote. A hello is of the time when the connection was made: the voter may
-    have been refilled since. Who shows a newer configuration may know other stores.
+    `hellos` are the last ones of the peers connected now, and `mine` is the own one. `votes` says whether a
+    voter has just answered a request for its vote. A hello dates from when the connection was made, and the
+    voter may have been refilled since. A node that shows a newer configuration may know other stores.
     """
     if any(hello.shows_newer(mine) for hello in hellos.values()):
         return ""
@@ -58,6 +60,6 @@ def lost_majority(
 
 def _awaits_refill(hello: Hello) -> bool:
     """Whether it does not vote for another reason than a loss of power. Programs before protocol 4 may not
-    tell."""
+    report this."""
     told = META_KEY in hello.meta or KEPT_KEY in hello.meta
     return not told and hello.protocol_max >= PROTOCOL_WITH_PIECES

@@ -1,6 +1,6 @@
 """Leading: opening the term, sealing and pumping entries, serving, handing over, appending configurations.
 
-A leader seals a term-opening entry first and serves when that entry is committed and applied (rule 6).
+A leader first seals a term-opening entry. It serves when that entry is committed and applied (rule 6).
 Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync (rule 4).
 """
 
@@ -22,20 +22,21 @@ from dledger.replication.leader import LeaderReplication
 from dledger.versions import OLDEST_KINDS
 
 FAREWELL_S = 0.2
-"""How long a node that has handed over at its stop still tells clients who leads. A request that is under way
-when a connection closes has an unknown outcome; one that is answered NOT_LEADER does not."""
+"""Seconds for which a node that has handed over at its stop still answers clients with the new leader. The
+outcome of a request is unknown if its connection closes before the answer. It is known after the answer
+NOT_LEADER."""
 
 
 class Leadership:
-    """One per node; `appender` is set while the node serves."""
+    """Leadership of one node; `appender` is set while the node serves."""
 
     def __init__(
         self, context: NodeContext, membership: MemberEffects, applier: Applier, events: NodeEvents
     ) -> None:
         self.appender: Appender | None = None
-        """Seals entries; not None only while this node serves."""
+        """Seals entries; None unless this node serves."""
         self.serving: bool = False
-        """This node leads, and its term is open and applied."""
+        """Whether this node leads, and its term is open and applied."""
         self._say = context.env.log.child(f"leader.{context.config.self_id}")
         self._config = context.config
         self._log = context.log
@@ -55,18 +56,18 @@ class Leadership:
 
     @property
     def disk_lag(self) -> float:
-        """See `Appender.disk_lag`; 0.0 for who does not lead."""
+        """See `Appender.disk_lag`; 0.0 unless this node leads."""
         return 0.0 if self._leading is None else self._leading.disk_lag
 
     # Start, serve, stop
 
     @property
     def term(self) -> int | None:
-        """Term of the leadership that runs, None without one."""
+        """Term in which this node leads, None if it does not."""
         return None if self._leading is None else self._leading.term
 
     def start(self, term: int) -> None:
-        """This node was elected: open the term, find out where the peers are."""
+        """This node was elected: open the term, and find out how far the peers are."""
         config = self._config
         appender = Appender(
             self._log,
@@ -103,7 +104,7 @@ class Leadership:
                 self._replicator.perform(leader.peer_up(peer, self._membership.acknowledges(peer)))
 
     def stop(self) -> None:
-        """Leadership ended."""
+        """End the leadership."""
         appender = self._leading
         self._leading = None
         self.appender = None
@@ -116,7 +117,7 @@ class Leadership:
             self._host.on_stopped_serving(appender.term)
 
     def applied(self) -> None:
-        """The applied index moved: is the term open?"""
+        """The applied index moved: begin to serve if the term is open now."""
         leader = self._replicator.leader
         if leader is None or self.serving or self._leading is None or self._handing_over:
             return
@@ -127,7 +128,7 @@ class Leadership:
             self._host.on_serving(leader.term)
 
     def disk_full(self, full: bool) -> None:
-        """Whether clients are to be refused with DISK_FULL."""
+        """Set whether clients are refused with DISK_FULL."""
         if self._leading is not None:
             self._leading.disk_full = full
 
@@ -137,7 +138,7 @@ class Leadership:
         self._progress.set()
 
     def _count_pending(self, committed: int) -> None:
-        """The pending limits count from behind this entry."""
+        """Count pending entries from behind this one."""
         if self._leading is None or committed < self._replicator.commit_index:
             return
         try:
@@ -148,7 +149,7 @@ class Leadership:
             )
 
     def progressed(self) -> None:
-        """Something that a hand-over waits for may have changed."""
+        """Check a hand-over again, because its conditions may have changed."""
         self._progress.set()
 
     # Sealing
@@ -176,7 +177,8 @@ class Leadership:
     # Members
 
     def append_config(self, configuration: Configuration, leaves: str | None = None) -> int:
-        """Seal a configuration entry, in force at once (S19); its index. `leaves`: who is removed by it."""
+        """Seal a configuration entry, which is in force at once (S19). Return its index. `leaves`: the member
+        that it removes."""
         leading = self._leading
         pending = self._members.pending(self._replicator.commit_index)
         if leading is None or not self.serving or pending:
@@ -192,7 +194,8 @@ class Leadership:
         return index
 
     def nominate(self) -> None:
-        """Tell the most advanced voter to stand, without waiting for it: this leader is about to go."""
+        """Ask the most advanced voter to stand, without waiting for it, because this leader is about to
+        end."""
         leader = self._replicator.leader
         candidates = self._candidates(leader, None) if leader is not None else []
         if leader is not None and candidates:
@@ -200,8 +203,9 @@ class Leadership:
             self._elections.perform(self._elector.hand_over(chosen))
 
     def _candidates(self, leader: LeaderReplication, target: str | None) -> list[str]:
-        """Connected voters; those that are silent, or say that they are not well, only if there is no other,
-        or by name. A stopped process stays connected, and was well when it said something last."""
+        """Connected voters to hand over to. Those that are silent, or report bad health, are included only if
+        there are no others, or if named. (The process of a silent voter may be stopped: it stays connected,
+        and its last report may be good.)"""
         elector = self._elector
         candidates = [
             peer
@@ -221,9 +225,9 @@ class Leadership:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
         `commanded`: an operator asked for it.
 
-        Stops serving, waits until the target holds everything, tells it to stand (Raft dissertation 3.10);
-        serves again when that did not work in time, or the target goes away. (If it stands all the same, its
-        term ends this leadership.)
+        It stops serving, waits until the target holds everything, and asks it to stand (Raft dissertation
+        3.10). It serves again if that did not work in time, or the target is gone. (If the target stands all
+        the same, its term ends this leadership.)
         """
         leader = self._replicator.leader
         if leader is None or not self.serving:

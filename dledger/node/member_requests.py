@@ -1,6 +1,5 @@
 """Server side of the member operations of the DLedger client protocol: members, add, promote, remove, prefer,
-transfer. Only the leader answers; others redirect, as for an append.
-"""
+transfer. Only the leader answers; others redirect, as for an append."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from dledger.peers.links import PeerConnection
 
 Answer = Callable[..., None]
 HAND_OVER_S = 2.0
-"""How long a leader that is to be removed, or told to hand over, tries to."""
+"""Seconds that a hand-over may take when an operator removes the leader, or transfers leadership."""
 
 
 class MemberRequests:
-    """`answer(connection, number, code, **fields)` sends a response; `await_commit` answers after a
-    commit."""
+    """Handles the member operations. `answer(connection, number, code, **fields)` sends a response;
+    `await_commit` answers after a commit."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class MemberRequests:
         self._await_commit = await_commit
 
     def handle(self, connection: PeerConnection, number: int, header: dict[str, Any]) -> bool:
-        """Take a request of these operations; False when it is none."""
+        """Handle a request if it is one of these operations; False when it is another."""
         operation = header.get("op")
         if operation not in ("members", "add", "promote", "remove", "prefer", "transfer"):
             return False
@@ -87,7 +86,8 @@ class MemberRequests:
             self._await_commit(index, connection, number)
 
     async def _remove(self, node: str, force: bool) -> int:
-        """A leader that is to go hands over first: its successor is asked again, by the client."""
+        """Remove a member. If it is this leader, it hands over first, and the client repeats the request to
+        the new leader."""
         changes = self._changes
         since = None if force else await changes.check_removal(node)
         if node == self._self_id:

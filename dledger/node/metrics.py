@@ -1,4 +1,4 @@
-"""Numbers that a node keeps about itself; plain values, read by `status`."""
+"""Figures that a node keeps about itself; plain values, read by `status`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dledger.runtime import Log
 from dledger.runtime.gc_pauses import Pauses
 
 CORE_WAIT_HALF_S = 10.0
-"""After this time half as much is thought of a wait for a core."""
+"""Seconds after which the weight of an observed wait for a core is halved."""
 LATE_LOOP_S = 0.1
-"""A delay of the event loop that is worth a line in the log: a quarter of the shortest election time-out."""
+"""Seconds. A longer delay of the event loop is logged; this is a quarter of the shortest election
+time-out."""
 
 
 class NodeMetrics:
@@ -27,12 +28,13 @@ class NodeMetrics:
         self.loop_lag_max_s: float = 0.0
         self.loop_lag_s: float = 0.0
         self.core_wait_s: float = 0.0
-        """How long the loop had to wait for a core lately, between two probes."""
+        """How long the loop recently had to wait for a core, between two probes."""
         self.loop_lag_max_waited_s: float = 0.0
-        """Of the longest delay: how long the loop was ready to run and other programs had the cores."""
+        """Part of the longest delay in which the loop was ready to run and other programs had the cores."""
 
     def flushed(self, stats: FlushStats) -> None:
-        """One group write was done, from hand-over to the worker until its result arrived."""
+        """Count one finished group write, with the time from its submission to the worker until its
+        result."""
         self.flushes += 1
         self.flushed_entries += stats.entries
         self.flushed_bytes += stats.size
@@ -57,7 +59,7 @@ class NodeMetrics:
                 log.warning("the event loop was late", ms=late_ms, waited_for_core_ms=waited_ms)
 
     def snapshot(self) -> dict[str, object]:
-        """Times in milliseconds."""
+        """All figures; times are in milliseconds."""
         mean = self.flush_seconds / self.flushes if self.flushes else 0.0
         return {
             "flushes": self.flushes,

@@ -1,9 +1,8 @@
-"""The node: what it is made of, its life, and the order of what follows when something has happened.
+"""The node: its parts, its life, and the order of what follows an event.
 
-* `Elections`, `Replicator` and the parts tell the node what happened (`NodeEvents`, `ReplicatorEvents`); here
-  stands who hears of it, in which order.
-* What ends the node reaches `run` as NodeFailed (architecture rule 7).
-"""
+* `Elections`, `Replicator` and the parts report events to the node (`NodeEvents`, `ReplicatorEvents`). This
+  module defines which parts are notified, and in which order.
+* An error that ends the node reaches `run` as NodeFailed (architecture rule 7)."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ from dledger.snapshots.service import Snapshots
 from dledger.versions import Versions
 
 QUESTION_BITS = 62
-"""Questions for read points are numbered from a random number of so many bits: see `ReadPoints`."""
+"""Questions for read points are numbered from a random number with this many bits: see `ReadPoints`."""
 
 ACKNOWLEDGED_BEFORE_FSYNC = (
     "flushDiskType=ASYNC_FLUSH: acknowledged does not mean fsynced. A message is acknowledged as soon as a "
@@ -168,27 +167,27 @@ class Node:
 
     @property
     def leader_id(self) -> str | None:
-        """Who leads, as far as this node knows."""
+        """Id of the leader, as far as this node knows; None while none is known."""
         return self.elector.leader_id
 
     @property
     def commit_index(self) -> int:
-        """Last entry that is known to be committed."""
+        """Index of the last entry that is known to be committed."""
         return self.replicator.commit_index
 
     @property
     def applied_index(self) -> int:
-        """Last entry that the host applied."""
+        """Index of the last entry that the host applied."""
         return self.applier.applied_index
 
     @property
     def appender(self) -> Appender | None:
-        """Seals entries; not None only while this node serves."""
+        """Seals entries; None unless this node serves."""
         return self.leadership.appender
 
     @property
     def serving(self) -> bool:
-        """This node leads, and its term is open and applied."""
+        """Whether this node leads, and its term is open and applied."""
         return self.leadership.serving
 
     @property
@@ -197,56 +196,56 @@ class Node:
         return self.trust.removed
 
     def status(self) -> dict[str, object]:
-        """For /health, /metrics and `dledger status`."""
+        """Status for /health, /metrics and `dledger status`."""
         return self._status.report()
 
     @property
     def cluster_id(self) -> str:
-        """Id of the group's log, which its first leader made up; empty before this node knows it."""
+        """Id of the group's log, chosen when the group was formed; empty before this node knows it."""
         return self.members.identity.cluster
 
     def peer_meta(self, node_id: str) -> Mapping[str, str]:
-        """What a peer told of itself in its hello (empty while it is not connected)."""
+        """The `meta` of a peer's hello (empty while it is not connected)."""
         return self.config.meta if node_id == self.config.self_id else self.peers.meta(node_id)
 
     def prove(self, peer: str, content: Sequence[bytes]) -> str:
-        """A proof to a peer that a request with this content comes from a member; empty where the peer has
-        told no secret (`dledger.peers.proofs`)."""
+        """Make a proof to a peer that a request with this content comes from a member; empty if the peer sent
+        no secret (`dledger.peers.proofs`)."""
         return self.peers.proofs.make(peer, content)
 
     def proves(self, proof: str, content: Sequence[bytes]) -> bool:
-        """Whether a member made this proof of this content for this process, which did not see it before."""
+        """Whether a member made this proof of this content for this process, and it was not used before."""
         peer = self.peers.proofs.check(proof, content)
         return peer is not None and peer in self.peers.addresses()
 
     @property
     def proof_receivers(self) -> Sequence[str]:
-        """Peers that proofs can be made for."""
+        """Peers for which proofs can be made."""
         return self.peers.proofs.receivers
 
     @property
     def peers_without_proofs(self) -> Sequence[str]:
-        """Connected peers whose older programs make no proofs."""
+        """Connected peers with older programs, which make no proofs."""
         return self.peers.without_proofs()
 
     def retune(self, settings: NodeSettings) -> None:
-        """Take over what may change while it runs (`hot`)."""
+        """Apply the settings that may change while the node runs (`hot`)."""
         self.health.full_ratio = settings.disk_full_ratio
         self.scrubber.retune(settings.scrub_bytes_per_s, settings.scrub_pause_s)
         self.snapshots.retainer.retune(settings.retention)
 
     def delete_expired(self) -> None:
-        """What retention may take goes now, whatever hour it is."""
+        """Let retention remove expired segments now, at whatever hour."""
         self.snapshots.retainer.delete_expired()
 
     def ask_read_point(self, timeout_s: float, done: Callable[[int | None], None]) -> None:
-        """A read point that begins now, applied here; None when there was none in time. ReadRefused when too
-        many wait."""
+        """Get a read point that begins now and is applied here; None when there was none in time. ReadRefused
+        when too many wait."""
         self.reads.ask(timeout_s, done)
 
     async def step_aside(self, timeout_s: float) -> bool:
-        """Before the process ends: stand no more, and hand leadership over to whoever takes it, one after the
-        other. True when it moved; the node then still answers and votes until it is cancelled."""
+        """Prepare the end of the process: stand no more, and try to hand leadership over to one voter after
+        another. True when it moved. The node then still answers and votes until it is cancelled."""
         self.health.leave()
         deadline = self._loop.time() + timeout_s
         for _ in self.members.voters:
@@ -260,7 +259,7 @@ class Node:
     # Life
 
     async def run(self) -> None:
-        """Open the store, join the group, serve until cancelled. NodeFailed says why it had to end."""
+        """Open the store, join the group, serve until cancelled. NodeFailed says why the node had to end."""
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         opened = await self._store.open(self.log, self.snapshots)
@@ -356,13 +355,13 @@ class Node:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """A callback failed: the node ends."""
+        """End the node, because a callback failed."""
         self._say.error("node ends", error=repr(error))
         if not self._failure.done():
             self._failure.set_exception(error)
 
     def stepped(self) -> None:
-        """A step is through: what must hold does, or InvariantBroken."""
+        """Check after a step what must hold, or raise InvariantBroken."""
         log = self.log
         last = log.last_index
         committed = self.replicator.commit_index
@@ -387,7 +386,7 @@ class Node:
     # Elections
 
     def role_changed(self, change: RoleChanged) -> None:
-        """Role, term or known leader are new: first of all a deposed leader stops serving."""
+        """Role, term or known leader changed: first of all a deposed leader stops serving."""
         leads = change.role is Role.LEADER
         if self.leadership.term is not None and self.leadership.term != (change.term if leads else None):
             self.leadership.stop()
@@ -407,7 +406,7 @@ class Node:
     # Replication
 
     def committed(self, before: int, index: int) -> None:
-        """The commit index is `index`; it was `before`, which may be the same."""
+        """The commit index is now `index`; it was `before`, which may be the same."""
         if index > before:
             self.leadership.committed(index)
             self._host.on_commit(index)
@@ -434,7 +433,7 @@ class Node:
         self.stepped()
 
     def log_cut(self, last_index: int) -> None:
-        """Entries above `last_index` are gone."""
+        """Entries above `last_index` were cut."""
         self.membership.cut(last_index)
         self.health.look()  # what may be a configuration may count again
 
@@ -445,7 +444,7 @@ class Node:
         self.repairer.damage()
 
     def repaired(self) -> None:
-        """Entries are whole again: whoever waited for them goes on."""
+        """Entries were repaired: continue the work that waited for them."""
         self.health.look()
         self.replicator.durable_moved()
         self.applier.durable_moved()
@@ -454,7 +453,7 @@ class Node:
         self._search.wake()
 
     def installed(self, leader: str, manifest: Manifest) -> None:
-        """Log and host are those of a snapshot."""
+        """A snapshot replaced log and host."""
         self.replicator.installed(leader, manifest.index)  # first: never less committed than applied
         self.applier.restored(manifest.index)
         self.members.replaced(manifest.index, manifest.config)
@@ -475,13 +474,13 @@ class Node:
             self.reconfiguration.told_who_should_lead()
 
     def configs_found(self) -> None:
-        """Some of what may be configurations could be looked at."""
+        """Some of the entries that may be configurations could be read."""
         self._say.info("configurations are found", at=self.members.indexes, unsure=list(self.members.unsure))
         self.membership.changed()
         self.health.look()
 
     def members_changed(self) -> None:
-        """The configuration, or what is known to be committed of it, is another."""
+        """The configuration changed, or what is known to be committed of it."""
         self.trust.members_changed()
         self.joining.wake()
         self.elections.schedule()

@@ -1,4 +1,4 @@
-"""The parts of a node, for those who speak with many of them: what comes in, and what is asked."""
+"""The parts of a node together, for those that need many of them: requests and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger.snapshots.service import Snapshots
 
 @dataclass(frozen=True)
 class NodeParts:
-    """One of each; see the package."""
+    """One of each part; see the package."""
 
     applier: Applier
     snapshots: Snapshots

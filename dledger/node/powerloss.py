@@ -1,38 +1,39 @@
-"""ASYNC_FLUSH after a loss of power: who may vote again (safety.md S9). Pure.
+"""ASYNC_FLUSH after a loss of power: which nodes may vote again (safety.md S9). Pure.
 
-Under ASYNC_FLUSH a node acknowledges what is only written. After a power loss without a clean stop it may
-have lost such entries, so it neither votes nor counts until a leader has refilled it. Where those that kept
-everything are no majority, there is no leader to do it, and never will be. Then, and only when all voters
-are connected and each tells where its log ends, who lost power votes again as well, and the one with the
-longest log stands: acknowledged entries may be gone, and the node says that.
+Under ASYNC_FLUSH a node acknowledges entries that are only written. After a power loss without a clean stop
+it may have lost such entries, so it neither votes nor counts until a leader has refilled it. If the nodes
+that kept everything are no majority, there is no leader to do that, and never will be. Then there is a way
+out, but only when all voters are connected and each reports where its log ends. The nodes that lost power
+vote again as well, and the one with the longest log stands. Acknowledged entries may be lost, and the node
+says so.
 
-Why all of them. Who is away may hold what nobody else does. When all are here the group has what it has: an
-entry that none of the logs told of holds is gone, and the longest one holds what a majority of those that
+Why all of them: a missing node may hold entries that no other has. When all are here the group has what it
+has. An entry in none of the reported logs is lost, and the longest log holds what a majority of those that
 kept everything agreed on.
 
-What a hello told may be out of date, as it is of the time when the connection was made (after this node's
+The content of a hello may be out of date, as it dates from when the connection was made (after this node's
 own loss of power):
 
-* *Lost power*, and a leader has refilled it since. That leader was followed by a majority which kept
-  everything, so all that was acknowledged is on a majority again, without this node: its vote cannot help
-  a shorter log past them. Who was told to vote by this very verdict tells that it kept everything at its next
-  hello, and counts so: a group whose members come to the verdict one after the other, over connections that
-  break in between, gets there all the same.
-* *Kept everything*, and it lost power since. Then it counts for too much, and this node waits for longer: the
-  next connection tells.
-* *Where its log ends*: decides only who stands first. Votes compare the logs as they are.
-* *Connected*, and the machine is silent already. If it has the longest log the others leave standing to it
-  for some seconds only, and then go on without it.
+* *Lost power*, but a leader has refilled it since. A majority that kept everything followed that leader. So
+  all acknowledged entries are on a majority again, without this node, and its vote cannot help a shorter log
+  to win. A node that votes because of this verdict reports at its next hello that it kept everything, and
+  counts so. So a group succeeds even if its members reach the verdict one after the other, over connections
+  that break in between.
+* *Kept everything*, but it lost power since. Then it counts for too much, and this node waits longer; the
+  next connection corrects that.
+* *Where its log ends*: this only decides which node stands first. Votes compare the logs as they are.
+* *Connected*, but the machine is silent already. If it has the longest log, the others wait only some seconds
+  for it to stand, and then continue without it.
 
-The caller acts only on a verdict that holds for a while in which no leader is heard: one that is there
-refills.
+The caller acts only on a verdict that holds for a while in which no leader is heard; an existing leader would
+refill this node.
 
-Members. Who lost power may have lost configurations, and count by an old one. Over one step that elects
-nobody apart, as the majorities of neighbouring configurations meet; over more it could, beside a leader whom
-somebody that kept everything follows. So nobody acts on a verdict of its own where some voter kept everything
-and a peer shows a newer configuration, and a log that goes further. (If it does not go as far as this one,
-that configuration was never committed: this log would hold it.) A peer whose store is not the one that the
-configuration names is not here at all: the caller leaves it out.
+Members: a node that lost power may have lost configurations, and may count by an old one. Over one step that
+cannot elect two leaders, as the majorities of neighbouring configurations meet. Over more steps it could,
+beside a leader followed by a node that kept everything. So no node acts on its own verdict if some voter kept
+everything and a peer shows a newer configuration and a log that goes further. (If that log does not go as far
+as this one, its configuration was never committed: this log would hold it.) A peer whose store is not the one
+that the configuration names counts as absent: the caller leaves it out.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from enum import Enum
 from dledger.election.identity import Hello
 
 META_KEY = "lost_power"
-"""In the hello's `meta` of a node in this state: "last term:last index" of its log."""
+"""Key in the hello's `meta` of a node in this state: "last term:last index" of its log."""
 KEPT_KEY = "log_end"
-"""The same of a node that votes. Who tells neither (older programs; other reasons to be refilled) is waited
-for."""
+"""Key for the same value in the hello of a node that votes. If a node sends neither key (older programs, or
+another reason to be refilled), the others wait for it."""
 
 
 class Verdict(Enum):
@@ -56,11 +57,11 @@ class Verdict(Enum):
     STAND = "stand"
     """Too many voters lost power, and no log is longer than this one."""
     VOTE = "vote"
-    """Too many voters lost power, and another one has the longest log."""
+    """Too many voters lost power, and another voter has the longest log."""
 
 
 def encode_end(last_term: int, last_index: int) -> str:
-    """Value of META_KEY and KEPT_KEY."""
+    """The value for META_KEY and KEPT_KEY."""
     return f"{last_term}:{last_index}"
 
 
@@ -70,7 +71,8 @@ def judge(
     voters: tuple[str, ...],
     hellos: Mapping[str, Hello],
 ) -> Verdict:
-    """`mine` is the own hello, `own_end` (last term, last index); `hellos` are of the peers connected now."""
+    """Decide what this node may do. `mine` is the own hello, `own_end` (last term, last index); `hellos` are
+    those of the peers connected now."""
     self_id = mine.node
     best, best_id = own_end, self_id
     kept = 0

@@ -1,14 +1,14 @@
 """Linearizable read points: ReadIndex (Raft dissertation 6.4), leases, reads by followers.
 
-A read point is an index such that everything acknowledged before the read began is at or below it; when it
-is applied here, local state may answer the read.
+A read point is an index such that everything acknowledged before the read began is at or below it. When it is
+applied here, local state may answer the read.
 
 * **The leader**, while it serves (an entry of its term is committed), takes its commit index and sends a
-  round of heartbeats at once. A quorum of voters that answers this round, or a later one, in this term proves
-  that nobody else led when the read began. With lease reads on and a lease valid *now*, the round is spared.
+  round of heartbeats at once. If a quorum of voters answers this round, or a later one, in this term, no
+  other node led when the read began. With lease reads on and a lease valid *now*, the round is not needed.
 * **A follower** asks its leader (ReadIndexRequest) and waits until it has applied the index itself.
 
-Reads that arrive in one turn of the loop share a round. While a round is under way, new reads wait for the
+Reads that arrive in one turn of the loop share a round. While a round is in flight, new reads wait for the
 next one: they may not join a round that was sent before they began. So there is one round in flight, whatever
 the load. A read waits through changes of leader until its own time is over; it is idempotent.
 """
@@ -28,16 +28,18 @@ from dledger.messages import Code, ReadIndexRequest, ReadIndexResponse
 from dledger.node.leadership import Leadership
 
 READ_INDEX_VERSION = 2
-"""Peer protocol that numbers rounds of heartbeats and knows read points."""
+"""Lowest peer protocol that numbers rounds of heartbeats and knows read points."""
 MAX_WAITING = 10_000
-"""Reads that wait on one node; one more is refused."""
+"""Reads that may wait on one node; one more is refused."""
 
 Done = Callable[[int | None], None]
-"""Called once: the read point, applied here, or None when there was none in time."""
+"""Callback of a read, called once: with the read point, applied here, or with None when there was none in
+time."""
 
 
 class ReadRefused(Exception):
-    """No read point in time, or too many reads wait. Nothing was read; try again, perhaps elsewhere."""
+    """There was no read point in time, or too many reads wait. Nothing was read; try again, perhaps on
+    another node."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class _Read:
 
 @dataclass(slots=True)
 class _Flight:
-    """Reads under way: on a round of this leader (`round`), or on questions to the leader (`first..last`)."""
+    """Reads in flight: they wait for a round of this leader (`round`), or for answers of the leader
+    (`first..last`)."""
 
     reads: list[_Read]
     term: int
@@ -72,13 +75,13 @@ class _Applying:
 
 
 class ReadPoints:
-    """One per node. All methods run on the loop."""
+    """Read points of one node. All methods run on the loop."""
 
     def __init__(
         self, context: NodeContext, leadership: Leadership, applier: Applier, first_number: int = 0
     ) -> None:
-        """`first_number`: questions are numbered from there. A leader may still answer one that this node
-        asked before it was restarted; so no two lives of a node may use the same numbers."""
+        """`first_number`: questions are numbered from there. A leader may still answer a question that this
+        node asked before a restart, so no two runs of a node may use the same numbers."""
         self._config = context.config
         self._peers = context.peers
         self._elector = context.elector
@@ -97,12 +100,12 @@ class ReadPoints:
         self.rounds: int = 0
         """Rounds of heartbeats sent for reads, for metrics."""
         self.by_lease: int = 0
-        """Reads that a lease answered."""
+        """Reads that were answered by a lease."""
 
     # Asking
 
     async def read_index(self, timeout_s: float) -> int:
-        """A read point that began now, applied here; ReadRefused when there is none in time."""
+        """Return a read point that began now and is applied here; ReadRefused when there is none in time."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
         def done(index: int | None) -> None:
@@ -116,7 +119,7 @@ class ReadPoints:
         return index
 
     def ask(self, timeout_s: float, done: Done) -> None:
-        """The same with a callback, for requests of the client protocol."""
+        """Like `read_index`, with a callback, for requests of the client protocol."""
         if self._waiting >= MAX_WAITING:
             raise ReadRefused(f"{MAX_WAITING} reads wait already")
         read = _Read(done)
@@ -125,7 +128,7 @@ class ReadPoints:
         self._add(read)
 
     def why(self) -> str:
-        """What a read waits for, for the text of a refusal."""
+        """Why a read still waits, for the text of a refusal."""
         elector = self._elector
         if elector.role is Role.LEADER:
             old = [peer for peer in elector.voters if self._speaks_old(peer)]
@@ -146,7 +149,7 @@ class ReadPoints:
     # Events
 
     def receive(self, peer: str, message: ReadIndexRequest | ReadIndexResponse) -> None:
-        """A follower asks, or the leader answers."""
+        """Handle a follower's question, or the leader's answer."""
         if isinstance(message, ReadIndexRequest):
             if message.number == NO_READ:
                 self._answer(_Read(peer=peer, number=NO_READ), None)
@@ -176,7 +179,7 @@ class ReadPoints:
             self._landed(flight, flight.index)
 
     def role_changed(self) -> None:
-        """Role, term or known leader are new: what is under way may never be answered."""
+        """Role, term or known leader changed: reads in flight may never be answered, so they start again."""
         if self._flight is not None:
             self._back(self._flight)
         if self._elector.role is not Role.LEADER:
@@ -196,7 +199,7 @@ class ReadPoints:
             self._schedule()
 
     def close(self) -> None:
-        """The node ends: nobody is answered any more."""
+        """The node ends: reads get no more answers."""
         for handle in (self._retry, *(read.timer for read in self._new)):
             if handle is not None:
                 handle.cancel()
@@ -213,7 +216,7 @@ class ReadPoints:
             asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
-        """Everything that arrived in this turn sets out together."""
+        """Start together all reads that arrived in this turn."""
         self._scheduled = False
         if self._flight is not None:
             return
@@ -254,7 +257,7 @@ class ReadPoints:
         self._peers.send(flight.leader, question)
 
     def _arm(self) -> None:
-        """Questions and answers may be lost, and a hand-over may fail: look again in a while."""
+        """Set a timer to check again, because questions and answers may be lost, and a hand-over may fail."""
         if self._retry is None and (self._new or self._flight is not None):
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(self._config.heartbeat_interval_s, self._again)
@@ -281,7 +284,7 @@ class ReadPoints:
         self._schedule()
 
     def _point(self, read: _Read, index: int) -> None:
-        """The read point is known."""
+        """Handle that the read point of a read is known."""
         if read.peer:
             self._answer(read, index)
         elif index <= self._applier.applied_index:

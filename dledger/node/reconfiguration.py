@@ -1,9 +1,10 @@
 """Changes of the members and of the leader, decided by the leader: one at a time, in one task.
 
 Only a serving leader changes anything (an entry of its own term is committed: the fix of 2015), and only when
-the configuration before is committed. By itself it promotes learners that have caught up, replaces the
-incarnation of a member that came back with an empty store (first the old one leaves the voters, then the new
-one joins them), and hands over to a preferred leader. Commands of operators come as jobs (`submit`).
+the previous configuration is committed. Without a command it does three things. It promotes learners that
+have caught up. It replaces the incarnation of a member that came back with an empty store: first the old one
+leaves the voters, then the new one joins them. And it hands over to a preferred leader. Commands of operators
+come as jobs (`submit`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from dledger.node.leadership import Leadership
 from dledger.replication.leader import PushState
 
 MAX_JOBS = 16
-"""Commands that may wait for their turn."""
+"""Commands that may wait for their turn; one more is refused."""
 PROBE_HEARTBEATS = 2.5
-"""How long a removal waits for signs of life."""
+"""How long a removal waits for answers of the voters, in heartbeat intervals."""
 CONFIG_PROTOCOL = 2
-"""The peer protocol version from which a node can read configurations of version 2."""
+"""Lowest peer protocol with which a node can read configurations of version 2."""
 
 
 class Reconfiguration:
-    """One per node; does nothing while the node does not serve."""
+    """Changes of one node; does nothing unless the node serves."""
 
     def __init__(self, context: NodeContext, membership: MemberEffects, leadership: Leadership) -> None:
         self._say = context.env.log.child(f"changes.{context.config.self_id}")
@@ -49,7 +50,7 @@ class Reconfiguration:
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
-        """A peer answered, or another leader is known: what a job waits for."""
+        """Set when a peer answered, or another leader is known: jobs wait for that."""
         self._heard: dict[str, float] = {}
         self._said = ""
 
@@ -73,14 +74,14 @@ class Reconfiguration:
     # What the node tells
 
     def submit(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Have a command done in its turn; ChangeRefused when too many wait."""
+        """Queue a command to be done in its turn; ChangeRefused when too many wait."""
         if len(self._jobs) >= MAX_JOBS:
             raise ChangeRefused(Code.CONFIG_PENDING, f"more than {MAX_JOBS} commands wait: try later")
         self._jobs.append(job)
         self._wake.set()
 
     def heard(self, peer: str, now: float) -> None:
-        """A peer answered this leader. Wakes `run` when the answer may be what a change waits for."""
+        """A peer answered this leader. Wakes `run` if a change may have waited for this answer."""
         self._heard[peer] = now
         self._news.set()
         if self._leadership.serving and self._unfinished(peer) and self.caught_up(peer):
@@ -94,7 +95,7 @@ class Reconfiguration:
         self._news.set()
 
     def told_who_should_lead(self) -> None:
-        """An operator's command has come, here or with the log."""
+        """An operator has set the preferred leaders, here or by an entry of the log."""
         self._preferred.forgive()
 
     def committed(self, before: int, index: int) -> None:
@@ -105,8 +106,8 @@ class Reconfiguration:
     # What is known of a peer
 
     def caught_up(self, peer: str) -> bool:
-        """Whether a peer answers, and has all but the last few entries durable. False also while it is not
-        known how many bytes it lacks: with its next answer it is."""
+        """Whether a peer answers, and has all entries except the last few durable. Also False while it is not
+        known how many bytes it lacks; that is known with its next answer."""
         try:
             return self._has_caught_up(peer)
         except ColdUnit:
@@ -128,26 +129,27 @@ class Reconfiguration:
         )
 
     def health(self, peer: str) -> Health:
-        """What a member last told of itself. Who is not connected has no health."""
+        """Health that a member last reported. A member that is not connected counts as GOOD."""
         if peer == self._config.self_id:
             return Health(self._elector.health)
         return Health((self._elector.health_of(peer) or 0) if self._peers.connected(peer) else 0)
 
     def fit(self, peer: str) -> bool:
-        """Whether leadership may go there without being asked for by name."""
+        """Whether leadership may be handed to this peer without naming it."""
         counts = peer in self._members.voters and self._membership.acknowledges(peer)
         return counts and self.caught_up(peer) and self.health(peer) is Health.GOOD
 
     @property
     def preferred(self) -> tuple[str, ...]:
-        """Who should lead: as the group was told, else this node's setting."""
+        """Preferred leaders: those set for the group, else this node's setting."""
         told = self._members.current.preferred
         return self._config.preferred_leaders if told is None else told
 
     # Commands; each gives the index of the entry to wait for
 
     def add(self, node: str, address: str, stays: bool) -> int:
-        """A new member, as a learner. Adding it again as it is changes nothing; another wish is refused."""
+        """Add a new member, as a learner. Adding the same member again changes nothing; other properties are
+        refused."""
         current = self._ready()
         member = current.members.get(node)
         if member is not None and (member.address or self._config.peers.get(node)) == address:
@@ -158,7 +160,7 @@ class Reconfiguration:
         return self._append(lambda: known.with_learner(node, address, stays=stays))
 
     async def promote(self, node: str) -> int:
-        """A learner becomes a voter now, if it has caught up."""
+        """Make a learner a voter now, if it has caught up."""
         caught_up = await settled(lambda: self._has_caught_up(node))
         current = self._ready()
         member = current.members.get(node)
@@ -167,16 +169,18 @@ class Reconfiguration:
         return self._append(lambda: current.with_voter(node, self._incarnation(node)))
 
     def remove(self, node: str, since: float | None) -> int:
-        """A member leaves. `since`: the rest must have a majority of voters heard after then; None: it need
-        not, nor must all of it have been seen with a program that can read the new configuration."""
+        """Remove a member. `since`: the rest must include a majority of voters that were heard after this
+        time. None: no majority is needed, nor must every voter have been seen with a program that can read
+        the new configuration."""
         return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
 
     async def check_removal(self, node: str) -> float:
-        """Ask who is there now, and what `remove` will say; ChangeRefused, or its `since`.
+        """Ask which voters are there now, and check a removal. Return `since` for `remove`, or raise
+        ChangeRefused.
 
-        A removal is in force at once and cannot be taken back: if the rest turns out to have no live
-        majority, the group stands still, even if it had one with the removed member. So nothing that was
-        heard before the command counts.
+        A removal is in force at once and cannot be taken back. If the rest turns out to have no live
+        majority, the group stops, even if it had a majority with the removed member. So nothing heard before
+        the command counts.
         """
         self._ready()
         loop = asyncio.get_running_loop()
@@ -195,15 +199,15 @@ class Reconfiguration:
         return began
 
     def prefer(self, nodes: tuple[str, ...] | None) -> int:
-        """Who should lead from now on; None: each node's own setting."""
+        """Set the preferred leaders; None means each node's own setting."""
         current = self._ready()
         index = self._append(lambda: current.preferring(nodes))
         self.told_who_should_lead()
         return index
 
     async def transfer(self, target: str | None, timeout_s: float) -> str:
-        """Hand leadership over; who got it, which may be another than `target`. ChangeRefused when it did not
-        move, or (TERM_CHANGED) when nobody is known to have it in time."""
+        """Hand leadership over. Return the new leader, which may be another node than `target`. ChangeRefused
+        when it did not move, or (TERM_CHANGED) when no new leader is known in time."""
         self._ready(config=False)
         if target is not None:
             if target == self._config.self_id:
@@ -222,7 +226,7 @@ class Reconfiguration:
         return await self._successor(deadline)
 
     async def _successor(self, deadline: float) -> str:
-        """Who leads after this node, which only knows that it does not any more."""
+        """The leader after this node, which so far only knows that it does not lead any more."""
         elector = self._elector
         try:
             async with asyncio.timeout_at(deadline):
@@ -294,8 +298,8 @@ class Reconfiguration:
         return self._leadership.append_config(after, leaves)
 
     def _check_readable(self, after: Configuration) -> None:
-        """The first configuration of version 2 waits until every voter can read it. Where programs that
-        cannot are refused at the hello there is nothing to wait for: who was lost is never seen again."""
+        """Check that every voter can read the first configuration of version 2. There is nothing to check
+        where older programs are refused at the hello: a lost node would never be seen again."""
         if self._config.protocol_min >= CONFIG_PROTOCOL:
             return
         before = self._members.current
@@ -322,7 +326,8 @@ class Reconfiguration:
         return mine or (self._peers.connected(voter) and self._elector.heard(voter, since))
 
     def _commits_without(self, node: str) -> bool:
-        """Whether the voters that are here, with their own stores, are a majority of all but this one."""
+        """Whether the connected voters, with their own stores, are a majority of all voters except this
+        one."""
         rest = [voter for voter in self._members.voters if voter != node]
         here = [v for v in rest if v == self._config.self_id or self._membership.acknowledges(v)]
         return len(here) > len(rest) // 2
@@ -350,7 +355,7 @@ class Reconfiguration:
         return member.incarnation != self._incarnation(peer)
 
     def _grow(self) -> None:
-        """Promote who has caught up; replace lost stores by the new ones under their ids."""
+        """Promote learners that have caught up; replace lost stores by the new ones under their ids."""
         if not self._leadership.serving or self._members.pending(self._replicator.commit_index):
             return
         current = self._members.current
@@ -377,7 +382,7 @@ class Reconfiguration:
             return
 
     def _leave(self) -> None:
-        """A leader that the group has removed hands over and goes."""
+        """Hand over and step down if this leader was removed from the group."""
         if self._leadership.term is None or not self._members.removed(self._replicator.commit_index):
             return
         if self._config.self_id not in self._members.current.members:
@@ -404,7 +409,7 @@ class Reconfiguration:
 
 
 def _other_wish(node: str, member: Member, stays: bool) -> str:
-    """Why a member cannot be added again like this; empty: it is what is wished for, or becomes it."""
+    """Why a member cannot be added again like this; empty if it already is as wanted, or will be."""
     if stays and member.role is MemberRole.VOTER:
         return f"{node} is a voter already: remove it first"
     if stays and not member.stays:

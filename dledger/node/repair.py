@@ -1,14 +1,14 @@
-"""Repair of rotten entries from any peer (safety.md S4; docs/explanation/decisions/0007).
+"""Repair of corrupt entries from any peer (safety.md S4; docs/explanation/decisions/0007).
 
-The node asks its peers, leader or not, one after another: `RepairRequest`. The asked one looks at its own
-copy, checks it, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum:
-an entry is the same on every node that has it under its index and term, and a copy is believed only if it
-fits what is left here (log/repair_writer.py). So a group in which every node has some rot can still elect a
+The node asks its peers, leader or not, one after another: `RepairRequest`. The asked peer checks its own
+copy, and answers HAVE with the bytes, FAULTY or NEVER_HAD. No leader is needed, and no quorum. An entry is
+the same on every node that has it under its index and term, and a copy is accepted only if it fits what is
+left here (log/repair_writer.py). So a group in which every node has some corrupt entries can still elect a
 leader afterwards.
 
-A peer has one question at a time, and answers it once: on a slow link the same entries, asked for again and
-again, would only stand in each other's way. So an answer counts whenever it comes, and a question is open
-until it is answered, the connection is lost, or the peer must have forgotten it.
+A peer gets one question at a time, and answers it once. If the same entries were requested again and again
+over a slow link, the answers would delay each other. So an answer counts whenever it comes. A question is
+open until it is answered, the connection is lost, or the peer must have forgotten it.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from dledger.log.repair_writer import Unfitting
 from dledger.messages import Holding, RepairRequest, RepairResponse
 
 ANSWER_LIMIT_S = 1.0
-"""How long to wait for one peer's answer before the next one is asked. It counts when it comes later, too."""
+"""Seconds to wait for one peer's answer before the next peer is asked. The answer counts even if it comes
+later."""
 GIVE_UP_S = 60.0
-"""A question that was not answered for so long has been forgotten, and is asked again. 4 MiB in that time are
-0.56 Mbit/s; an answer that is still under way on a slower link counts, too."""
+"""Seconds after which an unanswered question counts as forgotten, and is asked again. 4 MiB in that time are
+0.56 Mbit/s; an answer that is still in flight on a slower link counts, too."""
 PAUSE_S = 0.5
-"""Between two rounds of asking when nobody could help."""
+"""Seconds between two rounds of asking when no peer could help."""
 ENTRIES = 1024
-"""Most entries of one request."""
+"""Entries of one request at most."""
 UNSENT = 64 * 1024
-"""Where more bytes wait on the connection of a peer, an answer is among them (nothing else on it is large),
-and another one is put off: peers of older programs ask again before they have it."""
+"""If more bytes wait on the connection of a peer, an answer is among them (nothing else on it is large). Then
+another answer is delayed: peers with older programs repeat a question before they have the answer."""
 UNSENT_POLL_S = 0.1
-"""How often to look whether it left."""
+"""Seconds between two checks whether those bytes were sent."""
 SINCE_VERSION = 2
 SHOWN = 20
-"""Faulty ranges listed in the status."""
+"""Number of faulty ranges listed in the status."""
 
 
 @dataclass(eq=False, slots=True)
 class Question:
-    """What a peer was asked over the connection that stands."""
+    """A question that was sent to a peer over the current connection."""
 
     request: RepairRequest
     until: float = 0.0
-    """Time of the loop from which on it counts as forgotten."""
+    """Loop time at which it counts as forgotten."""
     answer: RepairResponse | None = None
-    """That came, and was not looked at yet."""
+    """An answer that came and was not used yet."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    """The answer is there, or will not come."""
+    """Set when the answer has come, or will not come."""
     awaited: bool = False
     """Whether `Repairer.run` waits for it."""
 
 
 class Repairer:
-    """One per node: asks for what is faulty here, answers what others ask for."""
+    """Repair on one node: asks peers for entries that are faulty here, and answers the questions of peers."""
 
     def __init__(self, context: NodeContext, events: NodeEvents) -> None:
         self._say = context.env.log.child("repair")
@@ -69,9 +70,9 @@ class Repairer:
         self._wake = asyncio.Event()
         self._number = 0
         self._open: dict[str, Question] = {}
-        """At most one of each peer."""
+        """Open questions, at most one for each peer."""
         self._questions: dict[str, RepairRequest] = {}
-        """Of each peer the newest."""
+        """The newest question of each peer."""
         self._asked = asyncio.Event()
         self._answers: dict[str, str] = {}
         self.repaired_entries: int = 0
@@ -80,12 +81,12 @@ class Repairer:
     # Asking
 
     def damage(self) -> None:
-        """Something became faulty, or a peer came that may help."""
+        """Start repairing: an entry became faulty, or a peer connected that may help."""
         if self._log.faulty:
             self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Repair when woken, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -111,7 +112,8 @@ class Repairer:
             return
 
     async def _examine(self) -> None:
-        """What a read could not believe may be whole: an index unit was wrong, or a cut went on meanwhile."""
+        """Examine entries that a read found doubtful. They may be whole: an index unit was wrong, or a cut
+        was in progress."""
         before = self._log.faulty.count
         for first, last in self._log.suspects:
             await self._log.examine(first, last)
@@ -119,7 +121,7 @@ class Repairer:
             self._events.repaired()
 
     async def _repair(self, first: int, last: int) -> bool:
-        """Ask for one range, piece by piece; whether anything was repaired."""
+        """Ask for one range, piece by piece. True when anything was repaired."""
         done = False
         while first <= last:
             end = await self._repair_piece(first, min(last, first + ENTRIES - 1))
@@ -132,7 +134,8 @@ class Repairer:
         return done
 
     async def _repair_piece(self, first: int, last: int) -> int | None:
-        """Ask every peer until one helps: the last index that is whole now, None when nobody could."""
+        """Ask every peer until one helps. Return the last index that is whole now, None when no peer could
+        help."""
         for peer in sorted(self._peers.hellos):
             if first not in self._log.faulty:
                 return None
@@ -149,7 +152,7 @@ class Repairer:
         return None
 
     async def _ask(self, peer: str, first: int, last: int) -> Question | None:
-        """The question, answered and closed; None when it has no answer yet, or another one is open."""
+        """The question, answered and closed; None when it has no answer yet, or another question is open."""
         question = self._question(peer, first, last)
         if question is None:
             return None
@@ -167,7 +170,7 @@ class Repairer:
         return question
 
     def _question(self, peer: str, first: int, last: int) -> Question | None:
-        """The open question to a peer, asked now if there was none; None when it is another one."""
+        """The open question to a peer, sent now if there was none; None when a different question is open."""
         now = asyncio.get_running_loop().time()
         question = self._open.get(peer)
         same = question is not None and (question.request.first, question.request.last) == (first, last)
@@ -181,7 +184,8 @@ class Repairer:
         return question
 
     async def _use_late(self) -> bool:
-        """Use and close what was answered when nobody waited any more; whether anything was repaired."""
+        """Use and close answers that came when `run` no longer waited for them. True when anything was
+        repaired."""
         done = False
         for peer, question in sorted(self._open.items(), key=lambda item: item[0]):
             if question.answer is not None:
@@ -192,7 +196,7 @@ class Repairer:
         return done
 
     async def _use(self, peer: str, question: Question) -> int | None:
-        """Mend with an answer: the last index that is whole now, None when it did not help."""
+        """Repair with an answer. Return the last index that is whole now, None when it did not help."""
         answer, request = question.answer, question.request
         if answer is None:
             return None
@@ -214,7 +218,7 @@ class Repairer:
         return last
 
     def lost(self, peer: str) -> None:
-        """The connection over which a peer is asked is gone, and what was asked over it with it."""
+        """The connection over which a peer is asked is lost, and with it the questions on it."""
         question = self._open.get(peer)
         if question is not None and question.answer is None:
             del self._open[peer]
@@ -223,7 +227,7 @@ class Repairer:
     # Answering
 
     def receive(self, peer: str, message: RepairRequest | RepairResponse) -> None:
-        """A message of a peer, of any role and term."""
+        """Accept a message of a peer, of any role and term."""
         if isinstance(message, RepairRequest):
             self._questions[peer] = message  # who asks anew has given up the question before
             self._asked.set()
@@ -237,7 +241,7 @@ class Repairer:
             self._wake.set()
 
     async def run_answers(self) -> None:
-        """Answer what peers ask for, one after another, until cancelled."""
+        """Answer the questions of peers, one after another, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(UNSENT_POLL_S if self._questions else None):
@@ -280,7 +284,8 @@ class Repairer:
     # Status
 
     def status(self) -> dict[str, object]:
-        """For /health, /metrics and `status`: what is faulty, and what the peers say of it."""
+        """Figures for /health, /metrics and `status`: faulty entries, and what the peers answered about
+        them."""
         return {
             "faulty": [list(item) for item in self._log.faulty][:SHOWN],
             "faulty_entries": self._log.faulty.count,

@@ -1,8 +1,8 @@
 """Server side of the DLedger client protocol (DLedgerClientProtocol): append, get, read_index, metadata.
 
 Requests are frames of type 64 with a map {"id", "op", ...} and an optional payload, answers of type 65 with
-{"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW): the broker above
-ignores them.
+{"id", "code", ...}. Bodies appended here become records of the reserved topic (kind RAW), which the broker
+above ignores.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dledger.peers.links import PeerConnection
 from dledger.peers.wire import CLIENT_RESPONSE, MAX_BODY, Frame, WireError, encode_frame
 
 MAX_TEXT = 1024
-"""Characters of the explanation in an answer."""
+"""Characters of the explanation in an answer; the rest is cut off."""
 MAX_UNSENT = 256 * 1024 * 1024
-"""Bytes of entries that are read for clients, or that clients do not take, of all connections together: above
-it none is read, and the request is to be repeated later."""
+"""Bytes of entries being read for clients, or unread by clients, over all connections together. Above this
+limit nothing is read, and the client is asked to repeat its request later."""
 CHANGES = ("delete_before", "add", "promote", "remove", "prefer", "transfer")
-"""Operations that change the group or its log, but for appends, which are what a log is there for."""
+"""Operations that change the group or its log, except appends, which are the purpose of a log."""
 _REFUSALS = {
     Code.DISK_FULL: "the leader's disk is full: nothing was stored",
     Code.LEADER_PENDING_FULL: "too much is uncommitted: try later",
@@ -49,7 +49,7 @@ def _max_body(config: NodeConfig) -> int:
 
 
 class ClientRequests:
-    """Handles requests of clients; waiting appends are completed by `committed`."""
+    """Handles requests of clients; `committed` completes waiting appends."""
 
     def __init__(self, context: NodeContext, parts: NodeParts, status: NodeStatus) -> None:
         self._config = context.config
@@ -64,12 +64,12 @@ class ClientRequests:
         self._sources = context.peers.sources
         self._unsent = context.peers.unsent
         self._read_now = 0
-        """Bytes of entries that are read from the disk for answers."""
+        """Bytes of entries that are being read from the disk for answers."""
         self._waiting: deque[tuple[int, PeerConnection, int]] = deque()
         self._members = MemberRequests(context, parts, self._answer, self._await_commit)
 
     def handle(self, connection: PeerConnection, frame: Frame) -> None:
-        """One request."""
+        """Handle one request."""
         header = frame.header()
         if not isinstance(header, dict) or not isinstance(header.get("id"), int):
             raise WireError("a request is a map with an id")
@@ -141,7 +141,7 @@ class ClientRequests:
         self._waiting.append((index, connection, number))
 
     def _read_point(self, connection: PeerConnection, number: int, then: Callable[[int], None]) -> None:
-        """Call `then` with a read point that is applied here; else say that there is none."""
+        """Call `then` with a read point that is applied here; otherwise answer that there is none."""
 
         def done(index: int | None) -> None:
             if index is None:
@@ -156,7 +156,8 @@ class ClientRequests:
             self._answer(connection, number, Code.LEADER_PENDING_FULL, text=str(error))
 
     def _get(self, connection: PeerConnection, number: int, index: object, linearizable: bool) -> None:
-        """An entry that is committed never changes, so only "not there" needs a read point."""
+        """Answer with an entry. A committed entry never changes, so only the answer "not found" needs a read
+        point."""
         log, committed = self._log, self._replicator.commit_index
         if linearizable and isinstance(index, int) and index > committed:
             self._read_point(connection, number, lambda _: self._get(connection, number, index, False))

@@ -1,4 +1,4 @@
-"""What a node tells of itself: to its host, its tools and its operators. Nothing here changes anything."""
+"""The status of a node, for its host, its tools and its operators. Read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.replication.leader import PushState
 
 
 class NodeStatus:
-    """One per node."""
+    """Reports the status of one node."""
 
     def __init__(self, context: NodeContext, parts: NodeParts) -> None:
         self._context = context
@@ -27,13 +27,13 @@ class NodeStatus:
             )
 
     def _unreached(self) -> Iterator[str]:
-        """Peers that reach this leader, and that it does not reach: they hear of nothing."""
+        """Peers that are connected to this leader but that it cannot reach: they get no messages."""
         if self._context.replicator.leader is not None:
             for peer, address in self._context.peers.not_reached_back().items():
                 yield f"{peer} reaches this node, but is not reached at {address}: {MOVED}"
 
     def _unheard(self) -> Iterator[str]:
-        """Why nobody reaches this member, although it reaches others."""
+        """Why no other member reaches this one, although it reaches others."""
         context, own = self._context, self._context.config.self_id
         peers = [peer for peer in context.members.current.members if peer != own]
         reached = [peer for peer in peers if context.peers.connected(peer)]
@@ -45,7 +45,7 @@ class NodeStatus:
         yield f"no leader: {reaches}: {MOVED}"
 
     def _left_behind(self) -> Iterator[str]:
-        """Peers of this leader that nothing here can bring up."""
+        """Peers of this leader for which no log or snapshot here is enough to catch up."""
         first, leader = self._context.log.first_index, self._context.replicator.leader
         for peer, progress in sorted(leader.progress.items()) if leader else ():
             if progress.state is PushState.INSTALL and progress.offer is None:
@@ -55,7 +55,8 @@ class NodeStatus:
                 )
 
     def _without_leader(self) -> Iterator[str]:
-        """Why this member may know no leader. What may be over in a moment is not said at once."""
+        """Why this member may know no leader. Causes that may be over in a moment are not reported at
+        once."""
         context, parts = self._context, self._parts
         elector, members = context.elector, context.members
         if elector.leader_id is not None or not members.identity.cluster:
@@ -82,7 +83,7 @@ class NodeStatus:
             yield needed
 
     def report(self) -> dict[str, object]:
-        """For /health, /metrics and `dledger status`."""
+        """The status for /health, /metrics and `dledger status`."""
         context, parts = self._context, self._parts
         config, log, elector, members = context.config, context.log, context.elector, context.members
         leader = context.replicator.leader

@@ -1,7 +1,8 @@
-"""Whether a store is to be trusted, so that its node votes, stands and counts (safety.md S3, S9, S18, S20).
+"""Whether a store can be trusted, so that its node votes, stands and counts (safety.md S3, S9, S18, S20).
 
-One that lost something, or may have, is trusted again when a leader has refilled it; under ASYNC_FLUSH after
-a loss of power also by a verdict of `powerloss`. While a snapshot replaces the log it is not.
+A store that lost entries, or may have, is trusted again when a leader has refilled it; under ASYNC_FLUSH
+after a loss of power also by a verdict of `powerloss`. While a snapshot replaces the log the store is not
+trusted.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ TOO_MANY_LOST_POWER = (
 
 
 class Trust:
-    """One per node."""
+    """Trust in the store of one node."""
 
     def __init__(
         self, context: NodeContext, membership: MemberEffects, on_trusted: Callable[[], None]
     ) -> None:
-        """`on_trusted`: there may be a marker to remove from the disk."""
+        """`on_trusted` is called when there may be a marker to remove from the disk."""
         config = context.config
         self.reasons: list[str] = []
         """Why this node does not vote, or does not belong to the group, for /health."""
         self.statements: list[str] = []
-        """What an operator must know although it is over."""
+        """Facts that an operator must know although they are over."""
         self._say = context.env.log.child(f"node.{config.self_id}")
         self._env = context.env
         self._config = config
@@ -46,22 +47,22 @@ class Trust:
         self._membership = membership
         self._on_trusted = on_trusted
         self._unlisted = ""
-        """What was logged last of nodes in dLegerPeers that are no members."""
+        """Last log text about nodes in dLegerPeers that are not members."""
         self._process = f"{self._env.pid}-{self._env.wall.now_ms()}"
         self._lost_power = self._voted = self._installing = False
         self._undecided = 0.0
         self._yield_until = 0.0
 
     def open(self, trusted: bool, reason: str, lost_power: bool) -> None:
-        """What the store told when it was opened: `reason` why it is not trusted, `lost_power` whether that
-        is a loss of power under ASYNC_FLUSH."""
+        """Take over the result of opening the store. `reason`: why it is not trusted. `lost_power`: whether
+        that is a loss of power under ASYNC_FLUSH."""
         if not trusted:
             self.reasons.append(f"{reason}: no vote before a leader has refilled it")
         self._lost_power = lost_power
         self._replicator.trust(trusted)
 
     def hello(self) -> Hello:
-        """The hello to send now: who this is, and what its store is worth."""
+        """The hello to send now: identity of this node, and state of its store."""
         config, identity = self._config, self._members.identity
         return Hello(
             config.group,
@@ -90,7 +91,7 @@ class Trust:
         return meta
 
     def members_changed(self) -> None:
-        """The configuration, or what is known to be committed of it, is another."""
+        """The configuration changed, or what is known to be committed of it."""
         removed = self._members.removed(self._replicator.commit_index)
         if removed != (REMOVED in self.reasons):
             self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed
@@ -106,7 +107,8 @@ class Trust:
         return REMOVED in self.reasons
 
     def unlisted(self) -> str:
-        """Which nodes of dLegerPeers are no members of this node's group; empty where there are none."""
+        """Text about nodes of dLegerPeers that are not members of this node's group; empty if all are
+        members."""
         members, config = self._members.current.members, self._config
         if not self._members.identity.cluster or config.self_id not in members:
             return ""
@@ -122,7 +124,8 @@ class Trust:
     # Refilled
 
     def check_refilled(self) -> None:
-        """More is committed, durable or whole: is that all which the leader had committed?"""
+        """More entries are committed, durable or whole: trust the store if it now holds everything the leader
+        had committed."""
         follower = self._replicator.follower
         if self._elector.may_vote or follower is None or follower.leader_commit < 0:
             return
@@ -142,14 +145,14 @@ class Trust:
         self._on_trusted()
 
     def install_begins(self) -> None:
-        """A snapshot is about to replace the log: no vote while that lasts (S20)."""
+        """A snapshot is about to replace the log: do not vote while that lasts (S20)."""
         self._installing = True
         self._voted = self._elector.may_vote
         self._elector.trust(False)
         self.reasons.append(INSTALLING)
 
     def installed(self) -> None:
-        """It has."""
+        """The snapshot has replaced the log: vote again if this node voted before."""
         self._installing = False
         self.reasons = [reason for reason in self.reasons if reason != INSTALLING]
         if self._voted:  # what the log held was committed and lies before the snapshot, or never will be
@@ -158,7 +161,8 @@ class Trust:
     # After a loss of power
 
     def stands_back(self, now: float) -> bool:
-        """After a loss of power under ASYNC_FLUSH (S9): must this node leave standing to others?"""
+        """Whether, after a loss of power under ASYNC_FLUSH (S9), this node must leave standing for election
+        to others."""
         if self._lost_power:
             verdict = self._judge()
             # While it installs, a crash would take what it said with the log.
