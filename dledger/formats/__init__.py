@@ -1,4 +1,5 @@
-"""Byte layouts: what is written to disk and read by others. Pure functions on bytes; no I/O, no clock.
+"""Byte layouts of everything that is written to disk and read by others. Pure functions on bytes; no I/O, no
+clock.
 
 Everything is big-endian. `docs/reference/formats.md` describes each layout in words.
 

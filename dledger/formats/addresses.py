@@ -1,13 +1,13 @@
-"""Addresses as text, "host:port": in settings, in configuration entries, in what a NameServer tells."""
+"""Addresses as text, "host:port": in settings, in configuration entries, in answers of a NameServer."""
 
 from __future__ import annotations
 
 import ipaddress
 
 MAX_ADDRESS = 256
-"""Bytes of an address: those of all members together fit into the header of one frame."""
+"""Largest address in bytes; the addresses of all members together fit into the header of one frame."""
 _IN_NO_NAME = frozenset(" /;,")
-"""Usual slips of the pen: a URL, or two addresses in one."""
+"""Characters that no host name has; they come from common mistakes: a URL, or two addresses in one."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -28,7 +28,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Addresses from "host:port;host:port" (commas as well), none from a blank text; ValueError as above."""
+    """Split "host:port;host:port" (commas as well) into addresses; empty for a blank text. ValueError as for
+    `split_address`."""
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     for address in addresses:
         split_address(address)
@@ -36,9 +37,10 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def check_host(host: str) -> str:
-    """The host, if it is an IP address or may be a name; ValueError says what is wrong.
+    """Return the host if it is an IP address or may be a name; ValueError says what is wrong.
 
-    The resolver would refuse others with a UnicodeError, which is no OSError: no ordinary failure to connect.
+    The resolver would refuse others with a UnicodeError, which is no OSError and so no ordinary failure to
+    connect.
     """
     wrong = f"{host[:MAX_ADDRESS]!r} is neither an IP address nor a host name"
     if not host.isprintable() or not _IN_NO_NAME.isdisjoint(host):

@@ -1,7 +1,7 @@
-"""CRC-32 as in zip and Ethernet (zlib's `crc32`): that of message bodies, entries and chains.
+"""CRC-32 as in zip and Ethernet (zlib's `crc32`), for message bodies, entries and chains.
 
-Every message is summed several times on its way, so the fastest implementation at hand counts: zlib-ng's
-takes 0.07 us for 1 KiB where the system's zlib takes 0.4. Where it has no wheel, zlib's does the same.
+Every message is summed several times on its way, so the fastest available implementation is used. zlib-ng's
+takes 0.07 us for 1 KiB, the system's zlib takes 0.4. Where zlib-ng has no wheel, zlib gives the same result.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ FILE_SIZE = UNIT_SIZE * UNITS_PER_FILE
 
 
 class QueueUnit(NamedTuple):
-    """Entry `i` of a queue lies at byte `i * 20`. `physical_offset` is that of the record, pos + 48."""
+    """Unit `i` of a queue is at byte `i * 20`. `physical_offset` is the offset of the record, pos + 48."""
 
     physical_offset: int
     size: int
@@ -20,5 +20,5 @@ class QueueUnit(NamedTuple):
 
 
 def unpack_unit(data: bytes | bytearray | memoryview, offset: int = 0) -> QueueUnit:
-    """Read 20 bytes."""
+    """Read one unit of 20 bytes."""
     return QueueUnit._make(UNIT.unpack_from(data, offset))

@@ -1,14 +1,17 @@
 """DLedger log entry and index unit (DLedgerEntryCoder, DLedgerMmapFileStore; docs/reference/formats.md).
 
-An entry is a 48-byte header and a body. Entries lie back to back in segment files of one fixed size; a
-segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per
-entry lies in the index files at `index * 32`.
+An entry is a 48-byte header and a body. Entries are stored back to back in segment files of one fixed size; a
+segment ends with a blank tail (magic -1, then the length of the tail). An index unit of 32 bytes per entry is
+in the index files at `index * 32`.
 
-Differences from Apache's files, which leave these three fields 0: `channel` = kind in the high byte, number
-of entries of the same client batch that follow in the low 24 bits; `body_crc` = CRC-32 of the body, begun
-with the whole `channel` where its highest bit is set (COVERED), with 0 elsewhere; `chain_crc` = CRC-32 over
-(index, term, body_crc) continuing the chain value of the entry before (safety.md S1, S10, S11; decision
-0014).
+Apache's files leave three fields 0 that are used here:
+
+* `channel`: the kind of entry in the high byte, and the number of entries of the same client batch that follow
+  in the low 24 bits.
+* `body_crc`: CRC-32 of the body. It begins with the whole `channel` where the highest bit of that is set
+  (COVERED), with 0 elsewhere.
+* `chain_crc`: CRC-32 over (index, term, body_crc), continuing the chain value of the entry before (safety.md
+  S1, S10, S11; decision 0014).
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ HEADER_SIZE = 48
 _POS = struct.Struct(">q")
 MAGIC = 1
 APACHE_MAGICS = (1, 2, 3)
-"""Entries of Apache's newer stores may also be NOOP (empty, opens a term) and CONFIG_CHANGE."""
+"""Magics in Apache's newer stores, which may also have NOOP (empty, opens a term) and CONFIG_CHANGE
+entries."""
 BLANK_MAGIC = -1
 BLANK = struct.Struct(">ii")
 MIN_BLANK_SIZE = BLANK.size
@@ -33,23 +37,23 @@ MIN_BLANK_SIZE = BLANK.size
 INDEX_UNIT = struct.Struct(">iqiqq")
 INDEX_UNIT_SIZE = 32
 CHAIN = struct.Struct(">qqI")
-"""What `chain_crc` runs over; loops over many entries pack it themselves (see `chain_crc`)."""
+"""Fields that `chain_crc` covers; loops over many entries pack them themselves (see `chain_crc`)."""
 
 MAX_ENTRY_SIZE = 4 * 1024 * 1024 + 64 * 1024
 """Bytes of one entry with its header: RocketMQ's 4 MiB body limit and room for the rest of the record."""
 
 MAX_BATCH_REMAINING = 0xFFFFFF
 COVERED = 1 << 31
-"""Bit of `channel`: the body's CRC begins with `channel`, so that a flip of any of its bits is found. Clear
-in entries of programs before peer protocol 3."""
+"""Bit of `channel`: the body's CRC begins with `channel`, so that a flip of any of its bits is detected. Not
+set in entries of programs before peer protocol 3."""
 CHANNEL_OFFSET = 32
-"""Of `channel` in the header; COVERED is the highest bit of that byte."""
+"""Offset of `channel` in the header. COVERED is the highest bit of that byte."""
 KIND_MASK = 0x7F
-"""Of the high byte of `channel`: the kind, without COVERED."""
+"""Mask for the high byte of `channel`: the kind, without COVERED."""
 
 
 class Kind(IntEnum):
-    """What an entry is for: the high byte of `channel`, so that nobody parses bodies to find out."""
+    """Purpose of an entry. It is in the high byte of `channel`, so that bodies need not be parsed for it."""
 
     MESSAGE = 0
     """A user message: dispatched to its ConsumeQueue."""
@@ -60,11 +64,12 @@ class Kind(IntEnum):
     SYSTEM = 3
     """Replicated state of the host: topics, groups, offsets."""
     RAW = 4
-    """Appended through the DLedger client protocol (`dledger append`)."""
+    """Entry that was appended through the DLedger client protocol (`dledger append`)."""
 
 
 class EntryHeader(NamedTuple):
-    """The 48 bytes, in order. `size` counts header and body; `pos` is the offset in the whole log."""
+    """The fields of the 48 bytes, in order. `size` counts header and body; `pos` is the offset in the whole
+    log."""
 
     magic: int
     size: int
@@ -88,7 +93,7 @@ class EntryHeader(NamedTuple):
 
 
 class IndexUnit(NamedTuple):
-    """One unit of an index file: where entry `index` lies."""
+    """One unit of an index file: the position of entry `index`."""
 
     magic: int
     pos: int
@@ -98,7 +103,7 @@ class IndexUnit(NamedTuple):
 
 
 class CorruptEntry(Exception):
-    """Bytes that are not the entry they should be. `reason` names the first check that failed."""
+    """The bytes are not the entry that was expected. `reason` names the first check that failed."""
 
     def __init__(self, reason: str, index: int, pos: int) -> None:
         super().__init__(f"{reason} at index {index}, pos {pos}")
@@ -108,14 +113,14 @@ class CorruptEntry(Exception):
 
 
 def pack_channel(kind: int, batch_remaining: int = 0, *, covered: bool = False) -> int:
-    """The `channel` field."""
+    """Make the `channel` field; ValueError for a batch that is too large."""
     if not 0 <= batch_remaining <= MAX_BATCH_REMAINING:
         raise ValueError(f"batch of {batch_remaining + 1} entries: at most {MAX_BATCH_REMAINING + 1}")
     return (COVERED if covered else 0) | kind << 24 | batch_remaining
 
 
 def crc_begin(channel: int) -> int:
-    """What the body's CRC begins with; loops over many entries have it in place."""
+    """Value with which the body's CRC begins; loops over many entries repeat this code."""
     return channel if channel & COVERED else 0
 
 
@@ -130,7 +135,7 @@ def unpack_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Entr
 
 
 def entry_pos(data: bytes | bytearray | memoryview) -> int:
-    """The log offset in the header at the beginning; struct.error when that is cut off."""
+    """The log offset in the header at the start of `data`; struct.error when the header is cut off."""
     pos: int = _POS.unpack_from(data, 24)[0]
     return pos
 
@@ -146,7 +151,7 @@ def encode_entry(
     *,
     covered: bool = False,
 ) -> bytes:
-    """One whole entry, `covered` or as older programs write it.
+    """Encode one whole entry, `covered` or in the form of older programs.
 
     The leader's hot path packs the same fields in place (dledger/log/appender.py).
     """
@@ -174,11 +179,11 @@ def check_entry(
     min_term: int,
     previous_chain: int | None,
 ) -> EntryHeader:
-    """Believe the entry at `offset` of `data`, or raise CorruptEntry (safety.md S1).
+    """Check the entry at `offset` of `data`, and return its header or raise CorruptEntry (safety.md S1).
 
-    `index` and `pos` are those it must have, `min_term` the term of the entry before, `previous_chain`
-    the chain value before it (None: unknown, as at the start of a log that was cut in front). A store
-    written by Apache has both CRC fields 0; then only the structure counts.
+    `index` and `pos` are the expected values, `min_term` is the term of the entry before. `previous_chain` is
+    the chain value before it (None: unknown, as at the start of a log whose beginning was removed). In a
+    store written by Apache both CRC fields are 0; then only the structure is checked.
     """
     if len(data) - offset < HEADER_SIZE:
         raise CorruptEntry("header cut off", index, pos)
@@ -207,7 +212,7 @@ def check_entry(
 
 
 def known_magic(header: EntryHeader) -> bool:
-    """Whether the magic is an entry's: ours is always 1, others only stand in headers without CRCs."""
+    """Whether the magic is an entry's. Ours is always 1; others are only in headers without CRCs."""
     return header.magic == MAGIC or (
         header.magic in APACHE_MAGICS and header.chain_crc == 0 and header.body_crc == 0
     )

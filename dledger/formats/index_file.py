@@ -1,4 +1,5 @@
-"""IndexFile: which messages have a key (store/index/IndexFile, IndexHeader). Pure; docs/reference/formats.md.
+"""IndexFile: the messages that have a key (store/index/IndexFile, IndexHeader). Pure;
+docs/reference/formats.md.
 
 Header 40 bytes, then `slots` hash slots of 4 bytes, then `units` of 20 bytes:
 
@@ -7,7 +8,8 @@ Header 40 bytes, then `slots` hash slots of 4 bytes, then `units` of 20 bytes:
 | unit   | key hash 4, position 8, seconds after the begin time 4, number of the one before in its slot 4 |
 
 Units are numbered from 1 (`count` starts at 1 and is the number of the next one). A key is found by its hash
-alone: who looks one up must compare the message. Files are named by the time they were made (17 digits).
+alone, so the caller must compare the message. Files are named by the time at which they were made (17
+digits).
 """
 
 from __future__ import annotations
@@ -28,20 +30,21 @@ SLOT_SIZE = 4
 UNIT = struct.Struct(">iqii")
 UNIT_SIZE = 20
 SLOTS = 5_000_000
-"""maxHashSlotNum: Apache's default."""
+"""Number of hash slots (maxHashSlotNum): Apache's default."""
 UNITS = 20_000_000
-"""maxIndexNum: Apache's default."""
+"""Number of units (maxIndexNum): Apache's default."""
 KEY_SEPARATOR = " "
 TAG_PREFIX = "T#"
-"""Before a tag where newer brokers of Apache's (5.4) index it like a key. Ours do not."""
+"""Prefix of a tag which newer brokers of Apache's (5.4) index like a key. Brokers of this project do not."""
 NAME_DIGITS = 17
-"""yyyyMMddHHmmssSSS."""
+"""Digits of a file name: yyyyMMddHHmmssSSS."""
 MAX_SECONDS = 0x7FFFFFFF
 _INT_MIN = -0x80000000
 
 
 class IndexHeader(NamedTuple):
-    """The 40 bytes, in order. Times in ms since the epoch, positions are physical offsets of records."""
+    """The fields of the 40 bytes, in order. Times in ms since the epoch, positions are physical offsets of
+    records."""
 
     begin_ms: int = 0
     end_ms: int = 0
@@ -52,7 +55,8 @@ class IndexHeader(NamedTuple):
 
 
 class KeyUnit(NamedTuple):
-    """One key of one message. `seconds`: after the file's begin time; `before`: number, 0 for none."""
+    """One key of one message. `seconds` count from the file's begin time; `before` is a unit's number, 0 for
+    none."""
 
     key_hash: int
     position: int
@@ -66,23 +70,24 @@ def unpack_index_header(data: bytes) -> IndexHeader:
 
 
 def file_size(slots: int = SLOTS, units: int = UNITS) -> int:
-    """Bytes of a file; it has them from the start."""
+    """Bytes of a file; it has this size from the start."""
     return HEADER_SIZE + slots * SLOT_SIZE + units * UNIT_SIZE
 
 
 def unit_offset(slots: int, number: int) -> int:
-    """Where a unit lies in the file."""
+    """Offset of a unit in the file."""
     return HEADER_SIZE + slots * SLOT_SIZE + number * UNIT_SIZE
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Hash of a key of a message: of `topic#key`, never negative."""
+    """Hash of a message's key, computed over `topic#key`; never negative."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == _INT_MIN else abs(value)
 
 
 def message_keys(properties: bytes) -> Iterator[str]:
-    """Keys under which a message is indexed, in order: its unique key, then its KEYS, separated by blanks."""
+    """Keys under which a message is indexed, in order: its unique key, then its KEYS, which blanks
+    separate."""
     unique = find_property(properties, UNIQ_KEY.encode())
     if unique is not None:
         yield unique.decode("utf-8", "replace")
@@ -93,19 +98,19 @@ def message_keys(properties: bytes) -> Iterator[str]:
 
 
 def is_indexed(sys_flag: int) -> bool:
-    """Whether messages with this sysFlag are indexed: all but rollbacks."""
+    """Whether messages with this sysFlag are indexed: all except rollbacks."""
     return sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
 def seconds_after(begin_ms: int, store_ms: int) -> int:
-    """The unit's time field."""
+    """Value of a unit's time field."""
     return min(max((store_ms - begin_ms) // 1000, 0), MAX_SECONDS) if begin_ms > 0 else 0
 
 
 class IndexFileWriter:
-    """Adds units to a file; what to write where is handed to `write(offset, data)`.
+    """Adds units to a file; every change is passed to `write(offset, data)`.
 
-    `after`: the header of the file before, whose end is this one's begin until it has a unit of its own.
+    `after` is the header of the file before. Its end is the begin of this one until this one has a unit.
     """
 
     def __init__(
@@ -127,7 +132,7 @@ class IndexFileWriter:
 
     @property
     def full(self) -> bool:
-        """Whether the next unit belongs into another file."""
+        """Whether the next unit must go into another file."""
         return self.header.count >= self._units
 
     def put(self, hashed: int, position: int, store_ms: int) -> bool:
@@ -158,10 +163,10 @@ def lookup(
     most: int,
     links: int = UNITS,
 ) -> tuple[list[int], int]:
-    """Positions of messages that may have the key, the newest first (IndexFile.selectPhyOffset), and how many
-    units were looked at: at most `links`.
+    """Find positions of messages that may have the key, the newest first (IndexFile.selectPhyOffset). Also
+    return how many units were read: at most `links`.
 
-    `read(length, offset)` gives bytes of the file. Ends at links that lead nowhere.
+    `read(length, offset)` returns bytes of the file. The search ends at an invalid link.
     """
     header = unpack_index_header(read(HEADER_SIZE, 0))
     found: list[int] = []

@@ -1,7 +1,7 @@
-"""The life of a topic or a consumer group: what tells it from another one that had its name before.
+"""The life of a topic or a consumer group, which distinguishes it from an earlier one of the same name.
 
-A topic that is deleted and made again begins at offset 0 as if nothing had been. Whoever kept something of
-the first one, a position in it or the wish to delete it, compares lives before it uses that.
+A topic that is deleted and made again begins at offset 0. A client may have kept data about the first one: a
+position in it, or the intention to delete it. It compares lives before it uses such data.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Life(NamedTuple):
-    """One life of a topic, or of a consumer group, of some name in one broker group.
+    """One life of a topic or consumer group of some name in one broker group.
 
-    `cluster` is the id of the group's log: another group may have a topic of that name as well. `born` is the
-    position in that log at which the topic was made. It is 0 for what was made before brokers noted it, or
+    `cluster` is the id of the group's log: another group may have a topic of the same name. `born` is the
+    position in that log at which the topic was made. It is 0 for topics made before brokers recorded it, or
     while one of the brokers did not know how.
     """
 
@@ -21,7 +21,7 @@ class Life(NamedTuple):
     born: int
 
     def __str__(self) -> str:
-        """As it stands in requests and answers: `<cluster>.<born>`."""
+        """The form used in requests and answers: `<cluster>.<born>`."""
         return f"{self.cluster}.{self.born}"
 
     @classmethod

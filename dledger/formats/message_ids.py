@@ -11,7 +11,7 @@ _UNIQUE_TAIL = struct.Struct(">HIIH")
 
 
 class OffsetMessageId(NamedTuple):
-    """Where a message is: `host` is the raw store host (4 or 16 bytes of IP, 4 bytes of port)."""
+    """Position of a message. `host` is the raw store host (4 or 16 bytes of IP, 4 bytes of port)."""
 
     host: bytes
     physical_offset: int
@@ -42,14 +42,14 @@ def host_text(host: bytes) -> str:
 
 
 def is_ipv4(address: str) -> bool:
-    """Whether `pack_ipv4_host` takes it."""
+    """Whether `pack_ipv4_host` accepts the address."""
     parts = address.split(".")
     return len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts)
 
 
 def encode_message_id(host: bytes, physical_offset: int) -> str:
-    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters), which
-    is a Java long: any 64 bits."""
+    """Offset message id: upper-case hex of host and 8 bytes of physical offset (32 or 56 characters). The
+    offset is a Java long, so any 64 bits are valid."""
     return (host + (physical_offset & _LONG).to_bytes(8, "big")).hex().upper()
 
 

@@ -1,9 +1,9 @@
-"""What makes a message plain: nothing about it is special, so sends of it may take the fast path.
+"""Defines which messages are plain: they need no special handling, so sends of them may take the fast path.
 
-This is the one definition for all who ask: the loop over the sends of a read
-(`dledger.broker.intake.plain_sends`), a batch (`dledger.broker.intake.send_processor`), and the compiled
-twins of both (`dledger._fast`), which take these values when they are imported. A name that gets a meaning
-in `dledger.broker.intake.disposition` is added to `MARKS`, and no other place has to know.
+This is the only definition. It is used by the loop over the sends of a read
+(`dledger.broker.intake.plain_sends`), by a batch (`dledger.broker.intake.send_processor`), and by the
+compiled twins of both (`dledger._fast`), which take these values when they are imported. When a name gets a
+meaning in `dledger.broker.intake.disposition`, add it to `MARKS`; no other place has to change.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dledger.formats.record import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
 
 WIDE_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
 SPECIAL_FLAGS = TRANSACTION_MASK | WIDE_HOSTS
-"""Bits of sysFlag that no plain message has. A compressed body is stored as it is, and is not special."""
+"""Bits of sysFlag that no plain message has. A compressed body is stored unchanged, and is not special."""
 
 WAITS = (b"DELAY", b"DELIVER", TRAN_MSG.encode())
-"""One of these texts occurs in each name of a property that makes a message wait: for a time, or for the end
-of a transaction. They may occur elsewhere as well; then the slow path finds that nothing is special."""
+"""The name of every property that makes a message wait (for a time, or for the end of a transaction) contains
+one of these texts. They may also occur elsewhere; then the slow path finds that nothing is special."""
 SENT_ON = (f"{CLUSTER}\x01".encode(), f"{POP_CK}\x01".encode())
-"""One of these texts occurs in each message that a broker stored or handed out before."""
+"""Every message that a broker stored or delivered before contains one of these texts."""
 MARKS = (*WAITS, *SENT_ON, RESEND.encode())
-"""A message with none of these texts in its properties is plain."""
+"""A message whose properties contain none of these texts is plain."""
 
 OF_A_BROKER = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
-"""Properties that a broker gave to a message: a program that sends it on does not send them on."""
+"""Properties that a broker gave to a message; a program that sends the message on leaves them out."""
 _KEY = f"{UNIQ_KEY}\x01".encode()
 
 
 def may_wait(properties: str) -> bool:
-    """Whether one of `WAITS` occurs. A search for whole names would cost ten times as much."""
+    """Whether one of `WAITS` occurs. Searching for whole names would cost ten times as much."""
     return "DELAY" in properties or "DELIVER" in properties or TRAN_MSG in properties
 
 
@@ -42,7 +42,7 @@ def is_plain(properties: bytes) -> bool:
 
 
 def was_sent_on(properties: bytes) -> bool:
-    """Whether a broker stored or handed out this message before."""
+    """Whether a broker stored or delivered this message before."""
     return SENT_ON[0] in properties or SENT_ON[1] in properties
 
 

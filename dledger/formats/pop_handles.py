@@ -1,10 +1,10 @@
-"""Handles of popped messages, and the texts that tell a client of them (ExtraInfoUtil, KeyBuilder).
+"""Handles of popped messages, and the texts about them in answers to clients (ExtraInfoUtil, KeyBuilder).
 
-A handle (the property POP_CK) is `start time invisible reviveQid retry brokerName queueId offset`, with
-spaces between. Handles of old clients end behind the queue id, and Apache's proxy adds a ninth part, the
-position in the commit log (-1 when it does not know it). As in ExtraInfoUtil, parts behind the eighth are not
-read. Answers to a pop have, a queue each and `;` between them, `retry queueId start` and
-`retry queueId offset,offset`: the client makes the handles of them.
+A handle (the property POP_CK) is `start time invisible reviveQid retry brokerName queueId offset`, separated
+by spaces. Handles of old clients end behind the queue id, and Apache's proxy adds a ninth part, the position
+in the commit log (-1 when it does not know it). As in ExtraInfoUtil, parts behind the eighth are not read.
+Answers to a pop hold, for each queue and separated by `;`, `retry queueId start` and `retry queueId
+offset,offset`. The client makes the handles from them.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ RETRY_PREFIX = "%RETRY%"
 ORDER_QUEUE = 999
 """`reviveQid` of a pop in order (POP_ORDER_REVIVE_QUEUE)."""
 REVIVE_QUEUE = 0
-"""Of any other: there is one table, not queues of a topic."""
+"""`reviveQid` of any other pop: checkpoints are in one table here, not in queues of a topic."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 MAX_HANDLE = 512
-"""Characters of a handle."""
+"""Characters of a handle at most; a longer one is refused."""
 MIN_PARTS = 7
-"""Parts of the shortest handle (`buildExtraInfo` without the offset of the message)."""
+"""Number of parts of the shortest handle (`buildExtraInfo` without the offset of the message)."""
 
 
 def retry_topic_v1(topic: str, group: str) -> str:
-    """Where messages of a topic come again to a group that pops."""
+    """Topic from which a group that pops gets messages of a topic again."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def retry_topic_v2(topic: str, group: str) -> str:
-    """The same by the newer name, which can be taken apart."""
+    """Topic with the same purpose as `retry_topic_v1`, under the newer name, which can be split again."""
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def retry_mark(topic: str) -> str:
-    """What stands for the kind of a topic in these texts."""
+    """Mark for the kind of a topic in these texts."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def real_topic(topic: str, group: str, mark: str) -> str:
-    """The topic that a mark means, of the topic that was asked for; ValueError for a mark that is none."""
+    """The topic for a mark, given the topic that was requested; ValueError for an invalid mark."""
     if mark == NORMAL:
         return topic
     if mark == RETRY_V1:
@@ -53,7 +53,8 @@ def real_topic(topic: str, group: str, mark: str) -> str:
 
 
 class Handle(NamedTuple):
-    """What a handle says. `time`, `invisible` in ms; `offset` is missing in those of old clients."""
+    """The parts of a handle. `time` and `invisible` are in ms; `offset` is missing in handles of old
+    clients."""
 
     start: int
     time: int
@@ -66,16 +67,16 @@ class Handle(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Of a pop in order."""
+        """Whether it comes from a pop in order."""
         return self.revive_queue == ORDER_QUEUE
 
     def encode(self) -> str:
-        """The text."""
+        """The handle as text."""
         return " ".join(str(part) for part in self if part is not None)
 
 
 def decode_handle(text: str) -> Handle:
-    """Parse one; ValueError says what is wrong."""
+    """Parse a handle; ValueError says what is wrong."""
     if len(text) > MAX_HANDLE:
         raise ValueError(f"a handle of {len(text)} characters: at most {MAX_HANDLE}")
     parts = text.split(" ")
@@ -89,17 +90,18 @@ def decode_handle(text: str) -> Handle:
 
 
 def start_info(topic: str, queue: int, start: int) -> str:
-    """One queue of `startOffsetInfo`."""
+    """Part of `startOffsetInfo` for one queue."""
     return f"{retry_mark(topic)} {queue} {start}"
 
 
 def offsets_info(topic: str, queue: int, offsets: Iterable[int]) -> str:
-    """One queue of `msgOffsetInfo`."""
+    """Part of `msgOffsetInfo` for one queue."""
     return f"{retry_mark(topic)} {queue} {','.join(map(str, offsets))}"
 
 
 def order_counts(topic: str, queue: int, counts: Iterable[tuple[int, int]]) -> list[str]:
-    """One queue of `orderCountInfo`. `counts`: (offset, how often it was given before) of each message."""
+    """Part of `orderCountInfo` for one queue. `counts` has for each message (offset, how often it was
+    delivered before)."""
     counts = list(counts)
     mark = retry_mark(topic)
     told = [f"{mark} qo{queue}%{offset} {count}" for offset, count in counts if count]
@@ -107,7 +109,8 @@ def order_counts(topic: str, queue: int, counts: Iterable[tuple[int, int]]) -> l
 
 
 def decode_info(text: str) -> dict[tuple[str, str], str]:
-    """(retry mark, queue) -> value, of any of the three; ValueError. A queue may be `qo<queue>%<offset>`."""
+    """Parse any of the three texts into (retry mark, queue) -> value; ValueError. A queue may be
+    `qo<queue>%<offset>`."""
     told: dict[tuple[str, str], str] = {}
     for item in text.split(";") if text else ():
         parts = item.split(" ")

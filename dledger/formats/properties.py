@@ -7,7 +7,7 @@ from collections.abc import Mapping
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 MAX_PROPERTIES_SIZE = 32767
-"""Bytes of the whole text: its length is a signed 16-bit number."""
+"""Bytes of the whole text at most: its length is a signed 16-bit number."""
 
 KEYS = "KEYS"
 TAGS = "TAGS"
@@ -47,11 +47,13 @@ MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 FIRST_POP_TIME = "1ST_POP_TIME"
 RESEND = "__RESEND"
-"""Ours: "1" says that the outcome of an earlier send of this message is not known. The last property."""
+"""A property of this project: "1" says that the outcome of an earlier send of this message is not known. It
+is the last property."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """The text, with a separator after every property. Names and values hold neither separator."""
+    """Encode as text, with a separator after every property. ValueError when a name or value contains a
+    separator."""
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
             raise ValueError(f"property {name!r} holds a separator (\\x01 or \\x02)")
@@ -59,7 +61,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Parse leniently as Java does: shorter than 3 characters or without separator is skipped."""
+    """Parse leniently as Java does: an item shorter than 3 characters or without separator is skipped."""
     result = {}
     for item in text.split(PROPERTY_SEPARATOR):
         name, separator, value = item.partition(NAME_VALUE_SEPARATOR)

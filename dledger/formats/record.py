@@ -19,7 +19,7 @@ FIXED = struct.Struct(">iiIiiqqiq8sq8siqi")
 """Fields 1-15 up to the body length, with IPv4 hosts: 88 bytes."""
 FIXED_SIZE = 88
 MIN_SIZE = 91
-"""An empty record of version 1: no body, no topic, no properties."""
+"""Bytes of an empty record of version 1: no body, no topic, no properties."""
 PHYSICAL_OFFSET_AT = 28
 QUEUE_OFFSET_AT = 20
 STORE_TIMESTAMP_AT = 56
@@ -40,7 +40,8 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
 SYSTEM_TOPIC = "rmq_sys_dledger"
-"""Topic of entries that are no user message; with sysFlag 0x4 Apache never dispatches them."""
+"""Topic of entries that are no user messages; Apache's brokers never dispatch them, as their sysFlag is
+0x4."""
 
 CRC_MASK = 0x7FFFFFFF
 
@@ -51,7 +52,7 @@ _LONG = struct.Struct(">q")
 
 
 class CorruptRecord(Exception):
-    """Bytes that are not a message record."""
+    """The bytes are not a message record."""
 
 
 class Record(NamedTuple):
@@ -98,7 +99,7 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """One record. The send path packs the same fields in place (dledger/broker/store)."""
+    """Encode one record. The send path packs the same fields in place (dledger/broker/store)."""
     raw_topic = topic.encode()
     raw_properties = properties.encode()
     wide = len(raw_topic) > MAX_TOPIC_V1
@@ -125,7 +126,8 @@ def encode_record(
 
 
 def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with_body: bool = True) -> Record:
-    """Decode one record at `offset`, both versions and both kinds of hosts; CorruptRecord if it is none.
+    """Decode one record at `offset`, both versions and both kinds of hosts; CorruptRecord if there is no
+    record.
 
     The body CRC is not checked (`check_body_crc`); without `with_body` the body is empty bytes.
     """
@@ -203,12 +205,12 @@ def decode_record(data: bytes | bytearray | memoryview, offset: int = 0, *, with
 
 
 def raw_properties(data: bytes | bytearray | memoryview) -> bytes:
-    """The properties of one record, as they are stored; CorruptRecord if it is none."""
+    """Properties of one record, as they are stored; CorruptRecord if there is no record."""
     return decode_record(data, with_body=False).properties.encode()
 
 
 def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
-    """Records back to back, as the body of a pull response holds them."""
+    """Decode records back to back, as in the body of a pull response."""
     records = []
     offset = 0
     while offset < len(data):
@@ -219,14 +221,14 @@ def decode_records(data: bytes | bytearray | memoryview) -> list[Record]:
 
 
 def check_body_crc(record: Record) -> bool:
-    """Whether the stored CRC fits the body (as stored, so before any decompression)."""
+    """Whether the stored CRC fits the body as it is stored, before any decompression."""
     return crc32(record.body) & CRC_MASK == record.body_crc
 
 
 def system_record(
     body: bytes, physical_offset: int, store_timestamp: int, store_host: bytes = bytes(8)
 ) -> bytes:
-    """Record of an entry that is no user message (safety.md S10)."""
+    """Encode the record of an entry that is no user message (safety.md S10)."""
     return encode_record(
         topic=SYSTEM_TOPIC,
         body=body,

@@ -1,9 +1,10 @@
-"""Manifest of a boundary snapshot, and the byte stream in which one travels. Pure.
+"""Manifest of a boundary snapshot, and the byte stream that transfers a snapshot. Pure.
 
 Layout: docs/reference/formats.md.
 
-A snapshot is true exactly at `index`, the last entry before log offset `pos`, where a segment begins
-(safety.md S20). All replicas of a group make equal ones: everything in a manifest is a function of the log.
+A snapshot holds the state exactly at `index`, the last entry before log offset `pos`, where a segment begins
+(safety.md S20). All replicas of a group make equal snapshots: everything in a manifest depends on the log
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dledger.formats.store_files import CorruptFile, decode_json, encode_json
 
 MANIFEST_FILE = "manifest"
 BEGINS_FILE = "begins"
-"""Where the log begins, as JSON: `pos`, and `replace` while a snapshot replaces the log."""
+"""File that says where the log begins, as JSON: `pos`, and `replace` while a snapshot replaces the log."""
 VERSION = 1
 MAX_PARTS = 1024
 _SIZE_BYTES = 4
@@ -26,7 +27,7 @@ _SIZE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a snapshot: bytes and CRC-32."""
+    """Size and CRC-32 of one file of a snapshot."""
 
     size: int
     crc: int
@@ -34,11 +35,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a snapshot is.
+    """Description of a snapshot.
 
     `chain`: chain value of entry `index`. `store_time_ms`: store time of the last record before `pos`, -1
-    when that entry holds none. `config`: the configuration in force (`ConfigLog.state_at`), empty before the
-    group was formed.
+    when that entry holds no record. `config`: the configuration in force (`ConfigLog.state_at`), empty before
+    the group was formed.
     """
 
     index: int
@@ -49,7 +50,7 @@ class Manifest:
     config: bytes
     parts: Mapping[str, Part]
     digest: str
-    """SHA-256 over all of the above and the content of the parts, in hexadecimal."""
+    """SHA-256 over all fields above and the content of the parts, in hexadecimal."""
 
     @property
     def total(self) -> int:
@@ -66,7 +67,8 @@ def make_manifest(
     config: bytes,
     parts: Mapping[str, bytes],
 ) -> Manifest:
-    """The manifest of these parts (slow for large ones: for a worker). ValueError for an impossible name."""
+    """Make the manifest of these parts (slow for large ones: use a worker). ValueError for an invalid
+    name."""
     for name in parts:
         if not name or "/" in name or name.startswith(".") or name == MANIFEST_FILE or len(name) > 64:
             raise ValueError(f"a part of a snapshot cannot be called {name!r}")
@@ -78,12 +80,12 @@ def make_manifest(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of the file: JSON and a CRC line."""
+    """Bytes of the manifest file: JSON and a CRC line."""
     return encode_json(_fields(manifest))
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Inverse of `encode_manifest`; CorruptFile when it cannot be believed."""
+    """Inverse of `encode_manifest`; CorruptFile when the bytes cannot be trusted."""
     value = decode_json(data)
     if value.get("version") != VERSION:
         raise CorruptFile(f"snapshot version {value.get('version')} is not {VERSION}")
@@ -101,7 +103,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def check_parts(manifest: Manifest, parts: Mapping[str, bytes]) -> None:
-    """CorruptFile when these are not the parts that the manifest names."""
+    """Raise CorruptFile when these are not the parts that the manifest names."""
     if set(parts) != set(manifest.parts):
         raise CorruptFile("parts are missing, or more than the manifest names")
     for name, part in manifest.parts.items():
@@ -112,7 +114,8 @@ def check_parts(manifest: Manifest, parts: Mapping[str, bytes]) -> None:
 
 
 def pack_stream(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
-    """What travels: size of the manifest (4 bytes, big-endian), manifest, parts in order of their names."""
+    """Make the stream for a transfer: size of the manifest (4 bytes, big-endian), manifest, parts in order of
+    their names."""
     head = encode_manifest(manifest)
     return b"".join(
         [len(head).to_bytes(_SIZE_BYTES, "big"), head, *(parts[name] for name in sorted(manifest.parts))]
@@ -120,7 +123,7 @@ def pack_stream(manifest: Manifest, parts: Mapping[str, bytes]) -> bytes:
 
 
 def unpack_stream(data: bytes) -> tuple[Manifest, dict[str, bytes]]:
-    """Inverse of `pack_stream`, everything checked; CorruptFile."""
+    """Inverse of `pack_stream`, with everything checked; CorruptFile."""
     end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
     manifest = decode_manifest(data[_SIZE_BYTES:end])
     parts = {}

@@ -1,8 +1,8 @@
 """Snapshot of the derived state under `<storePathRootDir>/state/`: a start reads it instead of the log.
 
-Content: msgpack of {applied, end_pos, state, term, version} behind a magic and a CRC-32. It may be missing or
-damaged, or of another log: then everything is replayed from the log (architecture rule 1). It counts on the
-ConsumeQueue files below its bounds, so those are fsynced before it is published by one rename.
+Content: msgpack of {applied, end_pos, state, term, version} behind a magic and a CRC-32. If it is missing,
+damaged, or belongs to another log, everything is replayed from the log (architecture rule 1). It relies on
+the ConsumeQueue files below its bounds, so those are fsynced before it is published by one rename.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Snapshot:
     end_pos: int
     state: ReplicatedState
     term: int | None = None
-    """Of entry `applied`; None in files of older programs."""
+    """Term of entry `applied`; None in files of older programs."""
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot that cannot be believed. The cure is a replay of the log."""
+    """A snapshot that cannot be trusted; the log is replayed instead."""
 
 
 def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | None = None) -> Iterator[bytes]:
-    """What `seal_snapshot` makes a file of, a piece at a time. `term` is left out when it is not known."""
+    """The body for `seal_snapshot`, one piece at a time. `term` is left out when it is not known."""
     yield msgpack.Packer().pack_map_header(4 if term is None else 5) + b"".join(
         map(msgpack.packb, ("applied", applied, "end_pos", end_pos, "state"))
     )
@@ -48,12 +48,12 @@ def snapshot_pieces(applied: int, end_pos: int, copy: StateCopy, term: int | Non
 
 
 def seal_snapshot(body: bytes) -> bytes:
-    """The bytes of the file, from all pieces."""
+    """Make the bytes of the file from all pieces."""
     return _MAGIC + crc32(body).to_bytes(4, "big") + body
 
 
 def pack_snapshot(applied: int, end_pos: int, state: ReplicatedState, term: int | None = None) -> bytes:
-    """The bytes of the file at once."""
+    """Make the bytes of the file at once."""
     return seal_snapshot(b"".join(snapshot_pieces(applied, end_pos, state.copy(), term)))
 
 

@@ -43,9 +43,9 @@ IMPORTING_DIR = "importing"
 
 SLOT_SIZE = 512
 SLOT_OFFSETS = (0, SLOT_SIZE)
-"""Where the two slots of the hard state lie."""
+"""Offsets of the two slots of the hard state."""
 MIRROR_OFFSET = 4096
-"""Each slot is written a second time this far behind, so that one bad sector forgets no vote."""
+"""Each slot is written a second time this many bytes behind, so that one bad sector cannot lose a vote."""
 HARD_STATE_SIZE = MIRROR_OFFSET + 2 * SLOT_SIZE
 CHECKPOINT_SIZE = 128
 _SLOT_HEAD = struct.Struct(">4sIQqH")
@@ -54,7 +54,7 @@ _MAX_VOTE_SIZE = SLOT_SIZE - _SLOT_HEAD.size - 4
 
 
 class CorruptFile(Exception):
-    """A small file of the store that cannot be believed."""
+    """A small file of the store that cannot be trusted."""
 
 
 def segment_name(start: int) -> str:
@@ -69,7 +69,7 @@ def parse_segment_name(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class HardState:
-    """What Raft must never forget: the current term and the vote given in it (Raft figure 2)."""
+    """State that a Raft node must never forget: the current term and the vote given in it (Raft figure 2)."""
 
     term: int = 0
     vote: str | None = None
@@ -88,7 +88,8 @@ def encode_slot(sequence: int, state: HardState) -> bytes:
 def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
     """The newer valid slot and its sequence number; None when neither can be read.
 
-    A slot that never was written reads as zeros. All unreadable counts as a wiped node (safety.md S7).
+    A slot that was never written reads as zeros. If all are unreadable, the node counts as wiped (safety.md
+    S7).
     """
     best: tuple[int, HardState] | None = None
     for offset in (*SLOT_OFFSETS, *(MIRROR_OFFSET + offset for offset in SLOT_OFFSETS)):
@@ -106,10 +107,10 @@ def decode_hard_state(data: bytes) -> tuple[int, HardState] | None:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a store is (safety.md S18). `cluster` is empty until the group was formed or joined.
+    """Identity of a store (safety.md S18). `cluster` is empty until the group was formed or joined.
 
-    `incarnation` is drawn when the directory is made: a wiped node comes back as somebody else.
-    `members` is the configuration the group was formed with: node id -> incarnation.
+    `incarnation` is drawn when the directory is made, so a wiped node comes back with another identity.
+    `members` is the configuration with which the group was formed: node id -> incarnation.
     """
 
     group: str
@@ -122,7 +123,7 @@ class Identity:
 
 
 def encode_json(value: Identity | dict[str, object]) -> bytes:
-    """Sorted JSON with a CRC-32 line behind it, so that damage is told from data."""
+    """Encode as sorted JSON followed by a CRC-32 line, so that damage can be detected."""
     data = json.dumps(asdict(value) if isinstance(value, Identity) else value, sort_keys=True).encode()
     return data + b"\n" + f"{crc32(data):08x}\n".encode()
 
@@ -142,7 +143,7 @@ def decode_json(data: bytes) -> dict[str, object]:
 
 
 def decode_identity(data: bytes) -> Identity:
-    """Read an identity file; CorruptFile when it cannot be believed or comes from a newer version."""
+    """Read an identity file; CorruptFile when it cannot be trusted or comes from a newer version."""
     value = decode_json(data)
     version = value.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -171,16 +172,18 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Java properties text as DLedger writes it, a CRC line as a comment, padded to a fixed size.
+    """Encode as Java properties text as DLedger writes it, with a CRC line as a comment, padded to a fixed
+    size.
 
-    It is overwritten in place without fsync: a torn one does not fit its CRC and is ignored.
+    The file is overwritten in place without fsync. A torn one does not fit its CRC and is ignored.
     """
     text = f"endIndex={checkpoint.end_index}\ncommittedIndex={checkpoint.committed_index}\n".encode()
     return (text + f"# crc={crc32(text):08x}\n".encode()).ljust(CHECKPOINT_SIZE, b"\n")
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
-    """None when it cannot be believed. A file of Apache's has no CRC line and is taken as it is."""
+    """Decode a checkpoint; None when it cannot be trusted. A file of Apache's has no CRC line and is accepted
+    as it is."""
     text, separator, crc = data.partition(b"# crc=")
     if separator and crc.strip() != f"{crc32(text):08x}".encode():
         return None

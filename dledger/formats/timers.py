@@ -1,9 +1,9 @@
 """Timer messages in the log, and the handles that recall them.
 
-A message that waits for a time is in the one queue of `rmq_sys_wheel_timer` (TimerMessageStore), and so is
-the note that one is recalled. The third field of their ConsumeQueue units, which holds the code of tags
-elsewhere, says when they are due, as RocketMQ's does for delay levels: so what is due next is found in the
-queue alone.
+A message that waits for a time is in the only queue of `rmq_sys_wheel_timer` (TimerMessageStore), and so is
+the record that one is recalled. The third field of their ConsumeQueue units, which elsewhere holds the tag
+code, is the time at which they are due, as in RocketMQ's delay levels. So the next due messages are found in
+the queue alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dledger.formats.properties import TIMER_DEL_UNIQKEY, TIMER_OUT_MS, find_pro
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 MAX_DUE_MS = (1 << 62) - 1
-"""Milliseconds since the epoch: with the bit that tells a recall it is a signed 64-bit number."""
+"""Latest due time, in ms since the epoch. Together with the bit for a recall it is a signed 64-bit number."""
 MAX_HANDLE = 2048
-"""Characters of a handle."""
+"""Characters of a handle at most; a longer one is refused."""
 _OUT, _RECALL = TIMER_OUT_MS.encode(), TIMER_DEL_UNIQKEY.encode()
 _VERSION = "v1"
 _INVALID = "recall handle is invalid"
 
 
 def timer_code(properties: bytes) -> int:
-    """Third field of the unit of a record in `TIMER_TOPIC`: twice the time at which it is due, in ms, and 1
-    more for a recall. 0: it says no time, and waits for none."""
+    """Third field of the unit of a record in `TIMER_TOPIC`: twice the time in ms at which it is due, plus 1
+    for a recall. 0 if it has no time, and does not wait."""
     text = find_property(properties, _OUT)
     if text is None or not text.isdigit() or len(text) > 19:
         return 0
@@ -37,7 +37,7 @@ def timer_code(properties: bytes) -> int:
 
 
 class RecallHandle(NamedTuple):
-    """What a producer is told for each timer message (RecallMessageHandle.HandleV1). `due` in ms."""
+    """Handle that a producer gets for each timer message (RecallMessageHandle.HandleV1). `due` is in ms."""
 
     topic: str
     broker_name: str
@@ -45,13 +45,13 @@ class RecallHandle(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """As RocketMQ's clients take it apart."""
+        """Encode in the form that RocketMQ's clients parse."""
         text = f"{_VERSION} {self.topic} {self.broker_name} {self.due} {self.message_id}"
         return urlsafe_b64encode(text.encode()).decode()
 
     @classmethod
     def decode(cls, handle: str) -> RecallHandle:
-        """Inverse of `encode`; ValueError. A time that is no number is -1, as with RocketMQ."""
+        """Inverse of `encode`; ValueError. A time that is not a number becomes -1, as in RocketMQ."""
         if not 0 < len(handle) <= MAX_HANDLE:
             raise ValueError(_INVALID)
         try:

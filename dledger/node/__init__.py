@@ -36,6 +36,6 @@ Which part calls which:
 * A peer: Peers ─(`PeerEvents`)► Inbox ─► (HeldMessages, while term and vote are being saved) ─► the part that
   handles the message, or elector ─effects► Elections, Replicator ─► Peers, disk.
 * The results: Elections and parts ─(`NodeEvents`)► Node, Replicator ─(`ReplicatorEvents`)► Node ─► all parts
-  that are concerned, in the order that `node` defines. There are no other ways back than these three protocols.
+  that are concerned, in the order that `node` defines. These three protocols are the only ways back.
 * The elector is a value to ask. Its events return effects, and `Elections.perform` performs them in order.
 """

@@ -1,14 +1,23 @@
-"""Replicated state of a broker group: declared tables, and the machine that plays the log on them.
+"""Replicated state of a broker group: declared tables, and the machine that replays the log on them.
 
-* `table`      what every table has in common, and the kind that is only declared
-* `topics`     topics; `groups` consumer groups; `offsets` consumer offsets; `queues` ends of queues;
-  `delays` how far delayed messages are delivered; `locks` who consumes a queue in order;
-  `pop` what was popped and is not acknowledged; `versions` what readers of the log must know;
-  `transactions` half messages that wait for their end; `deletions` what was deleted;
-  `timers` how far timer messages are delivered; `resends` ids of repeated sends that are stored;
-  `auth` users and their policies;
-  `births` what tells a late request: when topics and groups were made, versions of users, epochs of locks
-* `registry`   the one list of tables
+* `table`      what all tables have in common, and the kind of table that is only declared
+* `topics`     topics
+* `groups`     consumer groups
+* `offsets`    consumer offsets
+* `queues`     ends of queues
+* `delays`     how far delayed messages are delivered
+* `locks`      which client consumes a queue in order
+* `pop`        messages that were popped and are not acknowledged
+* `versions`   state versions that readers of the log must know
+* `transactions`   half messages that wait for their end
+* `deletions`  deleted topics
+* `timers`     how far timer messages are delivered
+* `resends`    ids of repeated sends that are stored
+* `resets`     offset resets that no consumer has followed
+* `auth`       users and their policies
+* `births`     data to recognise late requests: when topics and groups were made, versions of users, epochs of
+  locks
+* `registry`   the list of all tables
 * `machine`    apply, copy, snapshots
 * `pending`    applied and appended-but-not-applied together, for one leadership
 """

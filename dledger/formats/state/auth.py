@@ -1,7 +1,7 @@
-"""Users and their policies: RocketMQ's ACL 2.0 (LocalAuthenticationMetadataProvider), here in the log.
+"""Users and their policies: RocketMQ's ACL 2.0 (LocalAuthenticationMetadataProvider), stored in the log.
 
-A password is kept as it is: a signature is checked by computing it, which needs the secret. Whoever reads the
-log or a snapshot reads the passwords; views leave them out.
+A password is stored unchanged, because checking a signature means computing it, which needs the secret. So
+anybody who can read the log or a snapshot can read the passwords; views leave them out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dledger.formats.state.table import Declared, Name, Row
 MAX_PASSWORD = 255
 """Characters of a password."""
 MAX_RESOURCE = 300
-"""Characters of a resource: its kind, and a name."""
+"""Characters of a resource at most: its kind, and a name."""
 MAX_SOURCES = 32
-"""Addresses and networks of one entry."""
+"""Addresses and networks of one entry at most."""
 MAX_SOURCE = 64
-"""Characters of one."""
+"""Characters of an address or network at most."""
 USER_DELETE, ACL_DELETE = "user_delete", "acl_delete"
 _SINCE = 7
 
@@ -29,7 +29,8 @@ Source = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SOURCE)]
 
 
 class User(Row, frozen=True):
-    """Who may sign requests. A `superuser` may do everything; one that is not enabled, nothing."""
+    """A user that may sign requests. A `superuser` may do everything; a user that is not enabled may do
+    nothing."""
 
     operation: ClassVar[str] = "user"
     secret: ClassVar[frozenset[str]] = frozenset(("password",))
@@ -40,9 +41,9 @@ class User(Row, frozen=True):
 
 
 class AclEntry(Row, frozen=True):
-    """What a user may do, or may not (PolicyEntry): `actions` on what `resource` means, as `Topic:orders*`,
-    from the addresses and networks `sources`, where there are some. Entries of the policy "Default" count
-    where none of "Custom" fits."""
+    """A permission or prohibition for a user (PolicyEntry). It covers `actions` on a `resource` such as
+    `Topic:orders*`, from the addresses and networks in `sources`, or from anywhere if that is empty. Entries
+    of the policy "Default" count where no entry of "Custom" fits."""
 
     operation: ClassVar[str] = "acl"
     user: Name
@@ -54,7 +55,7 @@ class AclEntry(Row, frozen=True):
 
 
 AclKey = tuple[str, str, str]
-"""User, policy type, resource."""
+"""Key of an entry: user, policy type, resource."""
 
 USERS = Declared[str, User]("users", User, key=("name",), since=_SINCE, remove=USER_DELETE)
 ACLS = Declared[AclKey, AclEntry](

@@ -1,8 +1,9 @@
-"""What tells late requests from others: births of topics and groups, a version of users, epochs of locks.
+"""Data to recognise late requests: births of topics and groups, a version of users, epochs of locks.
 
-A request that arrives late, from a broker that was stopped or a network that was cut, was meant for what its
-sender knew. These rows tell that from what has its name now: a deletion names the life of its topic, a change
-of users the version that it was made from, the unlocking of a queue the epoch of its lock.
+A request may arrive late, from a broker that was stopped or a network that was cut. It was meant for what its
+sender knew then. With these rows that is distinguished from what has the same name now. A deletion names the
+life of its topic, a change of users the version on which it is based, the unlocking of a queue the epoch of
+its lock.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 _SINCE = 8
 LOCK_EPOCHS_OP, LOCK_EPOCHS_OVER = "lock_epochs", "lock_epochs_over"
 USERS_KEY = "users"
-"""The one row of `USER_VERSIONS`."""
+"""Name of the only row of `USER_VERSIONS`."""
 
 
 class Birth(Row, frozen=True):
-    """Something was made at this position of the log (`formats.life`)."""
+    """A topic or group was made at this position of the log (`formats.life`)."""
 
     name: Name
     at: Offset
@@ -52,7 +53,7 @@ class GroupBirth(Birth, frozen=True):
 
 
 class UserVersion(Row, frozen=True):
-    """How often users and their policies were changed."""
+    """Counts the changes of users and their policies."""
 
     operation: ClassVar[str] = "user_version"
     name: Name
@@ -60,7 +61,7 @@ class UserVersion(Row, frozen=True):
 
 
 class LockEpoch(Row, frozen=True):
-    """The epoch of a lock: a number that its owner raises each time that it locks the queue."""
+    """The epoch of a lock: its owner increases this number each time that it locks the queue."""
 
     operation: ClassVar[str] = "lock_epoch"
     group: Name
@@ -75,12 +76,12 @@ class _Epochs(msgspec.Struct, frozen=True):
 
 
 def lock_epochs_op(group: str, epochs: list[tuple[str, int, int]]) -> dict[str, Any]:
-    """One operation for the epochs of several queues: (topic, queue id, epoch)."""
+    """Make one operation for the epochs of several queues: (topic, queue id, epoch)."""
     return {"group": group, "op": LOCK_EPOCHS_OP, "queues": [list(one) for one in epochs]}
 
 
 def lock_epochs_over_op(group: str, queues: list[tuple[str, int]]) -> dict[str, Any]:
-    """The inverse, for locks that are over."""
+    """Make the operation that removes the epochs of locks which have ended."""
     return {"group": group, "op": LOCK_EPOCHS_OVER, "queues": [[*one, 0] for one in queues]}
 
 

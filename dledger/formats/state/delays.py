@@ -9,13 +9,14 @@ import msgspec
 from dledger.formats.state.table import Declared, Offset, Row
 
 MAX_LEVELS = 64
-"""Delay levels that a broker may have."""
+"""Delay levels of a broker at most."""
 
 
 class DelayProgress(Row, frozen=True):
-    """Of one delay level: `next` is the queue offset of the first message that waits in its queue.
+    """Progress of one delay level: `next` is the queue offset of the first message that waits in its queue.
 
-    It is in the batch of the messages that it says are delivered: no switch of leader repeats one.
+    It is in one batch with the messages that it counts as delivered, so no change of leader delivers one
+    twice.
     """
 
     operation: ClassVar[str] = "delay"

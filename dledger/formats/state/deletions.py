@@ -1,12 +1,12 @@
 """Deletions of topics and groups (DELETE_TOPIC_IN_BROKER, DELETE_SUBSCRIPTIONGROUP).
 
-A deletion is one operation. Whatever the state holds of a topic goes with it: its row, the ends of its
-queues, consumer offsets, locks, checkpoints of pops, request modes, resets (`Table.forget`). So a topic of
-that name begins at 0 when it is made again.
+A deletion is one operation. Everything in the state that belongs to a topic is removed with it: its row, the
+ends of its queues, consumer offsets, locks, checkpoints of pops, request modes, resets (`Table.forget`). So a
+topic of the same name begins at 0 when it is made again.
 
-Messages stay in the log until retention takes them, and some are on their way to the topic: in a delay
-level, as half messages, in retry topics. A row says up to where the log is of the topic that is gone: what
-was meant for it below that place is not meant for one of the same name that was made later.
+Messages stay in the log until retention removes them. Some are still on their way to the topic: in a delay
+level, as half messages, in retry topics. A row records up to which position the log belongs to the deleted
+topic. Messages below that position are not meant for a later topic of the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ TOPIC_DELETE, GROUP_DELETE = "topic_delete", "group_delete"
 
 
 class TopicDeletion(Row, frozen=True):
-    """The last deletion of a topic of this name: the log below `at`, a physical offset, knows the old one."""
+    """The last deletion of a topic of this name. The log below the physical offset `at` belongs to the
+    deleted topic."""
 
     operation: ClassVar[str] = TOPIC_DELETE
     name: Name
@@ -47,21 +48,21 @@ class _GroupDeletion(msgspec.Struct, frozen=True):
 
 
 def was_deleted(rows: Mapping[str, TopicDeletion], topic: str, position: int) -> bool:
-    """Whether what was meant for this topic, at a physical offset of the log, was meant for one that was
+    """Whether a message for this topic at a physical offset of the log was meant for a topic that was
     deleted."""
     row = rows.get(topic) if rows else None
     return row is not None and position < row.at
 
 
 def group_deletion(name: str, *, keep_offsets: bool = False) -> dict[str, Any]:
-    """The operation that removes a group with its offsets, and whatever else the state has of it; or with
-    `keep_offsets` its configuration alone."""
+    """Make the operation that removes a group with its offsets and everything else in the state that belongs
+    to it. With `keep_offsets` only its configuration is removed."""
     return {"keep_offsets": keep_offsets, "name": name, "op": GROUP_DELETE}
 
 
 def forgotten_by(op: Op) -> tuple[str, str] | None:
-    """What all tables forget by an operation that was applied: its kind ("topic", "group", "config", "user")
-    and its name."""
+    """What all tables must forget because of an applied operation: kind ("topic", "group", "config", "user")
+    and name; None if it deletes nothing."""
     if op["op"] == TOPIC_DELETE:
         return "topic", op["name"]
     if op["op"] == GROUP_DELETE:

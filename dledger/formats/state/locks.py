@@ -1,8 +1,8 @@
-"""Who consumes a queue in order (RebalanceLockManager, here in the log).
+"""Locks of queues that a client consumes in order (RebalanceLockManager, stored in the log).
 
-A lock has no time in it: clocks of two leaders may differ, and the state reads none. How long its owner was
-not heard of is counted by each leader for itself, from the opening of its term on
-(`dledger.broker.clients.queue_locks`); that it is over is said here by an operation, as everything else is.
+A lock has no time in it, because clocks of two leaders may differ, and the state reads none. Each leader
+counts for itself, from the opening of its term on, how long the owner of a lock has been silent
+(`dledger.broker.clients.queue_locks`). The end of a lock is an operation, like everything else.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_LOCK_BATCH = 1024
-"""Queues of one operation."""
+"""Queues of one operation at most."""
 LOCK_BATCH, UNLOCK_BATCH = "locks", "unlocks"
 
 LockKey = tuple[str, str, int]
-"""Group, topic, queue id."""
+"""Key of a lock: group, topic, queue id."""
 
 
 class QueueLock(Row, frozen=True):
@@ -49,8 +49,8 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def batch_op(op: str, group: str, client: str, queues: list[tuple[str, int]]) -> dict[str, Any]:
-    """One operation for several queues of one owner: LOCK_BATCH gives them to it, whoever had them;
-    UNLOCK_BATCH takes those that are still its own."""
+    """Make one operation for several queues of one owner. LOCK_BATCH gives the queues to it, whichever client
+    had them; UNLOCK_BATCH releases those that it still has."""
     return {"client": client, "group": group, "op": op, "queues": [list(queue) for queue in queues]}
 
 

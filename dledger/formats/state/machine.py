@@ -1,9 +1,8 @@
 """Replicated state of a broker group: a pure function of the committed log (architecture rule 1).
 
-`ReplicatedState.apply` is total and reads no clock (safety.md S13): an operation that is malformed changes
-nothing, is counted, and is skipped alike on every replica. Operations are the msgpack bodies of SYSTEM
-entries;
-`op` names them, and each belongs to one table (`registry`):
+`ReplicatedState.apply` never fails and reads no clock (safety.md S13): a malformed operation changes nothing,
+is counted, and is skipped in the same way on every replica. Operations are the msgpack bodies of SYSTEM
+entries. `op` names them, and each belongs to one table (`registry`):
 
 | op       | fields                                                       | effect                       |
 |----------|--------------------------------------------------------------|------------------------------|
@@ -12,9 +11,10 @@ entries;
 | offsets  | group, offsets = [[topic, queue, offset], ...]               | raise consumer offsets (S28) |
 | reset    | as offsets                                                   | set them, also back (S28)    |
 
-An operation that this program does not know ends it (`UnknownOperation`): a newer one wrote it, and a state
-without its effect would differ from the others' for good. A part of a snapshot that it does not know is
-carried byte for byte."""
+An operation that this program does not know ends it (`UnknownOperation`): a newer program wrote it, and
+without its effect the state would differ from the others' for ever. An unknown part of a snapshot is kept
+byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ from dledger.formats.state.topics import TOPICS, TopicConfig
 from dledger.formats.state.versions import VERSIONS
 
 COUNTERS = "counters"
-"""The part with what is of no table."""
+"""Part of a snapshot for values that belong to no table."""
 _ALWAYS = 1
-"""Tables of this version are written when they are empty, too: programs of that time need each part."""
+"""Tables of this version are written even when they are empty: programs of that time need each part."""
 _OTHERS = "tables"
-"""Key of the state file for the tables of later versions."""
+"""Key in the state file for the tables of later versions."""
 _packer = msgpack.Packer()
 
 
 class UnknownOperation(Exception):
-    """A newer program wrote this: without it the state cannot be known. `op`: its name."""
+    """A newer program wrote this operation, and without it the state cannot be known. `op` is its name."""
 
     def __init__(self, op: str) -> None:
         super().__init__(f"the operation {op!r} is not known to this program")
@@ -64,14 +64,14 @@ class UnknownOperation(Exception):
 
 
 def pack_op(op: Op) -> bytes:
-    """Canonical body of a SYSTEM entry: msgpack, keys sorted, no floats (safety.md S10)."""
+    """Encode as the canonical body of a SYSTEM entry: msgpack, keys sorted, no floats (safety.md S10)."""
     packed: bytes = msgpack.packb({key: op[key] for key in sorted(op)}, use_bin_type=True)
     return packed
 
 
 class ReplicatedState:
-    """Everything that must survive a failover and is no message. Changed by `apply` alone, but for the bounds
-    of queues and the store time, which follow from messages."""
+    """Everything that must survive a failover, except messages. Only `apply` changes it; the bounds of queues
+    and the store time follow from messages."""
 
     def __init__(self, tables: Sequence[Source] = TABLES) -> None:
         self.sources: tuple[Source, ...] = tuple(tables)
@@ -79,18 +79,18 @@ class ReplicatedState:
         self._by_op = {op: table for table in self._tables.values() for op in table.operations}
         self._queues = cast(QueueEnds, self._tables[QUEUES.name])
         self.last_store_time_ms: int = 0
-        """Of the newest message applied (safety.md S15)."""
+        """Store time in ms of the newest message applied (safety.md S15)."""
         self.skipped: int = 0
-        """Operations that were malformed."""
+        """Number of malformed operations, which were skipped."""
         self.unknown: dict[str, bytes] = {}
         """Parts of a snapshot that this program does not know."""
 
     def __getitem__(self, declared: Declared[K, R]) -> DeclaredTable[K, R]:
-        """A declared table."""
+        """The table of a declaration."""
         return cast("DeclaredTable[K, R]", self._tables[declared.name])
 
     def __eq__(self, other: object) -> bool:
-        """Whether nothing tells them apart, also not what is this replica's own."""
+        """Whether they are equal in everything, including the data that only this replica has."""
         if not isinstance(other, ReplicatedState):
             return NotImplemented
         return b"".join(self.copy().own_pieces()) == b"".join(other.copy().own_pieces())
@@ -98,9 +98,9 @@ class ReplicatedState:
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # it changes
 
     def apply(self, body: bytes | memoryview) -> str | None:
-        """Apply the body of one SYSTEM entry. The name of the operation, None when it was skipped.
+        """Apply the body of one SYSTEM entry. Return the name of the operation, None when it was skipped.
 
-        UnknownOperation for one of a newer program.
+        UnknownOperation for an operation of a newer program.
         """
         try:
             op = msgpack.unpackb(body, strict_map_key=False)
@@ -125,7 +125,7 @@ class ReplicatedState:
 
     @staticmethod
     def read(body: bytes) -> Op | None:
-        """The operation of a SYSTEM entry; None for what is none."""
+        """The operation of a SYSTEM entry; None when the body holds no operation."""
         try:
             op = msgpack.unpackb(body, strict_map_key=False)
         except (ValueError, msgpack.UnpackException):
@@ -137,8 +137,8 @@ class ReplicatedState:
         return self._by_op[op].since
 
     def holds(self, op: str) -> bool:
-        """Whether some table of its version, or a later one, has rows, or such a version is noted: whoever
-        reads this log must know it already."""
+        """Whether any table of this operation's version, or a later one, has rows, or such a version is
+        noted. Then every reader of this log must know the version already."""
         since = self.since(op)
         notes = self._tables.get(VERSIONS.name)
         if notes is not None and max(self[VERSIONS].rows, default=0) >= since:
@@ -149,7 +149,7 @@ class ReplicatedState:
 
     @property
     def topics(self) -> Mapping[str, TopicConfig]:
-        """By name."""
+        """Topics by name."""
         return self[TOPICS].rows
 
     @property
@@ -159,7 +159,7 @@ class ReplicatedState:
 
     @property
     def groups(self) -> Mapping[str, GroupConfig]:
-        """By name."""
+        """Consumer groups by name."""
         return self[GROUPS].rows
 
     @property
@@ -172,7 +172,7 @@ class ReplicatedState:
         return cast(OffsetTable, self._tables[OFFSETS.name]).groups_of(topic)
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics that a group has offsets in."""
+        """Topics in which a group has offsets."""
         return cast(OffsetTable, self._tables[OFFSETS.name]).topics_of(group)
 
     @property
@@ -181,30 +181,30 @@ class ReplicatedState:
         return self._queues.rows
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:
-        """Bounds of a queue, made on first use."""
+        """Bounds of a queue, created on first use."""
         return self._queues.bounds(topic, queue_id)
 
     def touch(self, topic: str) -> None:
-        """Bounds of queues of this topic were changed (`QueueEnds.touch`)."""
+        """Note that bounds of queues of this topic were changed (`QueueEnds.touch`)."""
         self._queues.touch(topic)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the next message of a queue; 0 for one that has none."""
+        """Offset of the next message of a queue; 0 for a queue without messages."""
         bounds = self._queues.rows.get(topic, {}).get(queue_id)
         return 0 if bounds is None else bounds.next
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Next offset to consume, None when the group never said."""
+        """Next offset to consume, None when the group never reported one."""
         return self.offsets.get(group, {}).get((topic, queue_id))
 
     def rows_of_view(self) -> Iterator[StateRow]:
-        """Everything, table by table, for views and tools."""
+        """Rows of all tables, for views and tools."""
         return chain.from_iterable(table.rows_of_view() for table in self._tables.values())
 
     # -- snapshots ------------------------------------------------------------------------------------
 
     def copy(self) -> StateCopy:
-        """As it is now. Quick, and nothing of it is sorted."""
+        """Copy the state as it is now. Fast, because nothing is sorted."""
         written = [one for one in self._tables.values() if one.since <= _ALWAYS or not one.empty]
         return StateCopy(
             {table.name: table.copy() for table in sorted(written, key=lambda table: table.name)},
@@ -231,9 +231,10 @@ class ReplicatedState:
         return [one for one in tables if isinstance(one, DeclaredTable) and one.declaration.versioned]
 
     def load_parts(self, parts: Mapping[str, bytes]) -> None:
-        """Become what a boundary snapshot says: a missing part is empty, an unknown one is carried.
+        """Replace the state by that of a boundary snapshot. A missing part counts as empty, an unknown one is
+        kept.
 
-        ValueError; the state is of no use then.
+        After a ValueError the state must not be used.
         """
         try:
             for name, table in self._tables.items():
@@ -245,7 +246,8 @@ class ReplicatedState:
         self.unknown = {name: parts[name] for name in sorted(parts.keys() - self._tables.keys() - {COUNTERS})}
 
     def load_own(self, value: Mapping[str, Any]) -> None:
-        """Inverse of `StateCopy.own_pieces`, unpacked; ValueError, KeyError or TypeError when it is none."""
+        """Inverse of `StateCopy.own_pieces`, unpacked; ValueError, KeyError or TypeError for an invalid
+        value."""
         others = dict(value.get(_OTHERS, {}))
         for name, table in self._tables.items():
             found = value[name] if table.since <= _ALWAYS else others.pop(name, None)
@@ -261,7 +263,7 @@ class StateCopy:
 
     tables: Mapping[str, TableCopy]
     later: frozenset[str]
-    """Names of the tables that are not of the first version."""
+    """Names of the tables of later versions than the first."""
     counters: Mapping[str, int]
     unknown: Mapping[str, bytes]
 
@@ -276,7 +278,7 @@ class StateCopy:
                     yield name, piece
 
     def own_pieces(self) -> Iterator[bytes]:
-        """All of it as one msgpack map, for `ReplicatedState.load_own`; a piece at a time."""
+        """The whole state as one msgpack map, for `ReplicatedState.load_own`; one piece at a time."""
         others = sorted(self.later | self.unknown.keys())
         keys = {*self.counters, *(self.tables.keys() - self.later), *((_OTHERS,) if others else ())}
         yield _packer.pack_map_header(len(keys))
@@ -300,7 +302,7 @@ class StateCopy:
 
 
 def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
-    """The state by part, as a boundary snapshot holds it: equal on all replicas (safety.md S20)."""
+    """The state by part, as in a boundary snapshot: equal on all replicas (safety.md S20)."""
     parts: dict[str, bytearray] = {}
     for name, piece in state.copy().part_pieces():
         parts.setdefault(name, bytearray()).extend(piece)
@@ -308,14 +310,14 @@ def pack_parts(state: ReplicatedState) -> dict[str, bytes]:
 
 
 def unpack_parts(parts: Mapping[str, bytes], tables: Sequence[Source] = TABLES) -> ReplicatedState:
-    """Inverse of `pack_parts`: as a log that begins there knows it, so the queues are empty. ValueError."""
+    """Inverse of `pack_parts`. The queues are empty, because the log begins at the snapshot. ValueError."""
     state = ReplicatedState(tables)
     state.load_parts(parts)
     return state
 
 
 def holds_state(parts: Mapping[str, bytes]) -> bool:
-    """Whether these are the parts of a broker's snapshot, not of another host's."""
+    """Whether these are the parts of a broker's snapshot, not those of another kind of host."""
     return COUNTERS in parts and TOPICS.name in parts
 
 

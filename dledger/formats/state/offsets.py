@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OFFSETS_OP, RESET_OP = "offsets", "reset"
 _RUN = 4096
-"""Consumer offsets of one group that are sorted at once."""
+"""Consumer offsets of one group that are sorted at a time."""
 _packer = msgpack.Packer()
 
 Queue = tuple[str, int]
@@ -38,8 +38,8 @@ def offsets_op(group: str, offsets: Iterable[tuple[str, int, int]], *, reset: bo
 
 
 class OffsetTable:
-    """group -> (topic, queue id) -> next offset to consume. They rise, but for a reset, and never beyond the
-    end of their queue (safety.md S28)."""
+    """Maps group -> (topic, queue id) -> next offset to consume. Offsets only increase, except by a reset,
+    and never go beyond the end of their queue (safety.md S28)."""
 
     name = "offsets"
     since = 1
@@ -48,17 +48,18 @@ class OffsetTable:
     def __init__(self) -> None:
         self.rows: dict[str, dict[Queue, int]] = {}
         self._copied: set[str] = set()
-        """Groups whose offsets a copy of the state holds as they are: a change takes a copy of them first."""
+        """Groups whose offsets are shared with a copy of the state: they are copied before the next
+        change."""
         self._groups: dict[str, dict[str, int]] = {}
-        """Topic -> groups with offsets in it -> queue ids of theirs are below this."""
+        """Topic -> groups with offsets in it -> upper bound (exclusive) of their queue ids."""
 
     @property
     def empty(self) -> bool:
-        """No group ever said anything."""
+        """Whether no group ever reported an offset."""
         return not self.rows
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """See `Table`. An offset that is not higher, or beyond the end, is left out."""
+        """See `Table`. An offset that is not higher than the known one, or is beyond the end, is ignored."""
         group = _name(op.get("group"))
         rows = [_row(item) for item in _list(op.get("offsets"))]
         self.rows.setdefault(group, {})
@@ -73,7 +74,7 @@ class OffsetTable:
                 known[key] = offset
 
     def _own(self, group: str) -> dict[Queue, int]:
-        """Offsets of a group, to be changed."""
+        """Offsets of a group, ready to be changed."""
         known = self.rows[group]
         if group in self._copied:
             self._copied.discard(group)
@@ -104,7 +105,7 @@ class OffsetTable:
         return list(self._groups.get(topic, ()))
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics that a group has offsets in."""
+        """Topics in which a group has offsets."""
         return [topic for topic, groups in self._groups.items() if group in groups]
 
     def load(self, value: Any) -> None:
@@ -119,7 +120,7 @@ class OffsetTable:
     load_own = load
 
     def copy(self) -> OffsetCopy:
-        """See `Table`: references; each group is copied when it changes next."""
+        """See `Table`. Returns references; each group is copied when it changes next."""
         self._copied = set(self.rows)
         return OffsetCopy(self.rows.copy())
 
@@ -132,7 +133,7 @@ class OffsetTable:
 
 @dataclass(frozen=True)
 class OffsetCopy:
-    """Consumer offsets as they were."""
+    """Consumer offsets at the time of the copy."""
 
     rows: dict[str, dict[Queue, int]]
 

@@ -1,8 +1,8 @@
-"""What the state will be when everything that a leader appended is applied. For one leadership (rule 6).
+"""The state as it will be when everything that a leader appended is applied. For one leadership (rule 6).
 
-A leader decides by what it appended, not only by what is applied: two creations of one topic in a row are one
-creation and one change. `Pending` plays each appended operation on a layer above the applied tables; what is
-applied meanwhile falls out of the layer. Nothing here is kept when leadership ends.
+A leader decides by what it appended, not only by what is applied. If a topic is created twice in a row, the
+first is a creation and the second a change. `Pending` applies each appended operation to a layer above the
+applied tables; what has been applied leaves the layer. Nothing here is kept when leadership ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GONE = object()
 
 
 class Pending:
-    """Tables of a state with what is appended but not applied."""
+    """Tables of a state together with operations that are appended but not applied."""
 
     def __init__(self, state: ReplicatedState) -> None:
         self._state = state
@@ -30,7 +30,7 @@ class Pending:
         self._tables: dict[str, DeclaredTable[Any, Any]] = {}
 
     def __getitem__(self, declared: Declared[K, R]) -> DeclaredTable[K, R]:
-        """A declared table, to be read."""
+        """The table of a declaration; read only."""
         table = self._tables.get(declared.name)
         if table is None:
             below = self._state[declared]
@@ -39,11 +39,12 @@ class Pending:
         return table
 
     def at_most(self, declared: Declared[K, R]) -> int:
-        """No fewer rows than the table will have, in constant time: what is changed counts as added."""
+        """An upper bound of the table's rows, in constant time: every changed row counts as added."""
         return cast("Layer[K, R]", self[declared].rows).at_most
 
     def appended(self, index: int, op: Op) -> None:
-        """Entry `index` holds this operation. Of tables with containers of their own nothing is noted."""
+        """Note that entry `index` holds this operation. Operations of tables with containers of their own are
+        ignored."""
         declared = self._by_op.get(op["op"])
         if declared is None:
             return
@@ -56,7 +57,7 @@ class Pending:
                 self._forget(index, *gone)
 
     def keys_of(self, declared: Declared[K, R], kind: str, name: str) -> list[K]:
-        """Keys of the rows that are a part of this topic or group."""
+        """Keys of the rows that belong to this topic or group."""
         layer = cast("Layer[K, R]", self[declared].rows)
         place = declared.key.index(declared.of[kind])
         keys = self._state[declared].keys_of(kind, name)
@@ -76,29 +77,30 @@ class Pending:
                 layer.forget(kind, source.key.index(source.of[kind]), name)
 
     def applied(self, index: int) -> None:
-        """The state holds everything up to this entry."""
+        """The state now holds everything up to this entry."""
         for table in self._tables.values():
             cast("Layer[Any, Any]", table.rows).settle(index)
 
 
 class Layer(MutableMapping[K, R]):
-    """Rows above those of a table: what differs, until it is applied there."""
+    """A layer above the rows of a table: it holds the differences until they are applied there."""
 
     def __init__(self, below: MutableMapping[K, R], count_of: Callable[[str, str], int]) -> None:
-        """`count_of`: how many rows below are a part of a topic or group (kind, name)."""
+        """`count_of` returns how many rows below belong to a topic or group (kind, name)."""
         self._below = below
         self._count_of = count_of
         self._forgotten: list[tuple[int, str, int, str]] = []
-        """(index of the entry, kind, place of the name in a key, name): what is below of it is gone."""
+        """(index of the entry, kind, place of the name in a key, name): rows below that belong to this name
+        are deleted."""
         self._changed: dict[K, object] = {}
         self._latest: dict[K, int] = {}
-        """Index of the entry that changed a key last."""
+        """Index of the last entry that changed each key."""
         self._order: deque[tuple[int, K]] = deque()
         self.index = -1
-        """Of the entry that is played now."""
+        """Index of the entry that is being applied to the layer."""
 
     def settle(self, index: int) -> None:
-        """Forget changes by entries up to this one: they are below."""
+        """Drop changes by entries up to this one: the rows below have them."""
         if self._forgotten:
             self._forgotten = [one for one in self._forgotten if one[0] > index]
         order = self._order
@@ -108,7 +110,8 @@ class Layer(MutableMapping[K, R]):
                 del self._latest[key], self._changed[key]
 
     def forget(self, kind: str, place: int, name: str) -> None:
-        """The topic or group is deleted: its rows are gone, in time of what is pending, not of the table."""
+        """Delete the rows of a topic or group. The time needed depends on the pending changes, not on the
+        table."""
         for key in [key for key, row in self._changed.items() if row is not _GONE]:
             if named(key, place) == name:
                 self._change(key, _GONE)
@@ -116,12 +119,12 @@ class Layer(MutableMapping[K, R]):
 
     @property
     def changed(self) -> Collection[K]:
-        """Keys of what differs from the rows below, but for what is forgotten."""
+        """Keys of changed rows, without those that a deletion of their topic or group removes."""
         return self._changed.keys()
 
     @property
     def forgets(self) -> bool:
-        """Whether rows below are gone whose deletion is not applied."""
+        """Whether rows below are deleted by a deletion that is not applied yet."""
         return bool(self._forgotten)
 
     def _below_has(self, key: object) -> bool:
@@ -131,7 +134,7 @@ class Layer(MutableMapping[K, R]):
 
     @property
     def at_most(self) -> int:
-        """No fewer than there are."""
+        """An upper bound of the number of rows."""
         return len(self._below) + len(self._changed)
 
     def _change(self, key: K, value: object) -> None:
@@ -170,7 +173,8 @@ class Layer(MutableMapping[K, R]):
                 yield key
 
     def __len__(self) -> int:
-        """In time of what is pending, not of the table; while two deletions are pending, of the table."""
+        """Number of rows. The time needed depends on the pending changes; while two deletions are pending, on
+        the table."""
         if len(self._forgotten) > 1:
             return sum(1 for _ in self)
         count = len(self._below)

@@ -1,10 +1,11 @@
-"""Pop consumption: what was given to consumers and is not acknowledged (PopCheckPoint, ConsumerOrderInfo),
-and how the consumers of a topic and group are to ask (MessageRequestModeManager).
+"""Pop consumption: messages that were given to consumers and are not acknowledged (PopCheckPoint,
+ConsumerOrderInfo), and how the consumers of a topic and group must ask for messages
+(MessageRequestModeManager).
 
-A pop moves the group's offset behind what it takes, and leaves a checkpoint in the same batch of the log: the
-messages belong to the group's checkpoints from then on, and to nobody else. An acknowledgement takes them out
-of it. What is left when the invisible time is over, the leader copies to the group's retry topic, in one
-batch with its removal: no switch of leader loses one, or revives it twice.
+A pop moves the group's offset behind the messages that it takes, and adds a checkpoint in the same batch of
+the log. From then on the messages belong to the group's checkpoints, and to nothing else. An acknowledgement
+removes them from there. When the invisible time is over, the leader copies the remaining ones to the group's
+retry topic, in one batch with their removal. So no change of leader loses a message, or revives it twice.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from dledger.formats.state.table import (
 )
 
 MAX_POP_MESSAGES = 32
-"""Messages of one checkpoint (PopMessageRequestHeader.maxMsgNums)."""
+"""Messages of one checkpoint at most (PopMessageRequestHeader.maxMsgNums)."""
 MAX_INVISIBLE_MS = 7 * 24 * 3600 * 1000
-"""How long a message may be invisible."""
+"""Longest time in ms for which a message may be invisible."""
 MAX_ATTEMPT = 255
-"""Characters of an attempt id."""
+"""Characters of an attempt id at most."""
 POP, POP_DONE, POP_ORDER, POP_ORDER_END = "pop", "pop_done", "pop_order", "pop_order_end"
 _SINCE = 4
 
@@ -40,15 +41,15 @@ Invisible = Annotated[int, msgspec.Meta(ge=0, le=MAX_INVISIBLE_MS)]
 Offsets = Annotated[tuple[Offset, ...], msgspec.Meta(min_length=1, max_length=MAX_POP_MESSAGES)]
 
 CheckpointKey = tuple[str, str, int, int, int]
-"""Group, topic, queue id, start, time: what a handle says."""
+"""Key of a checkpoint, which is in its handles: group, topic, queue id, start, time."""
 OrderKey = tuple[str, str, int]
-"""Group, topic, queue id."""
+"""Key of an order row: group, topic, queue id."""
 
 
 class PopCheckpoint(Row, frozen=True):
-    """Messages of one queue that a pop gave away: `offsets` are those that are still to be acknowledged.
+    """Messages of one queue that a pop took. `offsets` are those that are not acknowledged yet.
 
-    `start`: queue offset that the pop began at; `time`, `invisible`: when, and for how long, in ms.
+    `start`: queue offset at which the pop began. `time`, `invisible`: when, and for how long, in ms.
     """
 
     operation: ClassVar[str] = POP
@@ -62,12 +63,12 @@ class PopCheckpoint(Row, frozen=True):
 
     @property
     def key(self) -> CheckpointKey:
-        """What its handles say."""
+        """The key, which is also in its handles."""
         return (self.group, self.topic, self.queue, self.start, self.time)
 
 
 class PopDone(msgspec.Struct, frozen=True):
-    """These messages of a checkpoint are acknowledged, or were copied to the retry topic."""
+    """Operation: these messages of a checkpoint were acknowledged, or copied to the retry topic."""
 
     group: Name
     topic: Name
@@ -78,10 +79,10 @@ class PopDone(msgspec.Struct, frozen=True):
 
 
 class PopOrder(Row, frozen=True):
-    """What was given to one consumer of a group that pops in order: the queue's next messages wait for it.
+    """Messages given to one consumer of a group that pops in order; the queue's next messages wait for it.
 
-    `offsets`: all of the pop, `counts`: how often each was given before, `acked`: those that are
-    acknowledged. The group's offset is that of the first that is not. `visible`: [offset, time in ms] of
+    `offsets`: all messages of the pop. `counts`: how often each was given before. `acked`: those that are
+    acknowledged. The group's offset is that of the first one that is not. `visible`: [offset, time in ms] of
     those whose invisible time was changed.
     """
 
@@ -99,13 +100,13 @@ class PopOrder(Row, frozen=True):
 
     @property
     def key(self) -> OrderKey:
-        """The queue of a group."""
+        """The key: one queue of a group."""
         return (self.group, self.topic, self.queue)
 
 
 class RequestMode(Row, frozen=True):
-    """How consumers of a group ask for messages of a topic: PULL or POP. `share`: how many further consumers
-    pop each queue; 0 or less: all of the group pop all queues."""
+    """How consumers of a group ask for messages of a topic: PULL or POP. `share` is the number of further
+    consumers that pop each queue; with 0 or less all consumers of the group pop all queues."""
 
     operation: ClassVar[str] = "request_mode"
     topic: Name
@@ -115,7 +116,8 @@ class RequestMode(Row, frozen=True):
 
 
 def done_op(key: CheckpointKey, offsets: tuple[int, ...]) -> dict[str, Any]:
-    """The operation that takes messages out of a checkpoint, and removes it with the last."""
+    """Make the operation that removes messages from a checkpoint, and with the last one the checkpoint
+    itself."""
     group, topic, queue, start, time = key
     return {
         "group": group,

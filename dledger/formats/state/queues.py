@@ -1,5 +1,5 @@
-"""Ends of queues (safety.md S14): changed by messages, not by operations. Compact, as there may be
-400,000."""
+"""Ends of queues (safety.md S14): changed by messages, not by operations. Compact, as there may be 400,000 of
+them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 _FIELDS = 4
-"""Numbers of a queue in a copy: id, next, min, first_position."""
+"""How many numbers a copy has for each queue: id, next, min, first_position."""
 
 
 @dataclass(slots=True)
 class QueueBounds:
-    """Offsets of one queue: messages [min, next) exist here. `first_position` is the physical offset of
-    message 0 of the queue, -1 before there is one. `min` is this replica's own: it is the `next` of the state
-    that was true where the log begins, which each replica's retention decides for itself."""
+    """Offsets of one queue: the messages in [min, next) exist here.
+
+    `first_position` is the physical offset of message 0 of the queue, -1 before there is one. `min` may
+    differ between replicas. It is `next` in the state at the point where this replica's log begins, which its
+    own retention decides.
+    """
 
     next: int = 0
     min: int = 0
@@ -29,10 +32,11 @@ class QueueBounds:
 
 
 class QueueEnds:
-    """topic -> queue id -> bounds.
+    """Maps topic -> queue id -> bounds.
 
-    Whoever changes bounds says so (`touch`): a copy of the state packs anew what was touched since the last
-    one."""
+    Code that changes bounds must call `touch`: a copy of the state packs only the topics touched since the
+    last copy.
+    """
 
     name = "queues"
     since = 1
@@ -41,16 +45,17 @@ class QueueEnds:
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, QueueBounds]] = {}
         self._packed: dict[str, array[int]] = {}
-        """Topics as they were when they were copied last."""
+        """Packed bounds of topics as of the last copy."""
         self._touched: dict[str, None] = {}
 
     @property
     def empty(self) -> bool:
-        """No queue was ever used."""
+        """Whether no queue was ever used."""
         return not self.rows
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:
-        """Bounds of a queue, made on first use. Whoever keeps them calls `touch` with each change."""
+        """Bounds of a queue, created on first use. Code that keeps them must call `touch` with each
+        change."""
         self._touched[topic] = None
         queues = self.rows.setdefault(topic, {})
         bounds = queues.get(queue_id)
@@ -59,23 +64,23 @@ class QueueEnds:
         return bounds
 
     def touch(self, topic: str) -> None:
-        """Bounds of queues of this topic were changed."""
+        """Note that bounds of queues of this topic were changed."""
         if topic in self.rows:
             self._touched[topic] = None
 
     def forget(self, kind: str, name: str) -> None:
-        """See `Table`: the next message of the topic is the first of its queue."""
+        """See `Table`. Afterwards the next message of the topic is the first of its queue."""
         if kind == "topic":
             self.rows.pop(name, None)
             self._packed.pop(name, None)
             self._touched.pop(name, None)
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """There are no operations."""
+        """Queues have no operations: always raises Malformed."""
         raise Malformed(f"{op['op']}: queues change by messages")
 
     def load(self, value: Any) -> None:
-        """See `Table`: as a log that begins there knows it, so the queues are empty."""
+        """See `Table`. The queues are empty, because the log begins at the snapshot."""
         self.rows = {
             topic: {queue: QueueBounds(following, following, first) for queue, following, first in rows}
             for topic, rows in value
@@ -83,19 +88,19 @@ class QueueEnds:
         self._pack_all()
 
     def load_own(self, value: Any) -> None:
-        """See `Table`: with `min`, as it is here."""
+        """See `Table`. Also reads `min`, which is this replica's own."""
         self.rows = {topic: {queue: QueueBounds(*bounds) for queue, *bounds in rows} for topic, rows in value}
         self._pack_all()
 
     def _pack_all(self) -> None:
-        """Where it was loaded, which is in a worker: so that the first copy is quick, too."""
+        """Pack all topics after loading, which happens in a worker, so that the first copy is fast, too."""
         self._packed = {}
         self._touched = dict.fromkeys(self.rows)
         self.copy()
 
     def copy(self) -> QueueCopy:
-        """See `Table`: well under a microsecond for each queue of a topic that was touched since the last
-        copy, and next to nothing for the others."""
+        """See `Table`. Takes well under a microsecond for each queue of a topic touched since the last copy,
+        and almost nothing for the others."""
         for topic in self._touched:
             self._packed[topic] = array(
                 "q",
@@ -109,7 +114,7 @@ class QueueEnds:
         return QueueCopy(self._packed.copy())
 
     def rows_of_view(self) -> Iterator[StateRow]:
-        """See `Table`. `offset` is that of the next message."""
+        """See `Table`. `offset` is the offset of the next message."""
         for topic, queues in sorted(self.rows.items()):
             for queue_id, bounds in sorted(queues.items()):
                 yield StateRow("queue", topic, topic, queue_id, bounds.next)
@@ -117,13 +122,13 @@ class QueueEnds:
 
 @dataclass(frozen=True)
 class QueueCopy:
-    """Bounds of queues as they were."""
+    """Bounds of queues at the time of the copy."""
 
     rows: dict[str, array[int]]
 
     def pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: `[[topic, [[queue id, next, first position], ...]], ...]`, of queues with a
-        message: what a log that begins here has to know of them."""
+        """See `TableCopy`: `[[topic, [[queue id, next, first position], ...]], ...]`, for queues with a
+        message; a log that begins here needs nothing about others."""
         names = [topic for topic in sorted(self.rows) if any(self.rows[topic][1::_FIELDS])]
         return packed_array(
             len(names),

@@ -1,8 +1,10 @@
-"""The one list of tables. A new kind of replicated state is a module with its table, and a line here.
+"""The list of all tables. A new kind of replicated state is a module with its table, and a line here.
 
 Everything else follows: replay by brokers, audit and Spark, boundary snapshots and the state file, the view
-of what is pending on a leader, the version from which on it may be written, Spark's view `state`. The
-simulator's oracle is by hand on purpose (dledger/chaos/scenarios/oracle). A test fails if one is missing."""
+of pending operations on a leader, the version from which on it may be written, Spark's view `state`. The
+simulator's oracle is written by hand on purpose (dledger/chaos/scenarios/oracle); a test fails if a table is
+missing there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Compact:
     kind: Callable[[], Table]
 
     def make(self) -> Table:
-        """An empty one."""
+        """Make an empty table."""
         return self.kind()
 
 

@@ -1,9 +1,9 @@
-"""Sends that were repeated and are stored: whoever sends one of these ids again sends a copy.
+"""Ids of sends that were repeated and are stored: a further send with one of these ids is a copy.
 
-A producer that does not know whether its message is stored sends it again and says so. The leader looks for
-the first copy and stores a second one only where there is none (`broker.intake.resends`). The first send may
-be under way all the same, in the buffers of a broker that stood still, and come in later. It does not say
-that it is one of two; so a row here, in one batch with the message that was stored, remembers its id.
+A producer that does not know whether its message is stored sends it again and marks it as repeated. The
+leader looks for the first copy, and stores the repeated one only if there is none (`broker.intake.resends`).
+The first send may still be in flight, in the buffers of a broker that stood still, and arrive later. It is
+not marked. So a row here, in one batch with the stored message, remembers its id.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dledger.formats.state.table import Declared, Name, Row
 
 RESEND, RESEND_OVER = "resend", "resend_over"
 MAX_RESENDS = 20_000
-"""Ids that are remembered, some 300 bytes each: a further one takes the place of the oldest."""
+"""Ids that are remembered, some 300 bytes each; a further one replaces the oldest."""
 RESEND_LIVE_MS = 600_000
-"""An id that is older may go when another one comes: no request is under way for so long."""
+"""Milliseconds. An older id may be removed when another one comes, because no request is in flight for so
+long."""
 
 
 class Resend(Row, frozen=True):
-    """One message that was stored when it was sent again. `id`: its unique id (UNIQ_KEY), of a batch that of
-    its first message. `time`: when that was, by the clock of who led, in ms since the epoch."""
+    """One message that was stored when it was sent again. `id` is its unique id (UNIQ_KEY); for a batch that
+    of its first message. `time` is the time of storing by the leader's clock, in ms since the epoch."""
 
     operation: ClassVar[str] = RESEND
     id: Name

@@ -1,9 +1,9 @@
-"""Resets of consumer offsets that no consumer has heard of (ConsumerOffsetManager.resetOffsetTable).
+"""Resets of consumer offsets that no consumer has followed yet (ConsumerOffsetManager.resetOffsetTable).
 
-A reset sets offsets (`offsets.RESET_OP`) and puts a row here, in one batch. Until a consumer pulls a queue at
-its new offset, pulls of it from elsewhere are told to go there, and what is reported of it does not count:
-a consumer that is still at the messages before would undo the reset with its next report. Being in the log,
-that holds over a switch of leader as well.
+A reset sets offsets (`offsets.RESET_OP`) and adds a row here, in one batch. Until a consumer pulls a queue at
+its new offset, pulls at other offsets are redirected there, and offset reports for the queue are ignored.
+Otherwise a consumer that still works on earlier messages would undo the reset with its next report. As it is
+in the log, this also holds after a change of leader.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_RESET_QUEUES = MAX_QUEUES + 1
-"""Queues of one topic."""
+"""Queues of one topic at most."""
 RESET_HEARD = "reset_heard"
 Queues = Annotated[
     tuple[tuple[QueueId, Offset], ...], msgspec.Meta(min_length=1, max_length=MAX_RESET_QUEUES)
 ]
 ResetKey = tuple[str, str]
-"""Group and topic."""
+"""Key of a reset: group and topic."""
 
 
 class OffsetReset(Row, frozen=True):
-    """Of one group in one topic: queues whose reset no consumer has followed, with their new offsets."""
+    """Queues of one group and topic whose reset no consumer has followed, with their new offsets."""
 
     operation: ClassVar[str] = "offset_reset"
     group: Name
@@ -48,7 +48,7 @@ class OffsetReset(Row, frozen=True):
     ]
 
     def offset(self, queue_id: int) -> int | None:
-        """Where a queue is to go on; None when its reset was heard, or there was none."""
+        """Offset to which a queue was reset; None when a consumer followed the reset, or there was none."""
         return dict(self.queues).get(queue_id)
 
 
@@ -60,7 +60,7 @@ class _Heard(msgspec.Struct, frozen=True):
 
 
 def heard_op(group: str, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
-    """A consumer went to the new offset of a queue."""
+    """Make the operation that notes that a consumer went to the new offset of a queue."""
     return {"group": group, "offset": offset, "op": RESET_HEARD, "queue": queue_id, "topic": topic}
 
 

@@ -1,9 +1,9 @@
-"""What every table of the replicated state has in common, and the kind of table that is only declared.
+"""What all tables of the replicated state have in common, and the kind of table that is only declared.
 
 A table is a part of the state: rows, the operations that change them, and the bytes that hold them in a
 snapshot. Most are `Declared`: a row type, its key, and the names of the operations that put and remove a row.
-What else there is follows from that, in one place each: replay, snapshots, the view of what is pending on a
-leader, audit, Spark's view.
+Everything else follows from that: replay, snapshots, the view of pending operations on a leader, audit,
+Spark's view.
 
 Rows are immutable, so a copy of a table is a copy of references.
 """
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from dledger.formats.state.machine import ReplicatedState
 
 MAX_QUEUES = 1024
-"""Queues of one topic, reading or writing: a bound on what one operation can make us hold."""
+"""Queues of one topic at most, for reading or writing. It bounds what one operation can make a broker
+hold."""
 MAX_INT = 0x7FFFFFFF
 """Largest flag word or retry count: a signed 32-bit number, as Java's."""
 MAX_NAME = 255
-"""Characters of a topic or group name."""
+"""Characters of a topic or group name at most."""
 MAX_OFFSET = 1 << 62
-"""Of a queue, or in the log."""
+"""Largest offset in a queue or in the log."""
 PIECE = 16 * 1024
 """Bytes after which a piece of a packed table ends: about half a millisecond of work."""
 
@@ -45,12 +46,13 @@ K = TypeVar("K")
 R = TypeVar("R", bound="Row")
 
 _RUN = 1024
-"""Rows that are sorted at once."""
+"""Rows that are sorted at a time."""
 _packer = msgpack.Packer()
 
 
 SKIPPED = (ValueError, TypeError, KeyError, AttributeError)
-"""What an operation raises that changes nothing, and is skipped alike everywhere (safety.md S13)."""
+"""Errors of an operation that changes nothing and is skipped in the same way on every node (safety.md
+S13)."""
 
 
 class Malformed(ValueError):
@@ -61,8 +63,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_fields(op: Op, kind: type[S], fields: Iterable[str] | None = None) -> S:
-    """Read the fields of an operation into a struct of this kind. Fields that the struct does not know are
-    left out. `fields`: their names as they are written, where the struct renames some. Malformed."""
+    """Read the fields of an operation into a struct of this kind; Malformed if they do not fit. Fields that
+    the struct does not know are left out. `fields` are the names as they are written, for a struct that
+    renames some."""
     names = kind.__struct_fields__ if fields is None else fields
     known = {name: op[name] for name in names if name in op}
     try:
@@ -72,21 +75,22 @@ def read_fields(op: Op, kind: type[S], fields: Iterable[str] | None = None) -> S
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of a declared table. Bounds of its fields are checked where an operation is read, never later."""
+    """A row of a declared table. The bounds of its fields are checked when an operation is read, and never
+    later."""
 
     operation: ClassVar[str]
-    """Name of the operation that puts it; also what it is called in views."""
+    """Name of the operation that puts the row; also its name in views."""
     secret: ClassVar[frozenset[str]] = frozenset()
     """Fields that views leave out."""
 
     def op(self) -> dict[str, Any]:
-        """The operation that creates or replaces this row; so it stands in snapshots, too."""
+        """The operation that creates or replaces this row. Snapshots contain it, too."""
         fields = {"op": self.operation, **msgspec.to_builtins(self)}
         return {name: fields[name] for name in sorted(fields)}
 
 
 class StateRow(NamedTuple):
-    """One thing of the state, for views and tools. What does not apply is None."""
+    """One item of the state, for views and tools. Columns that do not apply are None."""
 
     kind: str
     name: str
@@ -94,45 +98,45 @@ class StateRow(NamedTuple):
     queue_id: int | None = None
     offset: int | None = None
     data: Op | None = None
-    """Further fields."""
+    """Further fields of the item."""
 
 
 class TableCopy(Protocol):
     """A table as it was at one moment."""
 
     def pieces(self) -> Iterator[bytes]:
-        """The part of a snapshot: one canonical msgpack value, a piece at a time. Equal tables, equal
+        """The part of a snapshot: one canonical msgpack value, one piece at a time. Equal tables have equal
         bytes."""
 
     def own_pieces(self) -> Iterator[bytes]:
-        """The same for this replica's own state file, with what only it knows."""
+        """The part for this replica's own state file, with the data that only this replica has."""
 
 
 class Source(Protocol):
-    """What a table is made from: an entry of the registry."""
+    """An entry of the registry, from which a table is made."""
 
     @property
     def name(self) -> str:
-        """Of the part in snapshots."""
+        """Name of the table's part in snapshots."""
 
     @property
     def since(self) -> int:
-        """State version of the programs that know it (`registry.state_version`)."""
+        """State version of the programs that know the table (`registry.state_version`)."""
 
     def make(self) -> Table:
-        """An empty one."""
+        """Make an empty table."""
 
 
 class Table(Protocol):
-    """A part of the replicated state. Changed by operations alone, alike on every replica."""
+    """A part of the replicated state. Only operations change it, in the same way on every replica."""
 
     @property
     def name(self) -> str:
-        """Of the part in snapshots."""
+        """Name of the table's part in snapshots."""
 
     @property
     def since(self) -> int:
-        """State version of the programs that know it."""
+        """State version of the programs that know the table."""
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -140,42 +144,44 @@ class Table(Protocol):
 
     @property
     def empty(self) -> bool:
-        """Nothing is in it. An empty part is not written, but for those of version 1."""
+        """Whether it has no rows. An empty part is not written, except for tables of version 1."""
 
     def apply(self, op: Op, state: ReplicatedState) -> None:
-        """One operation. Malformed before anything is changed."""
+        """Apply one operation. Malformed is raised before anything is changed."""
 
     def load(self, value: Any) -> None:
-        """Inverse of `TableCopy.pieces`, unpacked; ValueError, KeyError or TypeError when it is none."""
+        """Inverse of `TableCopy.pieces`, unpacked; ValueError, KeyError or TypeError for an invalid value."""
 
     def load_own(self, value: Any) -> None:
         """Inverse of `TableCopy.own_pieces`."""
 
     def forget(self, kind: str, name: str) -> None:
-        """The topic, the group or the user (`kind`) of this name is deleted: nothing of it stays. Of kind
-        "config" a group's configuration goes, and nothing else."""
+        """Remove everything that belongs to a deleted topic, group or user (`kind`) of this name. For kind
+        "config" only a group's configuration is removed."""
 
     def copy(self) -> TableCopy:
-        """Quick, and nothing of it is sorted."""
+        """Copy the table. Fast, because nothing is sorted."""
 
     def rows_of_view(self) -> Iterator[StateRow]:
-        """In order of their keys."""
+        """Rows in the order of their keys."""
 
 
 Operation = Callable[["DeclaredTable[K, R]", Op, "ReplicatedState"], None]
-"""A further operation of a declared table. Raises Malformed before it changes anything."""
+"""A further operation of a declared table. It raises Malformed before it changes anything."""
 
 
 @dataclass(frozen=True, eq=False)
 class Declared(Generic[K, R]):
     """A table that is only declared.
 
-    `key`: the fields of a row that are its key; with one, the key is its value, else the tuple of them.
-    `remove`: name of the operation that removes a row; its fields are those of the key. `more`: further
-    operations. `versioned`: the number of changes is part of the state (DataVersion.counter). `topic_field`,
-    `queue_field`: fields that have columns of their own in views, where a row has them. `of`: fields whose
-    topic, group or user a row is a part of, kind (`Table.forget`) -> field of the key: it goes when that
-    goes.
+    * `key`: the fields of a row that are its key. With one field the key is its value, else the tuple of the
+      values.
+    * `remove`: name of the operation that removes a row; its fields are those of the key.
+    * `more`: further operations.
+    * `versioned`: the number of changes is part of the state (DataVersion.counter).
+    * `topic_field`, `queue_field`: fields that have columns of their own in views, if a row has them.
+    * `of`: the topic, group or user to which a row belongs, as kind (`Table.forget`) -> field of the key. The
+      row is removed when that is deleted.
     """
 
     name: str
@@ -190,12 +196,12 @@ class Declared(Generic[K, R]):
     of: Mapping[str, str] = field(default_factory=dict)
 
     def make(self) -> DeclaredTable[K, R]:
-        """An empty one."""
+        """Make an empty table."""
         return DeclaredTable(self)
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Names of all of them."""
+        """Names of all operations of the table."""
         return (self.row.operation, *((self.remove,) if self.remove else ()), *self.more)
 
     # Looked up once: msgspec evaluates the annotations each time, and there are many states.
@@ -206,7 +212,7 @@ class Declared(Generic[K, R]):
 
     @cached_property
     def key_type(self) -> type[msgspec.Struct] | None:
-        """What an operation that removes a row says; None: there is none."""
+        """Fields of an operation that removes a row; None if there is no such operation."""
         return _key_type(self) if self.remove else None
 
     def key_of(self, row: R) -> K:
@@ -222,7 +228,7 @@ class Declared(Generic[K, R]):
 
 
 class DeclaredTable(Generic[K, R]):
-    """Rows by their key. `rows` may be a view of others' (`pending`)."""
+    """Rows by their key. `rows` may be a view of another table's rows (`pending`)."""
 
     def __init__(self, declaration: Declared[K, R], rows: MutableMapping[K, R] | None = None) -> None:
         self.declaration = declaration
@@ -231,22 +237,22 @@ class DeclaredTable(Generic[K, R]):
         self.operations: tuple[str, ...] = declaration.operations
         self.rows: MutableMapping[K, R] = {} if rows is None else rows
         self.version: int = 0
-        """Changes so far."""
+        """Number of changes so far."""
         self._fields = declaration.fields
         self._key_type = declaration.key_type
         of = declaration.of if rows is None else {}  # others' rows are found by their owner
         self._of: dict[str, dict[str, dict[K, None]]] = {kind: {} for kind in of}
-        """Kind -> name -> keys of the rows that go with it."""
+        """Kind -> name -> keys of the rows that are removed with it."""
         self._places = {kind: declaration.key.index(name) for kind, name in of.items()}
-        """Place of the name in the key."""
+        """Kind -> place of the name in the key."""
 
     @property
     def empty(self) -> bool:
-        """No row."""
+        """Whether the table has no rows."""
         return not self.rows
 
     def put(self, row: R) -> None:
-        """Create or replace a row. One that is there already is no change."""
+        """Create or replace a row. Putting an equal row again is no change."""
         key = self.declaration.key_of(row)
         known = self.rows.get(key)
         if known != row:
@@ -268,11 +274,11 @@ class DeclaredTable(Generic[K, R]):
                     self._of[kind].pop(name, None)
 
     def keys_of(self, kind: str, name: str) -> list[K]:
-        """Keys of the rows that are a part of this topic or group."""
+        """Keys of the rows that belong to this topic or group."""
         return list(self._of.get(kind, {}).get(name, ()))
 
     def forget(self, kind: str, name: str) -> None:
-        """See `Table`. There may be 50,000 rows: not one after the other by `discard`."""
+        """See `Table`. There may be 50,000 rows, so they are not removed one by one with `discard`."""
         keys = self._of.get(kind, {}).pop(name, {})
         if not keys:
             return
@@ -285,7 +291,7 @@ class DeclaredTable(Generic[K, R]):
                 self._leave(self._of[other], place, keys)
 
     def _leave(self, owners: dict[str, dict[K, None]], place: int, keys: dict[K, None]) -> None:
-        """Rows that are gone are no part of their other owners; those of one mostly follow each other."""
+        """Remove deleted rows from their other owners. Rows of one owner mostly follow each other."""
         owner = ""
         of_owner: dict[K, None] = {}
         for key in keys:
@@ -297,7 +303,7 @@ class DeclaredTable(Generic[K, R]):
                 del owners[owner]
 
     def count_of(self, kind: str, name: str) -> int:
-        """How many rows are a part of this topic or group."""
+        """Number of rows that belong to this topic or group."""
         return len(self._of.get(kind, {}).get(name, ()))
 
     def _belongs(self, key: K) -> None:
@@ -348,7 +354,7 @@ class DeclaredTable(Generic[K, R]):
 
 @dataclass(frozen=True, eq=False)
 class DeclaredCopy(Generic[K, R]):
-    """The rows of a declared table."""
+    """The rows of a declared table at the time of the copy."""
 
     declaration: Declared[K, R]
     rows: list[R]
@@ -367,12 +373,12 @@ class DeclaredCopy(Generic[K, R]):
 
 
 def named(key: object, place: int) -> str:
-    """The name in a key."""
+    """The name inside a key."""
     return str(key[place] if isinstance(key, tuple) else key)
 
 
 def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:
-    """An array of so many values, a piece at a time."""
+    """Pack an array of so many values, one piece at a time."""
     yield _packer.pack_array_header(count)
     piece = bytearray()
     for value in values:
@@ -385,7 +391,7 @@ def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:
 
 
 def _key_type(declaration: Declared[Any, Any]) -> type[msgspec.Struct]:
-    """A row with the fields of the key alone: what an operation that removes one says."""
+    """A row type with the fields of the key only: the fields of an operation that removes a row."""
     types = {one.name: one.type for one in msgspec.structs.fields(declaration.row)}
     return msgspec.defstruct(
         f"{declaration.row.__name__}Key", [(name, types[name]) for name in declaration.key], frozen=True

@@ -1,12 +1,12 @@
-"""How far timer messages are delivered (TimerMessageStore's timercheckpoint, here in the log).
+"""How far timer messages are delivered (TimerMessageStore's timercheckpoint, stored in the log).
 
-Timer messages are in one queue, in order of sending; they are delivered in order of (due time, queue offset).
-A row says how far that is: what is due before its place in that order is done, and what lies before the first
-row is done, too. It is in the batch of the messages that it says are delivered: no switch of leader loses
-one or repeats one. There is no row for a message that waits.
+Timer messages are in one queue, in order of sending. They are delivered in order of (due time, queue offset).
+A row records how far that is: messages before its place in that order are delivered, and so are those before
+the first row. It is in one batch with the messages that it counts as delivered, so no change of leader loses
+one or repeats one. A waiting message has no row of its own.
 
-There is one row as long as clocks go forward. Where a clock went back, messages come that are due before what
-is delivered already: from their offset on a row of its own counts.
+There is one row as long as clocks go forward. If a clock went back, messages arrive that are due before
+already delivered ones. From their offset on a new row counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from dledger.formats.state.table import Declared, Offset, Row
 
 TIMER, TIMER_END = "timer", "timer_end"
 MAX_TIMER_ROWS = 16
-"""Rows that a leader makes; with so many a message that comes too late waits for what is delivered."""
+"""Rows that a leader makes at most. When there are so many, a message that comes too late waits for delivered
+ones."""
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """Milliseconds since the epoch."""
 
 
 class TimerProgress(Row, frozen=True):
-    """Of the messages from queue offset `begin` on, up to the next row's: those are delivered that are due
-    before `time`, and of those that are due at `time` the ones before offset `next`."""
+    """Progress of the messages from queue offset `begin` on, up to the next row's. Those due before `time`
+    are delivered, and of those due at `time` the ones before offset `next`."""
 
     operation: ClassVar[str] = TIMER
     begin: Offset
@@ -37,7 +38,7 @@ class TimerProgress(Row, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the order of delivery."""
+        """The place in the order of delivery."""
         return (self.time, self.next)
 
 
@@ -45,8 +46,8 @@ TIMERS = Declared[int, TimerProgress]("timers", TimerProgress, key=("begin",), s
 
 
 def still_waits(rows: list[TimerProgress], due: int, offset: int) -> bool:
-    """Whether a message is to come, given the rows in order: nothing before the first one waits. Where there
-    is no row nothing was ever delivered, and all wait."""
+    """Whether a message still has to be delivered, given the rows in order. Nothing before the first row
+    waits. Without rows nothing was ever delivered, and all messages wait."""
     for row in reversed(rows):
         if offset >= row.begin:
             return (due, offset) >= row.place
@@ -54,5 +55,5 @@ def still_waits(rows: list[TimerProgress], due: int, offset: int) -> bool:
 
 
 def in_order(rows: Iterable[TimerProgress]) -> list[TimerProgress]:
-    """By offset."""
+    """The rows in order of their offset."""
     return sorted(rows, key=lambda row: row.begin)

@@ -1,8 +1,8 @@
-"""Transactions that are open: half messages whose producer has not said what becomes of them.
+"""Open transactions: half messages whose producer has not yet committed or rolled back.
 
-RocketMQ notes in a topic of its own which half messages are done (RMQ_SYS_TRANS_OP_HALF_TOPIC), after it has
-put the message to its topic: a switch of the master between the two delivers it twice. Here a row says that a
-transaction is open, and its removal is in one batch with the message that a commit puts.
+RocketMQ records in a topic of its own which half messages are finished (RMQ_SYS_TRANS_OP_HALF_TOPIC), after
+it has put the message to its topic. A change of the master between the two delivers the message twice. Here a
+row records that a transaction is open, and its removal is in one batch with the message that a commit puts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import msgspec
 from dledger.formats.state.table import Declared, Int32, Offset, Row
 
 MAX_WAIT_MS = 7 * 24 * 3600 * 1000
-"""How long a check may be put off (CHECK_IMMUNITY_TIME_IN_SECONDS, transactionCheckInterval)."""
+"""Longest time in ms for which a check may be delayed (CHECK_IMMUNITY_TIME_IN_SECONDS,
+transactionCheckInterval)."""
 TRANSACTION, TRANSACTION_END = "transaction", "transaction_end"
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -24,10 +25,12 @@ Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 class Transaction(Row, frozen=True):
     """One open transaction.
 
-    `half`: queue offset of its half message, as its producer was told (tranStateTableOffset). `at`: that of
-    the copy which was put last: each check puts it again, so that retention does not take what waits.
-    `time`, `wait`: when that was, by the clock of who led, and after what time its producer is asked, in ms.
-    `checks`: how often it was asked.
+    * `half`: queue offset of its half message, as reported to its producer (tranStateTableOffset).
+    * `at`: queue offset of the newest copy. Each check puts the message again, so that retention does not
+      remove it.
+    * `time`: when that copy was put, by the leader's clock, in ms.
+    * `wait`: time in ms after which its producer is asked.
+    * `checks`: how often the producer was asked.
     """
 
     operation: ClassVar[str] = TRANSACTION

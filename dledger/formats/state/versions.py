@@ -1,4 +1,4 @@
-"""State versions that the log needs: whoever reads it knows them."""
+"""State versions that the log needs: every reader must know them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dledger.formats.state.table import Declared, Row
 
 
 class VersionNote(Row, frozen=True):
-    """The log holds operations of this state version, or will. It is noted before the first of them, while
-    all voters are heard: from then on they may be written whoever is heard, also when their tables are
-    empty."""
+    """The log holds, or will hold, operations of this state version. It is noted before the first of them,
+    while all voters are connected. From then on they may be written whichever voters are connected, even when
+    their tables are empty."""
 
     operation: ClassVar[str] = "version"
     version: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
