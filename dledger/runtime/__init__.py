@@ -1,9 +1,9 @@
-"""The only doors to the outside world: clock, chance and ids, files, worker threads, log.
+"""The only access to the outside world: clock, random numbers and ids, files, worker threads, log.
 
-Everything above this package receives an `Env` and touches the world through it, so that the same code
-runs in production and in deterministic simulation. Monotonic time comes from the running loop
-(`loop.time()`), sockets from `loop.create_server` / `loop.create_connection`. Outside of this package nobody
-calls `time.*`, `random`, `uuid`, `threading`, `open` or `socket` (a test enforces it).
+All code above this package receives an `Env` and reaches the world through it, so that the same code runs in
+production and in deterministic simulation. Monotonic time comes from the running loop (`loop.time()`),
+sockets from `loop.create_server` / `loop.create_connection`. Code outside this package must not call
+`time.*`, `random`, `uuid`, `threading`, `open` or `socket` (a test enforces it).
 """
 
 from dledger.runtime.env import Env, WallClock

@@ -1,4 +1,5 @@
-"""Replace a small file whole, so that a reader or a crash sees the old content or the new, never a mix."""
+"""Replaces a small file as a whole, so that a reader or a crash sees the old content or the new, never a
+mix."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dledger.runtime.workers import Lane, Workers
 
 
 def read_file(files: Files, path: str) -> bytes | None:
-    """The content, or None when there is no such file. Blocking."""
+    """Read the content, or None if there is no such file. Blocking."""
     if isinstance(files, FsspecFiles):
         return files.get(path)  # one request: an object may be replaced between two
     if not files.exists(path):
@@ -27,9 +28,9 @@ def read_file(files: Files, path: str) -> bytes | None:
 async def publish(
     files: Files, workers: Workers, lane: Lane, path: str, data: bytes, *, like: str | None = None
 ) -> None:
-    """Write `path + '.tmp'`, fsync, rename, sync the directory; one durable action a job.
+    """Write `path + '.tmp'`, fsync, rename, sync the directory, with one durable action in each job.
 
-    `like`: a file whose permissions it takes (it may hold a password).
+    `like`: a file whose permissions are copied (the content may include a password).
     """
     try:
         await workers.run(lane, write_synced, files, path + ".tmp", data, like)
@@ -42,7 +43,7 @@ async def publish(
 
 
 def write_synced(files: Files, path: str, data: bytes, like: str | None = None) -> None:
-    """Write a file whole and make its content durable; its name is not yet. Blocking."""
+    """Write a whole file and make its content durable, but not its name. Blocking."""
     file = files.open(path, create=True)
     try:
         if like is not None and isinstance(files, OsFiles):  # before there is anything to read
@@ -55,9 +56,9 @@ def write_synced(files: Files, path: str, data: bytes, like: str | None = None) 
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:
-    """Write a file and the directories above it, durably; readers see the old one or the new one.
+    """Write a file and the directories above it, durably; readers see the old content or the new.
 
-    Several durable actions in one job: for what is not part of a store. Blocking.
+    It does several durable actions in one job, so it is only for files outside a store. Blocking.
     """
     if isinstance(files, FsspecFiles):
         files.put(path, data)

@@ -1,4 +1,4 @@
-"""Bytes that come in pieces because making them takes long, put together while others run."""
+"""Slow work in pieces: the bytes are put together while other tasks run in between."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE_BYTES = 16 * 1024
-"""After so many others run; also after an empty piece, which says that it took as long."""
+"""After this many bytes other tasks run; also after an empty piece, which means that it took as long."""
 PAUSE_S = 0.001
-"""How long they run."""
+"""Seconds for which they run."""
 
 
 class Pace:
-    """Counts the steps of a long piece of work; others run after every so many of them."""
+    """Counts the steps of a long piece of work; other tasks run after every `every` steps."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._steps = 0
 
     async def step(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count steps that are done."""
         self._steps += count
         if self._steps >= self._every:
             self._steps = 0
@@ -30,7 +30,7 @@ class Pace:
 
 
 def at_once(work: Generator[None, None, T]) -> T:
-    """The result of work that comes in pieces, all of it now."""
+    """Run work that comes in pieces to its end now, and return its result."""
     while True:
         try:
             next(work)
@@ -40,7 +40,7 @@ def at_once(work: Generator[None, None, T]) -> T:
 
 
 async def gathered(pieces: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """The whole of each part, from (part, next piece of it)."""
+    """Join each part, from (part, next piece of it)."""
     parts: dict[str, bytearray] = {}
     size = 0
     for name, piece in pieces:

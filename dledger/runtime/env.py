@@ -1,4 +1,4 @@
-"""`Env`: what a program may know of the world, handed to every entry point (`async def main(env)`)."""
+"""`Env`: the access of a program to the world, passed to every entry point (`async def main(env)`)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class SystemWallClock:
 
 @dataclass(frozen=True)
 class Env:
-    """The doors of one process. Three brokers in one interpreter have three of them.
+    """Access of one process to the world. Three brokers in one interpreter have three of them.
 
-    `pid` and `boot_id` identify this process and this start of the machine (power loss is told from a
-    restart of the process by a changed `boot_id`).
+    `pid` and `boot_id` identify this process and this start of the machine. A changed `boot_id` distinguishes
+    a loss of power from a restart of the process.
     """
 
     files: Files
@@ -52,14 +52,15 @@ class Env:
     boot_id: str
     pauses: Pauses = field(default_factory=Pauses)
     uptime_s: Callable[[], float] | None = None
-    """Seconds since the machine's start, also those in which it was suspended; None where that is unknown."""
+    """Seconds since the machine's start, including suspended time; None where that is not known."""
     reloads: Reloads = field(default_factory=Reloads)
     secret_bytes: Callable[[int], bytes] = secrets.token_bytes
-    """So many random bytes that nobody can guess who knows what `random` and `ids` gave before."""
+    """Returns this many random bytes, which cannot be guessed from earlier results of `random` and `ids`."""
 
 
 def production_env(name: str = "dledger", disk_threads: int = 2) -> Env:
-    """The real world: system clock, operating system files, seeded-by-the-kernel chance, threads."""
+    """The real world: system clock, files of the operating system, random numbers seeded by the kernel,
+    threads."""
     rng = random.Random(secrets.randbits(128))
     return Env(
         files=OsFiles(),

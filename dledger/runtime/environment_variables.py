@@ -1,6 +1,6 @@
-"""Where the cluster is, as the environment says it: one variable for every client and every command.
+"""The address of the cluster from the environment: one variable for every client and every command.
 
-`NAMESRV_ADDR` is RocketMQ's name. A variable that is empty counts as not set.
+`NAMESRV_ADDR` is RocketMQ's name. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 
 NAMESRV_ADDR = "NAMESRV_ADDR"
-"""Addresses of NameServers, host:port, several with `;`."""
+"""Name of the variable for the addresses of NameServers: host:port, several separated by `;`."""
 
 
 def variable(name: str) -> str:
-    """Of the environment; empty where it is not set."""
+    """Value of an environment variable; empty if it is not set."""
     return os.environ.get(name, "")
 
 
 def namesrv_addr() -> str:
-    """What `NAMESRV_ADDR` says, else the empty text."""
+    """Value of `NAMESRV_ADDR`, or the empty text."""
     return os.environ.get(NAMESRV_ADDR, "").strip()

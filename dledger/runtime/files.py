@@ -1,8 +1,8 @@
-"""The file door: the few operations that a log needs, each with one meaning for durability.
+"""Access to files: the few operations that a log needs, each with one meaning for durability.
 
-Writes go to the page cache; only `File.fdatasync` makes content durable, and only `Files.sync_dir`
-makes a created, renamed or removed *name* durable. Errors are `OSError`s. Blocking: call from worker
-jobs, except `File.view` reads of the hot window and `File.pread_now` (safety.md S8).
+Writes go to the page cache. Only `File.fdatasync` makes content durable, and only `Files.sync_dir` makes a
+created, renamed or removed *name* durable. Errors are `OSError`s. The calls block: use them in worker jobs,
+except `File.view` reads of the hot window and `File.pread_now` (safety.md S8).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _FADVISE = getattr(os, "posix_fadvise", None)
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """Of the file system that holds a path, in bytes, as `df` counts: what is kept back for root or by a
-    quota is neither used nor free."""
+    """Use of the file system that holds a path, in bytes, as `df` counts. Space that is reserved for root or
+    by a quota is neither used nor free."""
 
     total: int
-    """Used and free."""
+    """Used and free bytes together."""
     free: int
-    """What this process may still use."""
+    """Bytes that this process may still use."""
 
     @property
     def used_ratio(self) -> float:
@@ -44,10 +44,10 @@ class DiskUsage:
 
 
 class FileStamp(NamedTuple):
-    """What changes when a file is written to, replaced, or its name is given to another.
+    """A value that changes when a file is written to, replaced, or its name is given to another file.
 
-    `changed_ms`: wall clock of the last change of its content, 0 where `text` is made from the content;
-    `text`: to be compared, as a whole.
+    `changed_ms` is the wall clock of the last change of its content, 0 where `text` is made from the content.
+    Compare `text` as a whole.
     """
 
     changed_ms: int
@@ -66,85 +66,86 @@ class File(Protocol):
         """Up to `length` bytes from `offset`; short only at the end of the file."""
 
     def pread_now(self, length: int, offset: int) -> bytes | None:
-        """The same without waiting for the device; None when not all of it is in memory.
+        """Like `pread`, without waiting for the device; None when not all of it is in memory.
 
-        Where the system cannot tell (a file system in memory or on a network, not Linux), it is read.
+        Where the system cannot say (a file system in memory or on a network, or not Linux), the file is read.
         """
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
         """Write all parts one after another at `offset`, whole, or raise OSError."""
 
     def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
-        """`pwritev`, and make what it wrote durable: what was written before is not meant. A failure is final
-        (safety.md S3)."""
+        """`pwritev`, and make this write durable, but not earlier writes. A failure is final (safety.md
+        S3)."""
 
     def fdatasync(self) -> None:
         """Make written content (and the length) durable. A failure is final (safety.md S3)."""
 
     def start_writeback(self, length: int, offset: int) -> None:
-        """Ask the system to begin writing what is in its memory to the device, and do not wait. Promises
-        nothing: for use before many files are fsynced, so that not each of them waits for itself."""
+        """Ask the system to begin writing its memory to the device, without waiting. It guarantees nothing:
+        it is used before many files are fsynced, so that not each fsync has to wait for its own writes."""
 
     def allocate(self, size: int) -> None:
-        """Reserve blocks up to `size`, reading as zeros; a full disk is an error here, not later."""
+        """Reserve blocks up to `size`, which read as zeros. A full disk is an error here and not later."""
 
     def truncate(self, size: int) -> None:
-        """Set the length; new bytes read as zeros and have no blocks yet."""
+        """Set the length. New bytes read as zeros and have no blocks yet."""
 
     def view(self) -> memoryview:
-        """The whole file as it is long now, read-only, always showing what was written. One per file."""
+        """The whole file at its present length, read-only. It always shows the current content. One per
+        file."""
 
     def close(self) -> None:
-        """Close; BufferError if a slice of `view()` is still alive somewhere (the file stays open)."""
+        """Close; BufferError while a slice of `view()` still exists (then the file stays open)."""
 
 
 class Files(Protocol):
-    """Names and directories."""
+    """Operations on names and directories."""
 
     def open(self, path: str, create: bool = False) -> File:
         """Open for reading and writing; FileNotFoundError without `create`."""
 
     def open_read(self, path: str) -> File:
-        """Open for reading only, as tools do beside a running node; FileNotFoundError. OSError at once for
-        what is no file: a directory, a named pipe, a device."""
+        """Open for reading only, as tools do beside a running node; FileNotFoundError. OSError at once for a
+        directory, a named pipe or a device."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
 
     def size(self, path: str) -> int:
-        """Length in bytes. OSError for what is no file."""
+        """Length in bytes. OSError for anything that is not a file."""
 
     def stamp(self, path: str) -> FileStamp | None:
-        """Tells a file from what it was; None where that cannot be told. FileNotFoundError."""
+        """A value that changes with the file; None where that is not possible. FileNotFoundError."""
 
     def listdir(self, path: str) -> list[str]:
-        """Names inside, sorted; empty when the directory is not there."""
+        """Names inside, sorted; empty if the directory does not exist."""
 
     def is_dir(self, path: str) -> bool:
         """Whether the name is a directory."""
 
     def mkdir(self, path: str, *, sync: bool = True) -> None:
-        """Make a directory with its parents and make their names durable; no error if it is there. Without
-        `sync` they are durable after `sync_dir` of the parents, as the names of files."""
+        """Make a directory with its parents and make their names durable; no error if it exists. Without
+        `sync` the names become durable with `sync_dir` of the parents, as the names of files do."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace atomically; durable after `sync_dir` of the parent(s)."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file name; no error if it is not there."""
+        """Remove a file name; no error if it does not exist."""
 
     def rmtree(self, path: str) -> None:
-        """Remove a directory and all in it; no error if it is not there."""
+        """Remove a directory and everything in it; no error if it does not exist."""
 
     def sync_dir(self, path: str) -> None:
         """Make the names in this directory durable."""
 
     def usage(self, path: str) -> DiskUsage:
-        """Of the file system that holds the path."""
+        """Use of the file system that holds the path."""
 
     def lock(self, path: str) -> File:
-        """Create and lock a file, and the directory that it lies in, against other processes until closed;
-        BlockingIOError if one is held. Who removes the file does not let others in."""
+        """Create and lock a file, and its directory, against other processes until it is closed.
+        BlockingIOError if one of them is locked. Removing the file does not unlock it."""
 
 
 class OsFile:
@@ -159,7 +160,7 @@ class OsFile:
         self._held = -1
 
     def hold(self, fd: int) -> None:
-        """Close this descriptor as well, with the file; -1: none."""
+        """Close this descriptor together with the file; -1 for none."""
         self._held = fd
 
     def size(self) -> int:
@@ -267,7 +268,8 @@ class OsFile:
 
 
 def _must_be_a_file(path: str, found: os.stat_result) -> None:
-    """A named pipe or a device has no size, and may never end. OSError."""
+    """Raise OSError for a directory, a named pipe or a device: a pipe or device has no size, and may never
+    end."""
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(found.st_mode):
@@ -372,8 +374,8 @@ class OsFiles:
 
 
 def _lock_directory(path: str) -> int:
-    """A descriptor of the locked directory. BlockingIOError if it is held; -1 where the file system locks no
-    directories (NFS), as the file is locked in any case."""
+    """Lock a directory and return its descriptor. BlockingIOError if it is locked. -1 where the file system
+    cannot lock directories (NFS); the file is locked in any case."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""A port on which connections with and without TLS arrive: the first byte tells, before anybody reads it.
+"""A port for connections with and without TLS: the first byte decides, before any data is read.
 
-It is looked at in the kernel's buffer, so that whoever gets the socket finds it untouched.
+The byte is examined in the kernel's buffer, so that the socket is passed on with all its data.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from collections.abc import Callable
 from dledger.runtime.turns import ACCEPTED, BACKLOG
 
 TLS_HANDSHAKE = 0x16
-"""First byte of a TLS record that begins a handshake; no frame of the remoting protocol begins so, as it
-would have more than 352 MiB."""
+"""First byte of a TLS record that begins a handshake. No frame of the remoting protocol begins with it, as
+such a frame would have more than 352 MiB."""
 DECIDE_WITHIN_S = 10.0
-"""A connection that says nothing for so long goes on without TLS: whoever waits for its first request has
-limits for silent ones."""
+"""A connection that sends nothing for so long continues without TLS; the code that waits for its first
+request has limits for silent connections."""
 MAX_UNDECIDED = 1000
-"""Connections that have said nothing yet. One more, and the oldest goes on without TLS at once."""
+"""Connections that have sent nothing yet. With one more, the oldest continues without TLS at once."""
 MAX_HANDSHAKES = 256
-"""Handshakes under way, each up to 2 ms of CPU; one more is closed."""
+"""Handshakes in progress, each up to 2 ms of CPU; one more connection is closed."""
 ACCEPT_PAUSE_S = 1.0
-"""While the system has no descriptor or memory for another connection: it would say so without end."""
+"""Pause of accepting while the system has no descriptor or memory for another connection; it would report
+that without end."""
 
 REFUSED = b"\x15\x03\x03\x00\x02\x02\x46"
-"""A fatal TLS alert (protocol_version): what is told to who speaks no TLS where it is demanded."""
+"""A fatal TLS alert (protocol_version): the answer to a client without TLS where TLS is required."""
 REFUSED_LINGER_S = 1.0
-"""So long what a refused client still sends is read, at most: a close before would take the answer away."""
+"""Seconds for which data of a refused client is still read, at most. Closing earlier would destroy the
+answer."""
 DRAINED = 64 * 1024
-"""Bytes of it that are read at once."""
+"""Bytes of such data that are read at once."""
 
 _Undecided = tuple[socket.socket, asyncio.TimerHandle]
 
 
 class FirstByteListener:
-    """Listens, looks at first bytes, and hands connections over. `run` must run."""
+    """Listens, examines first bytes, and passes connections on. `run` must run."""
 
     def __init__(
         self,
@@ -47,8 +49,9 @@ class FirstByteListener:
         *,
         on_plain: Callable[[], None] | None = None,
     ) -> None:
-        """`context`: asked before each handshake; `on_failed` is told why a connection came to nothing.
-        `on_plain`: where TLS is demanded; called for each client without, which is told so and closed."""
+        """`context` is called before each handshake. `on_failed` gets the reason when a connection fails.
+        `on_plain` is given where TLS is required; it is called for each client without TLS, which gets an
+        alert and is closed."""
         self._on_plain = on_plain
         self._factory = factory
         self._context = context
@@ -60,7 +63,7 @@ class FirstByteListener:
         self.sockets: list[socket.socket] = []
 
     async def listen(self, host: str, port: int) -> None:
-        """OSError when that cannot be."""
+        """Start listening; OSError when that is not possible."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -79,7 +82,7 @@ class FirstByteListener:
             raise
 
     def close(self) -> None:
-        """Accept nothing more; connections that were handed over stay."""
+        """Accept no more connections. Those that were passed on stay open."""
         loop = asyncio.get_running_loop()
         for listener in self.sockets:
             loop.remove_reader(listener.fileno())
@@ -91,7 +94,7 @@ class FirstByteListener:
             self._decided.get_nowait()[0].close()
 
     async def run(self) -> None:
-        """Hand connections over, until cancelled."""
+        """Pass connections on, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 connection, secure = await self._decided.get()

@@ -1,4 +1,5 @@
-"""Whether this process is a fork of the one that made something: threads and loops do not come along."""
+"""Detects that this process is a fork of the one that made an object: threads and loops do not exist in a
+fork."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ class Forks:
 
     def __init__(self) -> None:
         self.count: int = 0
-        """Compare with its value at another time: a different one means that a fork lies between."""
+        """Compare it with an earlier value: a different one means that there was a fork in between."""
         os.register_at_fork(after_in_child=self._happened)
 
     def _happened(self) -> None:
@@ -18,4 +19,4 @@ class Forks:
 
 
 FORKS = Forks()
-"""Of this process."""
+"""The counter of this process."""

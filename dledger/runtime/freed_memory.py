@@ -1,5 +1,5 @@
-"""Memory that is free, given back to the system. glibc keeps freed blocks of up to 32 MiB for itself once a
-block of that size was freed, so a burst would stay in the process for ever."""
+"""Gives free memory back to the system. glibc keeps freed blocks of up to 32 MiB for itself once a block of
+that size was freed, so memory of a burst would stay in the process for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def give_back_freed() -> bool:
-    """Give pages that hold nothing back; False where the C library cannot (only glibc can)."""
+    """Give unused pages back; False where the C library cannot (only glibc can)."""
     if sys.platform != "linux":
         return False
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

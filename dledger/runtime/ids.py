@@ -1,4 +1,4 @@
-"""Identifiers, drawn from the process's one source of chance."""
+"""Identifiers, drawn from the process's only source of random numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Settings that change while a process runs: what counts now, who listens, and the file that keeps it.
+"""Settings that change while a process runs: the current values, their listeners, and the file that keeps
+them.
 
-A change is one of a node. All of a request or nothing of it counts; first it is in the configuration file,
-durably, then in memory. What is not in a file is not changed: the next start would undo it.
+A change is one of a single node. A request is applied as a whole or not at all. It is first written durably
+to the configuration file, then applied in memory. A setting that is not in a file is not changed, because the
+next start would undo it.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ class SettingsSource:
     """Where the settings of a process came from."""
 
     path: str = ""
-    """The configuration file, no link to it; empty: there was none."""
+    """Path of the configuration file, with links resolved; empty if there was none."""
     overrides: tuple[str, ...] = ()
-    """Names of what the command line said."""
+    """Names of the settings given on the command line."""
 
 
 class LiveSettings(Generic[C]):
-    """`now` is what counts: who needs a value reads it there each time, or listens."""
+    """Holds the current settings in `now`. Code that needs a value reads it there each time, or listens."""
 
     def __init__(self, env: Env, schema: Schema[C], config: C, source: SettingsSource | None = None) -> None:
         self._env = env
@@ -41,11 +43,12 @@ class LiveSettings(Generic[C]):
         self.now: C = config
 
     def listen(self, listener: Callable[[C], None]) -> None:
-        """Call it with the new configuration after each change."""
+        """Register a function that is called with the new configuration after each change."""
         self._listeners.append(listener)
 
     async def update(self, properties: Iterable[Property]) -> dict[str, str]:
-        """Change these; what differs from before. ConfigError says why nothing was. One call at a time."""
+        """Change these settings, and return those that differ from before. ConfigError says why nothing was
+        changed. One call at a time."""
         config, changes = self.schema.change(self.now, properties)
         if not changes:
             return changes

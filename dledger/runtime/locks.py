@@ -1,4 +1,4 @@
-"""A lock for what jobs of several worker threads share."""
+"""A lock for data that jobs of several worker threads share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from types import TracebackType
 
 
 class JobLock:
-    """Jobs that hold it, as a context manager, wait for each other; the same thread may take it again.
+    """A context manager: jobs that hold it wait for each other. The same thread may take it again.
 
-    For jobs of workers only: the event loop must not wait for a thread.
+    It is for jobs of workers only, because the event loop must not wait for a thread.
     """
 
     def __init__(self) -> None:

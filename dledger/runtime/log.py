@@ -1,4 +1,4 @@
-"""The log door: one line an event, with named fields, and no clock of its own."""
+"""Access to the log: one line an event, with named fields, and no clock of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from typing import Protocol
 
 MAX_LINE = 16 * 1024
-"""Characters of one event: fields may carry what came from the network."""
+"""Characters of one event at most, because fields may contain data from the network; the rest is cut off."""
 
 
 class Log(Protocol):
-    """Where a program says what happened. `event` is a short constant text, fields carry the data."""
+    """The log of a program. `event` is a short constant text, fields carry the data."""
 
     def debug(self, event: str, **fields: object) -> None:
         """Detail for developers."""
@@ -19,13 +19,13 @@ class Log(Protocol):
         """Something that an operator may want to see once."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something that an operator should look at."""
+        """An event that an operator should examine."""
 
     def error(self, event: str, **fields: object) -> None:
         """Something that failed."""
 
     def child(self, name: str) -> Log:
-        """The same log under a longer name."""
+        """A log whose name has this part added."""
 
 
 class StandardLog:

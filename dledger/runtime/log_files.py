@@ -1,4 +1,5 @@
-"""A rotating log file that is made anew when it was taken away, and comes back when it can be written."""
+"""A rotating log file. It is made anew after it was removed, and used again as soon as it can be written
+again."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ LOG_FILE_SIZE = 32 * 1024 * 1024
 LOG_FILES = 5
 """Older log files that are kept."""
 LOOK_S = 1.0
-"""Time between two looks whether the file still has its name."""
+"""Seconds between two checks that the file still has its name."""
 
 
 class LogFile:
     """A file that is renamed to `path.1`, `path.2`, ... when it is full, and begun anew.
 
-    Its directory is made if it is missing, also while the program runs. Without Python's buffers, as
-    `Descriptor`. `write` is called by one thread.
+    Its directory is made if it is missing, also while the program runs. It does not use Python's buffers,
+    like `Descriptor`. `write` is called by one thread.
     """
 
     def __init__(self, path: str, max_bytes: int = LOG_FILE_SIZE, backups: int = LOG_FILES) -> None:
-        """OSError when it cannot be opened."""
+        """Open the file; OSError when that fails."""
         self._path = path
         self._max_bytes = max_bytes
         self._backups = backups
@@ -33,18 +34,18 @@ class LogFile:
         self._looked = time.monotonic()
         self._again = False
         self.line_of: Callable[[str], bytes] = lambda text: f"{text}\n".encode()
-        """A line about the log itself, as the others are formatted."""
+        """Formats a line about the log itself, like the other lines."""
         self._open()
 
     def write(self, line: bytes) -> None:
-        """Append a line. OSError: it is lost, and the next one is tried."""
+        """Append a line. After an OSError the line is lost; the next one is tried again."""
         self._look()
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         self._append(line)
 
     def reopen(self) -> None:
-        """Open the file by its name again before the next line. Any thread."""
+        """Open the file by its name again before the next line. May be called from any thread."""
         self._again = True
 
     def _look(self) -> None:

@@ -1,8 +1,8 @@
-"""Where log lines go: a thread writes them, so that nothing that logs waits for a reader or a disk.
+"""Writes log lines in a thread, so that code that logs never waits for a reader or a disk.
 
-Standard error may be a pipe that nobody reads for a while (a stalled log driver, a terminal after Ctrl-S),
-and a log directory may lie on a disk that hangs. Lines wait in a bounded queue then. When it is full the
-oldest ones are dropped and counted, and the count is logged in their place as soon as a line can be written.
+Standard error may be a pipe that is not read for a while (a stalled log driver, a terminal after Ctrl-S), and
+a log directory may be on a disk that hangs. Then lines wait in a bounded queue. When it is full the oldest
+ones are dropped and counted, and the count is logged in their place as soon as a line can be written.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from typing import Protocol
 
 MAX_QUEUED_LINES = 10_000
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
-"""What may wait to be written, in lines and in bytes; the oldest lines beyond that are dropped."""
+"""Lines and bytes that may wait to be written. Beyond that the oldest lines are dropped."""
 FLUSH_LIMIT_S = 1.0
-"""How long an orderly end waits for lines that are not written yet, and a last word for its reader."""
+"""Seconds that an orderly end waits for unwritten lines, and again for a last line to its reader."""
 STDOUT, STDERR = 1, 2
 _OWN_NAME = "log"
 """The logger's name in lines about the log itself."""
 
 
 class Target(Protocol):
-    """Where lines are written: may block, and raises OSError for a line that is lost."""
+    """A destination of lines. It may block, and raises OSError for a line that is lost."""
 
     def write(self, line: bytes) -> None:
-        """Write one line, with its end."""
+        """Write one line, which includes its end."""
 
 
 class Descriptor:
-    """An open file, such as standard error. Without Python's buffers: a thread that hangs in one of them
-    would keep the interpreter from ending."""
+    """An open file, such as standard error. It does not use Python's buffers: a thread that hangs in one of
+    them would keep the interpreter from ending."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def write(self, line: bytes) -> None:
-        """Write all of it; a descriptor that does not block is waited for."""
+        """Write the whole line; wait for a descriptor that is in non-blocking mode."""
         left = memoryview(line)
         while left:
             try:
@@ -54,13 +54,13 @@ class Descriptor:
 
 
 class QueuedHandler(logging.Handler):
-    """Hands formatted lines to a thread that writes them to `target`; see the module.
+    """Passes formatted lines to a thread that writes them to `target`; see the module.
 
     The thread is a daemon: a write that hangs does not keep the process from ending.
     """
 
     def __init__(self, target: Target, complain: Callable[[str], None] | None = None) -> None:
-        """`complain`: called in the thread with the text of the first of several errors of `target`."""
+        """`complain` is called in the thread with the text of the first of several errors of `target`."""
         super().__init__()
         self.target: Target = target
         self._complain = complain
@@ -70,7 +70,7 @@ class QueuedHandler(logging.Handler):
         self._dropped = 0
         self._why = ""
         self._idle = True
-        """Whether the thread has written all that it took."""
+        """Whether the thread has written all lines that it took."""
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -128,21 +128,21 @@ class QueuedHandler(logging.Handler):
         return self.line_of(text)
 
     def line_of(self, text: str) -> bytes:
-        """A warning about the log itself, formatted as the lines are."""
+        """A warning about the log itself, formatted like the other lines."""
         record = logging.LogRecord(_OWN_NAME, logging.WARNING, "", 0, text, None, None)
         return (self.format(record) + "\n").encode("utf-8", "backslashreplace")
 
 
 def standard_error() -> Target | None:
-    """Standard error, past Python's buffers; None when there is none, or something took its place."""
+    """Standard error, bypassing Python's buffers; None if it does not exist or was replaced."""
     return _standard(sys.stderr, sys.__stderr__, STDERR)
 
 
 def say(line: str, *, stdout: bool = False, limit_s: float = FLUSH_LIMIT_S) -> None:
-    """Write a line to standard error, or to standard output; wait for its reader no longer than `limit_s`.
+    """Write a line to standard error, or to standard output. Wait for its reader no longer than `limit_s`.
 
-    OSError when it cannot be written, TimeoutError (which is one) when the reader pauses: the line comes out
-    when it goes on, if the process lives then.
+    OSError when it cannot be written. TimeoutError (a kind of OSError) when the reader pauses; the line is
+    written when the reader resumes, if the process still runs then.
     """
     stream, original = (sys.stdout, sys.__stdout__) if stdout else (sys.stderr, sys.__stderr__)
     target = _standard(stream, original, STDOUT if stdout else STDERR)
@@ -168,14 +168,15 @@ def say(line: str, *, stdout: bool = False, limit_s: float = FLUSH_LIMIT_S) -> N
 
 
 def say_what_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook` of servers: print the traceback, without waiting for ever for a reader that pauses."""
+    """`sys.excepthook` of servers: print the traceback, and wait only for a limited time if the reader
+    pauses."""
     flush_logs()
     with suppress(OSError):
         say("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 def flush_logs() -> None:
-    """Wait until what was logged is written, at most `FLUSH_LIMIT_S` for each file."""
+    """Wait until all logged lines are written, at most `FLUSH_LIMIT_S` for each file."""
     names = list(logging.root.manager.loggerDict)
     for logger in (logging.getLogger(), *map(logging.getLogger, names)):
         for handler in logger.handlers:

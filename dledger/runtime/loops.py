@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: how a synchronous face reaches asynchronous code."""
+"""An event loop in a thread of its own: synchronous code uses it to reach asynchronous code."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Submitted = concurrent.futures.Future
-"""What runs on the loop, for those in other threads."""
+"""Future for other threads of a coroutine that runs on the loop."""
 Cancelled = concurrent.futures.CancelledError
-"""What a caller in another thread is told when its coroutine was cancelled: the loop thread ended."""
+"""Error for a caller in another thread when its coroutine was cancelled, because the loop thread ended."""
 
 
 class LoopClosed(RuntimeError):
-    """The loop thread has ended, or is about to."""
+    """The loop thread has ended, or is about to end."""
 
 
 class LoopThread:
     """A daemon thread that runs one asyncio loop until `close`.
 
-    All methods may be called from any thread but the loop's own: waiting there for the loop would wait
-    for ever, so `run` refuses it. In a forked child the thread is not there: `forked` tells, everything that
-    would need it is a RuntimeError, and `close` does nothing.
+    All methods may be called from any thread except the loop's own. There, waiting for the loop would never
+    end, so `run` refuses it. In a forked child the thread does not exist: `forked` is true, every call that
+    needs the thread raises RuntimeError, and `close` does nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,10 +49,11 @@ class LoopThread:
             self._loop.close()
 
     def _run(self) -> bool:
-        """Run until stopped: True.
+        """Run until stopped, and return True.
 
         Asyncio lets SystemExit and KeyboardInterrupt of a callback through to here. They end no process, as
-        they would on the main thread, and must not end the loop of others either.
+        they would on the main thread. They must not end a loop that others use either, so the result is False
+        and the loop runs again.
         """
         try:
             self._loop.run_forever()
@@ -63,7 +64,7 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """Whether its end was asked for."""
+        """Whether the loop thread was asked to end."""
         return self._closed
 
     @property
@@ -88,7 +89,8 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Start a coroutine and wait for its result. Interrupted (Ctrl-C, timeout), it is cancelled."""
+        """Start a coroutine and wait for its result. When the wait is interrupted (Ctrl-C, timeout), the
+        coroutine is cancelled."""
         if self.inside:
             coroutine.close()
             raise RuntimeError("a blocking call on the loop's own thread would wait for itself")
@@ -111,7 +113,8 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(callback, *args)
 
     def end_soon(self) -> None:
-        """Cancel what still runs on the loop, and end the thread, without waiting for it. From any thread."""
+        """Cancel all tasks on the loop and end the thread, without waiting for it. May be called from any
+        thread."""
         if self.forked:
             return
         with self._lock:
@@ -120,7 +123,8 @@ class LoopThread:
                 asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """`end_soon`, and wait for it; TimeoutError when a task does not end. A second call waits as well."""
+        """`end_soon`, and wait for the end; TimeoutError when a task does not end. A second call waits as
+        well."""
         if self.forked:
             return
         self.end_soon()
@@ -149,7 +153,7 @@ class LoopThread:
 
 
 def one_at_a_time() -> AbstractContextManager[bool]:
-    """A block in which one thread is, while others wait for it."""
+    """A context manager that lets one thread in at a time."""
     return threading.Lock()
 
 
@@ -160,7 +164,7 @@ class Waiter:
         self._event = threading.Event()
 
     def set(self) -> None:
-        """Wake whoever waits, now and later."""
+        """Wake all waiting threads, and let later waits return at once."""
         self._event.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -169,7 +173,7 @@ class Waiter:
 
 
 async def next_turn() -> None:
-    """Let everything run once that is ready to run."""
+    """Wait until every task and callback that is ready has run once."""
     loop = asyncio.get_running_loop()
     turned = asyncio.Event()
     loop.call_soon(turned.set)

@@ -1,4 +1,4 @@
-"""The values of a command line, as the functions that do the work get them."""
+"""The values of a command line, as passed to the functions that do the work."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class Options(SimpleNamespace):
 
 
 class WrongUsage(Exception):
-    """Options that do not go together. The text says which, and what to give instead."""
+    """Options that cannot be used together. The text says which, and what to give instead."""

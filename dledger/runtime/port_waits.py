@@ -1,9 +1,10 @@
-"""Whether the ports of a server are free, asked before it opens its store. Blocks.
+"""Checks whether the ports of a server are free before the server opens its store. Blocks.
 
-One that is held for a moment is waited for, and a holder that stays is named.
+A port that is used only for a moment is waited for. If the port stays in use, the process that has it is
+named.
 
-A start that ends with "address in use" after it opened its store would have touched files of a node that may
-still run on it.
+A start that failed with "address in use" after it opened its store would have touched files of a node that
+may still run on it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 WAIT_S = 5.0
-"""How long a port in use is waited for: a connection may have it, or a process that is about to end."""
+"""Seconds to wait for a port in use: a connection may have it, or a process that is about to end."""
 LOOK_S = 0.1
 MAX_NAME = 120
-"""Characters of a command line that are told."""
+"""Characters of a command line that are shown."""
 EPHEMERAL_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 class WantedPort(NamedTuple):
-    """Where a server will listen."""
+    """An address at which a server will listen, and the setting that names it."""
 
     setting: str
     host: str
@@ -33,13 +34,14 @@ class WantedPort(NamedTuple):
 
 
 class PortInUse(OSError):
-    """The text names setting, address, and the process that has the port, where the system tells."""
+    """A port stays in use. The text names the setting, the address and, where the system says it, the process
+    that has it."""
 
 
 def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) -> None:
-    """Return when all of them can be listened at. PortInUse for one that stays in use for `wait_s`.
+    """Return when a server can listen at all of them. PortInUse for one that stays in use for `wait_s`.
 
-    Other errors of a bind are left to the server, which says them best.
+    Other errors of a bind are left to the server, whose error texts are better.
     """
     deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
     for one in wanted:
@@ -54,7 +56,7 @@ def wait_for_ports(wanted: Iterable[WantedPort], wait_s: float | None = None) ->
 
 
 def is_in_use(host: str, port: int) -> bool:
-    """Whether a bind is refused because somebody has the port. A closing connection does not count."""
+    """Whether a bind fails because the port is in use. A closing connection does not count."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -83,7 +85,7 @@ def is_here(host: str) -> bool:
 
 
 def holder_text(port: int) -> str:
-    """` by process 17 (python -m dledger broker ...)`, as far as this user may know; else empty."""
+    """` by process 17 (python -m dledger broker ...)`, if this user may know it; else empty."""
     inodes = _inodes(port)
     if not inodes:
         return ""
@@ -94,7 +96,7 @@ def holder_text(port: int) -> str:
 
 
 def ephemeral_ports() -> tuple[int, int] | None:
-    """First and last port that the system gives to connections; None where it does not tell."""
+    """First and last port that the system uses for outgoing connections; None where it does not say."""
     try:
         with open(EPHEMERAL_RANGE, encoding="ascii") as file:
             first, last = map(int, file.read().split())
@@ -104,7 +106,7 @@ def ephemeral_ports() -> tuple[int, int] | None:
 
 
 def _inodes(port: int) -> list[str]:
-    """Of the sockets with this local port, those that listen first."""
+    """Inodes of the sockets with this local port; listening ones come first."""
     found: list[tuple[bool, str]] = []
     for table in _TABLES:
         try:

@@ -1,8 +1,8 @@
-"""Worker processes: for jobs that keep a core busy each. What a job takes and gives is pickled.
+"""Worker processes for jobs that keep a core busy each. Arguments and results of a job are pickled.
 
-Started anew (not forked: this process has threads) with the first job, which costs each the time of its
-imports. An interrupt from the keyboard is the parent's alone; a worker ends with its parent, however that
-does.
+The processes are started anew (not forked, because this process has threads) with the first job; each then
+needs the time of its imports. Only the parent gets an interrupt from the keyboard. A worker ends when its
+parent ends in any way.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_LIMIT_S = 5.0
-"""How long a close waits for processes that were told to end."""
+"""Seconds that a close waits for processes that were asked to end."""
 
 
 class ProcessWorkers:
-    """So many processes; call `close` in the end."""
+    """A pool of `jobs` processes; call `close` in the end."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -36,7 +36,8 @@ class ProcessWorkers:
         self._abandoned = False
 
     async def run(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a module-level function, or its exception. OSError when a worker died."""
+        """Run a module-level function; return its result or raise its exception. OSError when a worker
+        died."""
         try:
             return await asyncio.wrap_future(self._submit(job, *args, **kwargs))
         except BrokenProcessPool as error:
@@ -59,7 +60,7 @@ class ProcessWorkers:
         return future
 
     def close(self) -> None:
-        """End the processes, whatever they do. Blocks for a moment."""
+        """End the processes, whatever they are doing. Blocks for a moment."""
         if not self._abandoned:
             self._pool.shutdown()
             return
@@ -76,12 +77,12 @@ class ProcessWorkers:
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def end_with_parent() -> None:
-    """Have this worker process end when its parent does, however that ends: initializer of a pool."""
+    """Initializer of a pool: let this worker process end when its parent ends in any way."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for, args=(parent,), name="parent", daemon=True).start()

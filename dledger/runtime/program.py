@@ -1,4 +1,4 @@
-"""What every program of ours does with its process: signals, event loop, interpreter, limits, collector."""
+"""Process set-up that all programs share: signals, event loop, interpreter, limits, collector."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ from dledger.runtime.reloads import Reloads
 from dledger.runtime.turns import turn_loop_factory
 
 WANTED_FILES = 8192
-"""Open files: 4096 connections, and as many for queues, segments and clients of NameServers."""
+"""Open files wanted: 4096 connections, and as many for queues, segments and clients of NameServers."""
 SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop may keep the interpreter from a waiting worker. A group write needs it twice (to
-start, and when fdatasync returns); with Python's default of 5 ms that alone was 10 ms a flush under load."""
+"""Seconds for which the event loop may keep the interpreter from a waiting worker. A group write needs the
+interpreter twice (to start, and when fdatasync returns). With Python's default of 5 ms that alone was 10 ms a
+flush under load."""
 THREAD_STATISTICS = "/proc/thread-self/schedstat"
-"""Linux: nanoseconds that this thread ran, and that it was ready and waited for a core; times it ran."""
+"""Linux file with three numbers: nanoseconds that this thread ran, nanoseconds that it was ready and waited
+for a core, and how often it ran."""
 GC_THRESHOLDS = (10_000, 20, 20)
-"""Generations of the garbage collector. A full collection of a broker's modules alone takes 20 to 90 ms, a
-good part of an election time-out: what is there at the start is frozen, the rest is looked at less often."""
+"""Thresholds of the garbage collector's generations. A full collection of a broker's modules alone takes 20
+to 90 ms, a good part of an election time-out. So objects that exist at the start are frozen, and the rest is
+examined less often."""
 
 
 UNASKED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals of operators and scripts that ask for no end: a terminal that closes, a log that was moved away."""
+"""Signals of operators and scripts that do not ask the process to end: a terminal that closes, a log that was
+moved away."""
 ACCEPT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of accepting a connection that pass: asyncio tries again, up to a hundred times a second."""
+"""Temporary errors of accepting a connection; asyncio tries again, up to a hundred times a second."""
 ACCEPT_QUIET_S = 60.0
-"""How long nothing more is said of them."""
+"""Seconds for which such errors are not logged again."""
 
 
 def run_until_signal(
@@ -47,11 +51,11 @@ def run_until_signal(
     pauses: Pauses,
     reloads: Reloads | None = None,
 ) -> None:
-    """Run until it ends or a signal asks it to stop; whatever it raises comes out of here.
+    """Run until the coroutine ends or a signal asks it to stop; its exception is raised here.
 
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels: CancelledError.
-    SIGHUP runs `reloads`, and says so in the log; SIGUSR1 and SIGUSR2 are noted there, and ignored.
-    Meanwhile the pauses of the garbage collector, and waits for a core, are recorded in `pauses`.
+    SIGHUP runs `reloads` and logs the result; SIGUSR1 and SIGUSR2 are logged and ignored. Pauses of the
+    garbage collector, and waits for a core, are recorded in `pauses`.
     """
 
     async def guarded() -> None:
@@ -93,8 +97,8 @@ def run_until_signal(
 
 @contextmanager
 def unasked_ignored() -> Iterator[None]:
-    """Keep signals that operators send, and that would end a process, from ending it before the loop has its
-    handlers, and after that. Handlers, as what is ignored would be so in child processes as well."""
+    """Keep signals that operators send from ending the process before the loop has its handlers, and after it.
+    Handlers are used because ignored signals would be ignored in child processes as well."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -108,19 +112,19 @@ def unasked_ignored() -> Iterator[None]:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """A handler."""
+    """Do nothing, as a signal handler."""
 
 
 class LoopErrors:
-    """The loop's exception handler: its own, but for connections that cannot be accepted. Each try would be
-    a traceback, and so many of them fill a disk."""
+    """The loop's exception handler. It is the default one, except for connections that cannot be accepted: a
+    traceback for each attempt would fill a disk."""
 
     def __init__(self) -> None:
         self._untold = 0
         self._quiet_until = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Something failed that has no caller."""
+        """Handle an error that has no caller."""
         error = context.get("exception")
         passes = isinstance(error, OSError) and error.errno in ACCEPT_ERRORS
         if not passes or "accept" not in context.get("message", ""):
@@ -138,13 +142,15 @@ class LoopErrors:
 
 
 def settle() -> None:
-    """The program is up: what it made so far stays, so the collector need not look at it again."""
+    """The program is up: freeze the objects made so far, so that the collector does not examine them
+    again."""
     gc.freeze()
 
 
 @contextmanager
 def waits_for_cores(pauses: Pauses) -> Iterator[None]:
-    """Let `pauses` tell how long this thread, the event loop's, waited for a core; where Linux says so."""
+    """Let `pauses` report how long this thread, the event loop's, waited for a core, where Linux measures
+    it."""
     try:
         statistics = open(THREAD_STATISTICS, "rb", buffering=0)  # noqa: SIM115  # one descriptor, read often
     except OSError:
@@ -165,7 +171,8 @@ def waits_for_cores(pauses: Pauses) -> Iterator[None]:
 
 @contextmanager
 def tuned_collector(pauses: Pauses) -> Iterator[None]:
-    """Keep the collector off what is loaded already, and record how long it keeps the interpreter."""
+    """Keep the collector from examining what is loaded already, and record how long it keeps the
+    interpreter."""
     began = 0.0
     thresholds = gc.get_threshold()
 
@@ -189,7 +196,8 @@ def tuned_collector(pauses: Pauses) -> Iterator[None]:
 
 
 def raise_file_limit() -> None:
-    """As many open files as this process may have: a connection each, beside segments and queues."""
+    """Raise the limit of open files as far as allowed: each connection needs one, beside segments and
+    queues."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -203,7 +211,7 @@ def raise_file_limit() -> None:
 
 def open_files() -> tuple[int, int] | None:
     """How many files and connections this process has open, and how many it may have; None where the system
-    does not tell."""
+    does not say."""
     try:
         return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:
@@ -211,7 +219,7 @@ def open_files() -> tuple[int, int] | None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else asyncio's with short turns."""
+    """uvloop's factory if it is installed, else one for asyncio's loop with short turns."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ImportError:

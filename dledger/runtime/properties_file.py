@@ -1,7 +1,7 @@
-"""Configuration files: `key=value` lines, read and edited. Java .properties in what people use of it.
+"""Reads and edits configuration files of `key=value` lines: the commonly used part of Java's .properties.
 
-`#` and `!` begin comment lines; `=` or `:` or blanks stand between key and value; a backslash at the end of a
-line continues it; a byte order mark at the beginning is skipped. Errors name the file and the line.
+`#` and `!` begin comment lines. `=`, `:` or blanks separate key and value. A backslash at the end of a line
+continues it. A byte order mark at the beginning is skipped. Errors name the file and the line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 class _Line(NamedTuple):
-    """A logical line: its text, and its first line and the one behind its last, counted from 0."""
+    """A logical line: its text, its first line, and the line after its last one, counted from 0."""
 
     text: str
     first: int
@@ -31,7 +31,7 @@ def read_properties(files: Files, path: str, wrong: list[str] | None = None) -> 
 
 
 def read_text(files: Files, path: str) -> str:
-    """A file's content; ConfigError. Blocking."""
+    """Read a file's content; ConfigError. Blocking."""
     try:
         data = read_file(files, path)
     except OSError as error:
@@ -46,8 +46,8 @@ def read_text(files: Files, path: str) -> str:
 
 
 def parse_properties(text: str, name: str = "properties", wrong: list[str] | None = None) -> list[Property]:
-    """All properties in order. `name` is the file's, for messages. ConfigError for a line that sets nothing;
-    with `wrong` such lines are left out, and what is wrong with them is added to it."""
+    """All properties in order. `name` is the file's name, for messages. ConfigError for a line that sets
+    nothing; with `wrong` such lines are left out, and the errors are added to it."""
     found = []
     for line in _logical(text.removeprefix(BYTE_ORDER_MARK).splitlines()):
         try:
@@ -60,9 +60,9 @@ def parse_properties(text: str, name: str = "properties", wrong: list[str] | Non
 
 
 def edit_properties(text: str, changes: Mapping[str, str], name: str = "properties") -> str:
-    """The text with these values: lines that set them are replaced, what is missing is added at the end, and
-    all else (comments, order, ends of lines) stays. ConfigError for what cannot be a line.
-    """
+    """The text with these values. Lines that set them are replaced, missing ones are added at the end, and
+    everything else (comments, order, ends of lines) stays. ConfigError for a value that cannot be written in
+    a line."""
     for key, value in changes.items():
         if value != value.strip() or value.endswith("\\") or len(value.splitlines()) > 1:
             raise ConfigError(f"{key}: {value!r} cannot be written into a line of {name}")
@@ -85,7 +85,7 @@ def edit_properties(text: str, changes: Mapping[str, str], name: str = "properti
 
 
 def _logical(lines: list[str]) -> Iterator[_Line]:
-    """Lines that set something, those that continue one joined to it."""
+    """Lines that set something, joined with the lines that continue them."""
     pending, first = "", 0
     for at, raw in enumerate(lines):
         line = raw.strip()

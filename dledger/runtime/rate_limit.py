@@ -1,4 +1,4 @@
-"""Files for background scans: for reading only, no faster than a given rate, and stopped from outside."""
+"""Files for background scans: read-only, no faster than a given rate, and stopped from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.runtime.files import Buffer, DiskUsage, File, Files, FileStamp
 
 
 class Pace:
-    """Bytes a second that all files of one scanner may read together; 0: no limit. For one thread."""
+    """Bytes a second that all files of one scanner together may read; 0 means no limit. For one thread."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._rate = bytes_per_s
@@ -20,11 +20,12 @@ class Pace:
         self._stopped = threading.Event()
 
     def limit(self, bytes_per_s: int) -> None:
-        """Another rate from the next read on. From any thread."""
+        """Set another rate from the next read on. May be called from any thread."""
         self._rate = bytes_per_s
 
     def spend(self, count: int) -> None:
-        """Pay for a read: wait until those before it fit the rate. OSError (ECANCELED) after `stop`."""
+        """Account for a read: wait until the reads before it fit the rate. OSError (ECANCELED) after
+        `stop`."""
         rate = self._rate
         if rate:
             now = time.monotonic()
@@ -34,17 +35,17 @@ class Pace:
         self.check()
 
     def check(self) -> None:
-        """OSError (ECANCELED) after `stop`: what was read until now may not be all."""
+        """Raise OSError (ECANCELED) after `stop`, because what was read until now may be incomplete."""
         if self._stopped.is_set():
             raise OSError(errno.ECANCELED, "stopped: the program ends")
 
     def stop(self) -> None:
-        """From any thread: whoever waits, and every later read, fails."""
+        """Make waiting and later reads fail. May be called from any thread."""
         self._stopped.set()
 
 
 class PacedFile:
-    """An open file; each read is paid for."""
+    """An open file; each read counts towards the rate."""
 
     def __init__(self, file: File, pace: Pace) -> None:
         self.path: str = file.path
@@ -65,7 +66,7 @@ class PacedFile:
         return data
 
     def view(self) -> memoryview:
-        """The whole file, paid for at once: it is about to be read."""
+        """The whole file. All of it counts at once, as it is about to be read."""
         self._pace.spend(self._file.size())
         return self._file.view()
 
@@ -92,7 +93,7 @@ class PacedFile:
 
 
 class PacedFiles:
-    """`Files` that reads and never writes."""
+    """`Files` for reading only."""
 
     def __init__(self, files: Files, pace: Pace) -> None:
         self._files = files

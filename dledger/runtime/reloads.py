@@ -1,4 +1,4 @@
-"""What a running program reads again when it is asked to (SIGHUP): certificates, log files."""
+"""Files that a running program reads again on request (SIGHUP): certificates, log files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 
 class Reloads:
-    """Calls by name. Each returns an empty text, or why it could not: then all stays as it was."""
+    """Functions by name. Each returns an empty text, or the reason why it failed; then nothing has
+    changed."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Callable[[], str]] = {}
 
     def add(self, name: str, call: Callable[[], str]) -> None:
-        """Another call of the same name takes its place."""
+        """Add a function. It replaces an earlier one of the same name."""
         self._calls[name] = call
 
     def run(self) -> str:
-        """Do all of them; one line that says what became of each."""
+        """Run all of them. Return one line with the result of each."""
         done = [f"{name}: {call() or 'done'}" for name, call in self._calls.items()]
         return "; ".join(done) or "there is nothing to read again"

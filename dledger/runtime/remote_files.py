@@ -1,13 +1,13 @@
-"""The file door for URLs: `s3://bucket/store`, `memory://store`, whatever fsspec knows.
+"""Access to files behind URLs: `s3://bucket/store`, `memory://store`, and everything else that fsspec knows.
 
-`files_for(path)` is how every tool opens a store. Plain paths keep `OsFiles`; for a URL the driver is looked
-up and imported then and not before. It is configured where it always is: its own environment variables and
-files (`AWS_*`, ...), or fsspec's. It is read only, unless asked for otherwise, and then whole objects are
-written and removed: object stores know neither parts of files nor renames (`runtime.publish.replace_file`).
+Every tool opens a store with `files_for(path)`. Plain paths use `OsFiles`. For a URL the driver is found and
+imported only when it is needed. It is configured in its usual way: its own environment variables and files
+(`AWS_*`, ...), or fsspec's. It is read-only unless asked for otherwise. Then whole objects are written and
+removed, because object stores have neither parts of files nor renames (`runtime.publish.replace_file`).
 
-An object store answers a request in tens of milliseconds and then delivers fast, so files are read in aligned
-blocks and ahead when the reads go forward, and one listing tells of all names in a directory for a while.
-What it holds is not a live store: the length of a file is the one it had when it was opened.
+An object store answers a request in tens of milliseconds and then delivers fast. So files are read in aligned
+blocks, and ahead when the reads go forward, and one listing is used for all names in a directory for a while.
+An object store holds no live store: the length of a file is the one at the time of opening.
 """
 
 from __future__ import annotations
@@ -26,37 +26,39 @@ from typing import Any, NoReturn
 from dledger.runtime.files import Buffer, DiskUsage, Files, FileStamp, OsFiles
 
 BLOCK = 1024 * 1024
-"""Bytes of the smallest read, aligned: small reads near each other, also backwards, cost one request."""
+"""Bytes of the smallest read, aligned. Small reads near each other, also backwards, cost one request."""
 MAX_AHEAD = 8 * 1024 * 1024
-"""Bytes of the largest read ahead: what an open file keeps in memory."""
+"""Bytes of the largest read ahead, which an open file keeps in memory."""
 REQUEST_LIMIT_S = 60.0
-"""After that a request of a writable door has failed. Who writes is a server, whose thread must come back:
-s3fs waits for ever for a server that takes a PUT and says nothing."""
+"""Seconds after which a request through a writable door counts as failed. The writer is a server, whose
+thread must return, and s3fs waits for ever for a server that accepts a PUT and does not answer."""
 LISTED_FOR_S = 2.0
-"""Seconds for which a listing is believed: a scan asks for the same names dozens of times in a row, an audit
-that is repeated finds what is new."""
+"""Seconds for which a listing is used. A scan asks for the same names dozens of times in a row, and a
+repeated audit finds new ones."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
-"""Schemes whose driver comes with an extra of ours, and which."""
+"""Schemes whose driver comes with an extra of this package -> name of the extra."""
 
 _ETAGS = ("ETag", "etag")
-"""Under which drivers tell what an object store made of the content of an object."""
+"""Names under which drivers report the ETag, which an object store computes from the content."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://|::)")
 
 
 def files_for(path: str, plain: Files | None = None, *, writable: bool = False) -> Files:
-    """The door that opens `path` and the names below it, which are written as `path` is.
+    """The `Files` object that opens `path` and the names below it, which are written in the same form as
+    `path`.
 
-    `plain`: the door of plain paths, if it is not the operating system's. `writable`: of a URL, for whole
-    objects. Doors can be pickled. OSError with the reason when the scheme is unknown, its driver is not
-    installed, or what it does first fails.
+    `plain`: the object for plain paths, if it is not the operating system's. `writable`: for a URL, allow
+    whole objects to be written. The objects can be pickled. OSError with the reason when the scheme is
+    unknown, its driver is not installed, or its first action fails.
     """
     return FsspecFiles(path, writable=writable) if is_url(path) else plain or OsFiles()
 
 
 def check_driver(url: str) -> None:
-    """OSError when what the URL needs is not installed. Loads it; connects nowhere, as `files_for` may."""
+    """Raise OSError when the driver that the URL needs is not installed. Loads the driver, but does not
+    connect, which `files_for` may do."""
     scheme = _scheme(url)
     with _as_missing(url):
         _fsspec(url).get_filesystem_class(scheme)
@@ -68,7 +70,7 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """What a user typed, so that it means the same in another process: `file:` becomes a plain path."""
+    """The path of a user in a form that means the same in another process; `file:` becomes a plain path."""
     if path.startswith("file:"):
         return os.path.abspath(re.sub("^file:(//(localhost)?(?=/))?", "", path))
     return path if is_url(path) else os.path.abspath(path)
@@ -77,8 +79,8 @@ def absolute(path: str) -> str:
 class FsspecFiles:
     """`Files` over the file system that a URL names.
 
-    All writing is refused with EROFS; of a writable one all but `put`, `unlink` and `rmtree`. Its requests
-    fail after REQUEST_LIMIT_S if the driver can be stopped, as those of object stores can.
+    All writing is refused with EROFS; for a writable one everything except `put`, `unlink` and `rmtree`. Its
+    requests fail after REQUEST_LIMIT_S if the driver can be stopped, as drivers of object stores can.
     """
 
     def __init__(self, url: str, *, writable: bool = False) -> None:
@@ -95,7 +97,7 @@ class FsspecFiles:
         return partial(FsspecFiles, self._url, writable=self._writable), ()
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
-        """Refused: see `open_read`."""
+        """Refused; use `open_read`."""
         _refuse(path)
 
     def open_read(self, path: str) -> FsspecFile:
@@ -103,7 +105,8 @@ class FsspecFiles:
         return FsspecFile(self._fs, self._key(path), path, self.size(path))
 
     def get(self, path: str) -> bytes | None:
-        """The whole object by one request, None when there is none: never parts of two versions of it."""
+        """Read a whole object with one request, so that it never mixes two versions. None if there is no such
+        object."""
         with _as_os_error(path):
             try:
                 # Without a start s3fs asks for the size first, and gets large objects in parts.
@@ -123,7 +126,7 @@ class FsspecFiles:
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object in place of an older one; durable when it returns.
 
-        Readers see the old one or the new one where the store promises that of a PUT, as object stores do.
+        Readers see the old one or the new one if the store guarantees that for a PUT, as object stores do.
         """
         self._must_be_writable(path)
         with _as_os_error(path):
@@ -142,13 +145,15 @@ class FsspecFiles:
         return int(info["size"] or 0)
 
     def stamp(self, path: str) -> FileStamp | None:
-        """By the ETag, which stands for the content; None of stores without it. FileNotFoundError."""
+        """A stamp from the ETag, which identifies the content; None for stores without it.
+        FileNotFoundError."""
         size, info = self.size(path), self._info(path) or {}
         tag = next((info[name] for name in _ETAGS if info.get(name)), None)
         return None if tag is None else FileStamp(0, f"{size} {tag}")
 
     def listdir(self, path: str) -> list[str]:
-        """Names inside, sorted; empty when there is nothing: object stores have no empty directories."""
+        """Names inside, sorted; empty if nothing is there, because object stores have no empty
+        directories."""
         return sorted(self._listing(self._key(path), path))
 
     def is_dir(self, path: str) -> bool:
@@ -165,7 +170,7 @@ class FsspecFiles:
         _refuse(new)
 
     def unlink(self, path: str) -> None:
-        """Remove an object; no error if it is not there."""
+        """Remove an object; no error if it does not exist."""
         self._must_be_writable(path)
         with _as_os_error(path):
             try:
@@ -191,7 +196,7 @@ class FsspecFiles:
         _refuse(path)
 
     def usage(self, path: str) -> DiskUsage:
-        """Not known."""
+        """Raise OSError (ENOTSUP): the space of a remote store is not known."""
         raise OSError(errno.ENOTSUP, "the space of a remote store is not known", path)
 
     def lock(self, path: str) -> FsspecFile:
@@ -203,13 +208,14 @@ class FsspecFiles:
             _refuse(path)
 
     def _key(self, path: str) -> str:
-        """The driver's name for the path."""
+        """The driver's own name for the path."""
         if path == self._url or path.startswith(self._url + "/"):
             return self._root + path[len(self._url) :]
         return _driver(path)[1]
 
     def _info(self, path: str) -> dict[str, Any] | None:
-        """None when there is no such name. Any other failure is an OSError: fsspec's `exists` hides them."""
+        """Details of a name; None if it does not exist. Any other failure is an OSError; fsspec's `exists`
+        would hide it."""
         key = self._key(path).rstrip("/")
         parent, _, name = key.rpartition("/")
         if len(key) > len(self._root):
@@ -225,7 +231,7 @@ class FsspecFiles:
         return info
 
     def _listing(self, key: str, path: str) -> dict[str, dict[str, Any]]:
-        """What the directory `key` holds, by name; empty when there is none."""
+        """Entries of the directory `key`, by name; empty if it does not exist."""
         now = time.monotonic()
         at, known = self._listings.get(key, (now - LISTED_FOR_S, {}))
         if now - at < LISTED_FOR_S:
@@ -243,7 +249,8 @@ class FsspecFiles:
 
 
 class FsspecFile:
-    """An open object. The range last fetched is kept; readers in other threads at worst fetch again."""
+    """An open object. The range fetched last is kept. Concurrent readers in other threads at worst fetch
+    again."""
 
     def __init__(self, fs: Any, key: str, path: str, size: int) -> None:
         self.path = path
@@ -291,20 +298,21 @@ class FsspecFile:
         _refuse(self.path)
 
     def pread_now(self, length: int, offset: int) -> bytes:
-        """As `pread`: nothing of it is in memory for long."""
+        """Like `pread`, because nothing of it stays in memory for long."""
         return self.pread(length, offset)
 
     def view(self) -> memoryview:
-        """The whole object, fetched into memory: prefer `pread`."""
+        """The whole object, fetched into memory; prefer `pread`."""
         with _as_os_error(self.path):
             return memoryview(self._fs.cat_file(self._key, start=0, end=self._size))
 
     def close(self) -> None:
-        """Forget what was fetched."""
+        """Drop the data that was fetched."""
         self._held = (0, b"")
 
     def _fetch(self, offset: int, stop: int, start: int, held: bytes) -> tuple[int, bytes]:
-        """Blocks that cover the range, and twice as far ahead as last time when reads go forward."""
+        """Fetch the blocks that cover the range, and twice as far ahead as last time when reads go
+        forward."""
         end = start + len(held)
         kept = b""
         first = offset - offset % BLOCK
@@ -321,7 +329,8 @@ class FsspecFile:
 
 
 def _driver(url: str) -> tuple[Any, str]:
-    """The file system and its own name for the URL. Listings are not cached: audits are repeated."""
+    """The file system, and its own name for the URL. Listings are not cached there, because audits are
+    repeated."""
     fsspec = _fsspec(url)
     with _as_os_error(url), _as_missing(url):
         fs, key = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -344,7 +353,7 @@ def _fsspec(url: str) -> Any:
 
 @contextmanager
 def _as_missing(url: str) -> Iterator[None]:
-    """What fsspec raises for drivers that are not installed or not known, as an OSError that says so."""
+    """Turn fsspec's errors for missing or unknown drivers into an OSError that explains them."""
     scheme = _scheme(url)
     try:
         yield
@@ -363,7 +372,7 @@ def _as_missing(url: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Drivers raise what they like; behind this door it is an OSError that names the path."""
+    """Turn any error of a driver into an OSError that names the path."""
     try:
         yield
     except TimeoutError as error:

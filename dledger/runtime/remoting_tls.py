@@ -1,7 +1,8 @@
-"""TLS of the remoting protocol, under RocketMQ's names (TlsSystemConfig): towards clients, and as a client.
+"""TLS of the remoting protocol, under RocketMQ's names (TlsSystemConfig), as a server and as a client.
 
-A server's mode is `disabled`, `permissive` (with and without TLS on one port) or `enforcing`. As a client we
-check the server's certificate unless told otherwise; RocketMQ's clients do not, unless told so.
+A server's mode is `disabled`, `permissive` (with and without TLS on one port) or `enforcing`. Clients of this
+project check the server's certificate unless the setting says otherwise; in RocketMQ's clients the default is
+the opposite.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dledger.runtime.settings import ConfigError, Setting
 from dledger.runtime.tls import ReadFiles, watch_handshakes
 
 REFRESH_INTERVAL_S = 1.0
-"""How long files that changed may go unnoticed, at most, before the next handshake."""
+"""Seconds for which changed files may go unnoticed at most, before the next handshake."""
 HANDSHAKE_TIMEOUT_S = 10.0
-"""From the first byte to the end of the handshake; then the connection is closed."""
+"""Seconds from the first byte to the end of the handshake; after that the connection is closed."""
 ENABLE_VARIABLE = "ROCKETMQ_TLS"
 CA_VARIABLE = "ROCKETMQ_TLS_CA"
 CERTIFICATE_VARIABLE = "ROCKETMQ_TLS_CERT"
@@ -36,30 +37,31 @@ class TlsSettings:
     """TLS of a broker or a NameServer: as a server, and as a client of others."""
 
     mode: Annotated[str, Setting("tls.server.mode", choices=MODES, important=True)] = "permissive"
-    """Who may connect: `disabled` without TLS only, `permissive` with it and without, `enforcing` with it
-    only. Without a certificate `permissive` is `disabled`."""
+    """Which connections are accepted: `disabled` only those without TLS, `permissive` both kinds, `enforcing`
+    only those with TLS. Without a certificate `permissive` means `disabled`."""
     certificate: Annotated[str, Setting("tls.server.certPath")] = ""
-    """PEM file: the server's certificate, with intermediates. Read again when it changes, as all these."""
+    """PEM file: the server's certificate, with intermediates. This file and the other ones are read again
+    when they change."""
     key: Annotated[str, Setting("tls.server.keyPath")] = ""
-    """PEM file: its key."""
+    """PEM file: the key of the server's certificate."""
     password: Annotated[str, Setting("tls.server.keyPassword", secret=True)] = ""
-    """Of the key, if it is encrypted; never shown."""
+    """Password of the server's key, if it is encrypted; never shown."""
     client_auth: Annotated[str, Setting("tls.server.need.client.auth", choices=CLIENT_AUTH)] = "none"
-    """Whether clients are asked for a certificate. One that is shown is always checked."""
+    """Whether clients are asked for a certificate. A certificate that a client presents is always checked."""
     authority: Annotated[str, Setting("tls.server.trustCertPath")] = ""
-    """PEM file: the authorities that sign clients."""
+    """PEM file: the authorities that sign the certificates of clients."""
     enable: Annotated[bool, Setting("tls.enable")] = False
-    """Whether we connect to others (NameServers, members of the group for clients) with TLS."""
+    """Whether connections to others (NameServers, members of the group for clients) use TLS."""
     own_certificate: Annotated[str, Setting("tls.client.certPath")] = ""
-    """PEM file: the certificate that is shown to others, where they ask for one."""
+    """PEM file: the certificate presented to other servers if they ask for one."""
     own_key: Annotated[str, Setting("tls.client.keyPath")] = ""
-    """PEM file: its key."""
+    """PEM file: the key of that certificate."""
     own_password: Annotated[str, Setting("tls.client.keyPassword", secret=True)] = ""
-    """Of that key, if it is encrypted; never shown."""
+    """Password of that key, if it is encrypted; never shown."""
     server_auth: Annotated[bool, Setting("tls.client.authServer")] = True
-    """Whether certificates of others are checked; false in RocketMQ."""
+    """Whether certificates of other servers are checked; false in RocketMQ."""
     server_authority: Annotated[str, Setting("tls.client.trustCertPath")] = ""
-    """PEM file: the authorities that sign others; empty: those of the system."""
+    """PEM file: the authorities that sign the certificates of other servers; empty: those of the system."""
 
     def __post_init__(self) -> None:
         if bool(self.certificate) != bool(self.key):
@@ -75,11 +77,12 @@ class TlsSettings:
         return self.mode != "disabled" and bool(self.certificate)
 
     def server(self, log: Log) -> ServerTls | None:
-        """For those who connect to us; None without TLS. ConfigError when a file is missing or no good."""
+        """The server side; None without TLS. ConfigError when a file is missing or cannot be used."""
         return ServerTls(self, log) if self.listens else None
 
     def client_context(self) -> ssl.SSLContext | None:
-        """For our connections to others; None without TLS. ConfigError when a file is missing or no good."""
+        """The context for connections to others; None without TLS. ConfigError when a file is missing or
+        cannot be used."""
         if not self.enable:
             return None
         options = TlsOptions(
@@ -97,26 +100,26 @@ class TlsSettings:
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """TLS of a client. Times, names and sizes of what is checked are OpenSSL's; TLS 1.2 at least."""
+    """TLS of a client. Which dates, names and key sizes are accepted is OpenSSL's rule; TLS 1.2 at least."""
 
     ca: str = ""
-    """PEM file: the authorities that servers' certificates are checked against; empty: those of the
-    system."""
+    """PEM file: the authorities for the certificates of servers; empty: those of the system."""
     certificate: str = ""
-    """PEM file: our certificate, where servers ask for one."""
+    """PEM file: the client's own certificate, if servers ask for one."""
     key: str = ""
-    """PEM file: its key; empty: it is in the same file."""
+    """PEM file: the key of that certificate; empty: it is in the same file."""
     password: str = field(default="", repr=False)
-    """Of the key, if it is encrypted."""
+    """Password of the key, if it is encrypted."""
     verify: bool = True
-    """Whether servers' certificates are checked. False trusts whoever answers."""
+    """Whether servers' certificates are checked. False trusts every server."""
     check_hostname: bool = False
-    """Whether a certificate must be made out to the host that was dialled: routes name brokers by address."""
+    """Whether a certificate must be made out to the host that was dialled. Off by default, because routes
+    name brokers by address."""
 
     @classmethod
     def from_environment(cls) -> TlsOptions | None:
-        """As ROCKETMQ_TLS=true asks for, with ROCKETMQ_TLS_CA, ROCKETMQ_TLS_CERT and ROCKETMQ_TLS_KEY; None
-        where it does not. ValueError for another word."""
+        """Options from ROCKETMQ_TLS_CA, ROCKETMQ_TLS_CERT and ROCKETMQ_TLS_KEY if ROCKETMQ_TLS is true;
+        otherwise None. ValueError if ROCKETMQ_TLS has another value than true or false."""
         word = variable(ENABLE_VARIABLE).lower()
         if word not in ("", "true", "false"):
             raise ValueError(f"{ENABLE_VARIABLE}={word}: expected true or false")
@@ -126,7 +129,8 @@ class TlsOptions:
         return cls(ca, certificate, key)
 
     def context(self) -> ssl.SSLContext:
-        """For connections. OSError (also of OpenSSL) names a file that cannot be used."""
+        """Make the context for connections. An OSError (also one of OpenSSL) names a file that cannot be
+        used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verify and self.check_hostname
@@ -144,14 +148,14 @@ class TlsOptions:
 
 
 class ServerTls:
-    """The context of a server. Changed files count for the next connection (`refresh`)."""
+    """The TLS context of a server. Changed files apply to the next connection (`refresh`)."""
 
     def __init__(self, settings: TlsSettings, log: Log) -> None:
-        """Read the files; ConfigError when one is missing or no good."""
+        """Read the files; ConfigError when one is missing or cannot be used."""
         self._settings = settings
         self.enforcing: bool = settings.mode == "enforcing"
         self.on_refused: Callable[[str], None] = lambda reason: None
-        """Told why a handshake failed: asyncio tells nobody."""
+        """Called with the reason of a failed handshake, which asyncio does not report."""
         paths = [path for path in (settings.certificate, settings.key, settings.authority) if path]
         try:
             self._read = ReadFiles(paths, log)
@@ -171,15 +175,15 @@ class ServerTls:
         return context
 
     def refresh(self, now_s: float) -> None:
-        """Before a handshake: read changed files again, at loop time `now_s`. Those that cannot be used (half
-        written ...) leave all as it was. An authority that was taken out stays trusted until the next
+        """Call before a handshake: read changed files again, at loop time `now_s`. If they cannot be used
+        (half written ...), nothing changes. An authority that was removed stays trusted until the next
         start."""
         if now_s - self._looked >= REFRESH_INTERVAL_S:
             self._looked = now_s
             self._read.refresh(self._load_again)
 
     def reload(self) -> str:
-        """Read the files again. Empty, or why they cannot be used."""
+        """Read the files again. Return the reason if they cannot be used, else an empty text."""
         return self._read.read_again(self._load_again)
 
     def _load_again(self) -> None:

@@ -1,15 +1,16 @@
 """Settings from one declaration: `Annotated[int, Setting("maxMessageSize", 1, 4 << 20, "bytes")]`. Pure.
 
-A configuration is a frozen dataclass. A field with a `Setting` is a property that people set by its name; a
-field that is a dataclass with such fields is a group of them; any other field is for programs only. The text
-below a field says what it means. All that is done with settings follows from this: reading texts, bounds,
-hints for wrong names, what `-p` prints, the tables of docs/reference/settings.md
-(`runtime.settings_page`), and which may change while the process runs (`runtime.live_settings`).
+A configuration is a frozen dataclass. A field with a `Setting` is a property that people set by its name. A
+field that is a dataclass with such fields is a group of them. Any other field is for programs only. The text
+below a field explains it. Everything else follows from this: reading texts, bounds, hints for wrong names,
+the output of `-p`, the tables of docs/reference/settings.md (`runtime.settings_page`), and which settings may
+change while the process runs (`runtime.live_settings`).
 
-A class may define `check(given)`: what belongs together, told the names that were given. Its ValueErrors, and
-those of `__post_init__`, name the property first; the place where that was set is put before them. A text may
-have several lines, one for each thing that is wrong. A class may also define `moved_defaults(given)`: told
-which of its fields a file sets, it returns other defaults for fields that would not fit to those.
+A class may define `check(given)` to check which settings fit together; `given` are the names that were set.
+Its ValueErrors, and those of `__post_init__`, name the property first; the place where it was set is put
+before them. A text may have several lines, one for each error. A class may also define
+`moved_defaults(given)`: it gets the fields that a file sets, and returns other defaults for fields that would
+not fit to them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 SECRET = "***"
-"""Shown instead of a secret that is set."""
+"""Text that is shown instead of a secret that is set."""
 NEAR_UNKNOWN = 0.85
-"""How alike a name must be to a known one to be an error where unknown names are only warned of."""
+"""Where unknown names only cause a warning: a name that is at least this similar to a known one is an
+error."""
 NEAR_HINT = 0.7
-"""The same to be named as a hint."""
+"""A known name that is at least this similar is shown as a hint."""
 COMMENT = " (a comment has a line of its own, which begins with #)"
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -40,16 +42,16 @@ class ConfigError(ValueError):
 
 
 class Protective(NamedTuple):
-    """A name that makes a program safer elsewhere, and does nothing here."""
+    """A name of RocketMQ's that makes a program safer there, and has no effect here."""
 
     harmless: tuple[str, ...]
-    """Values, in lower case, that ask for nothing: they are ignored."""
+    """Values, in lower case, that ask for nothing; they are ignored."""
     why: str
-    """What is missing, and what to do: a start with another value is refused with it."""
+    """What is missing here, and what to do. A start with another value is refused with this text."""
 
 
 class Property(NamedTuple):
-    """One property as it was given: `where` it stands, for messages; empty on a command line."""
+    """One property as it was given. `where` is its place, for messages; empty on a command line."""
 
     key: str
     value: str
@@ -57,50 +59,51 @@ class Property(NamedTuple):
 
 
 PER_UNIT = {"ms": 1000, "percent": 100}
-"""Of a property: how many are 1 in a field of type float, which holds seconds, or a share."""
+"""Units of a property -> how many of them are 1 in its field, a float that holds seconds or a share."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a property besides its meaning."""
+    """Description of a property, except its meaning."""
 
     name: str
     ge: float = -math.inf
     le: float = math.inf
-    """Bounds of what is set, in `unit`. What programs and tests pass to the class is not held to them."""
+    """Bounds of values that are set, in `unit`. Programs and tests may pass other values to the class."""
     unit: str = ""
     _: KW_ONLY
     choices: Mapping[str, Any] | None = None
-    """Words, and what they mean."""
+    """Allowed words, and their values."""
     parse: Callable[[str], Any] | None = None
-    """For types that have no text of their own; ValueError says what was expected. No lambda: the text of an
-    annotation is evaluated where it would not find the names of its module."""
+    """Function for types that have no text form of their own; ValueError says what was expected. It must
+    not be a lambda, because the text of an annotation is evaluated where the names of its module are not
+    known."""
     format: Callable[[Any], str] | None = None
     hot: bool = False
-    """It may change while the process runs: whoever uses it reads the live value, or listens."""
+    """It may change while the process runs, so code reads the live value, or listens."""
     important: bool = False
-    """`-m` prints it."""
+    """Whether `-m` prints it."""
     secret: bool = False
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A setting where it is declared: `path` leads from the configuration to its field, which is a `kind`."""
+    """A setting and its place: `path` leads from the configuration to its field, whose type is `kind`."""
 
     setting: Setting
     path: tuple[str, ...]
     kind: Any
     optional: bool
-    """The field may be None: an empty text."""
+    """Whether the field may be None, which is written as an empty text."""
 
     def value(self, config: object) -> Any:
-        """Of the field."""
+        """Value of the field in this configuration."""
         for name in self.path:
             config = getattr(config, name)
         return config
 
     def parse(self, text: str) -> Any:
-        """The field's value of a text; ValueError says what is expected."""
+        """Convert a text into the field's value; ValueError says what is expected."""
         setting = self.setting
         if self.optional and not text:
             return None
@@ -120,7 +123,7 @@ class Declared:
         return value / PER_UNIT.get(setting.unit, 1) if self.kind is float else value
 
     def format(self, value: Any) -> str:
-        """The text that `parse` reads as this value."""
+        """The text which `parse` converts back to this value."""
         setting = self.setting
         if value is None:
             return ""
@@ -135,7 +138,7 @@ class Declared:
         return str(value)
 
     def shown(self, value: Any) -> str:
-        """`format`, without a secret."""
+        """`format`, with secrets hidden."""
         text = self.format(value)
         return SECRET if self.setting.secret and text else text
 
@@ -144,7 +147,7 @@ C = TypeVar("C")
 
 
 class Schema(Generic[C]):
-    """All settings of one configuration class. `C()` must work: it has the defaults."""
+    """All settings of one configuration class. `C()` must work and give the defaults."""
 
     def __init__(
         self,
@@ -156,10 +159,15 @@ class Schema(Generic[C]):
         foreign_why: str = "",
         lenient: bool = False,
     ) -> None:
-        """`ignored`: names of RocketMQ's that are taken without effect -> why. `protective`: names whose
-        being ignored would leave less protected, or less durable, than was written. `foreign`: further names
-        of RocketMQ's, taken from files without effect, all because of `foreign_why`; never hints. `lenient`:
-        an unknown name is only warned of, unless it is near to a known one."""
+        """Collect the settings of a class.
+
+        * `ignored`: names of RocketMQ's that are accepted without effect -> why.
+        * `protective`: names that must not be ignored silently, because protection or durability would be less
+          than written.
+        * `foreign`: further names of RocketMQ's that files may contain without effect, all for the reason
+          `foreign_why`. They are never given as hints.
+        * `lenient`: an unknown name only causes a warning, unless it is near to a known one.
+        """
         self.type = type_
         self.ignored: Mapping[str, str] = ignored or {}
         self._foreign = dict.fromkeys(foreign, foreign_why)
@@ -171,7 +179,7 @@ class Schema(Generic[C]):
             raise TypeError(f"{type_.__name__} declares a property twice")
 
     def __getitem__(self, name: str) -> Declared:
-        """By the name of the property."""
+        """The setting with this name."""
         return self._by_name[name]
 
     def load(
@@ -180,11 +188,11 @@ class Schema(Generic[C]):
         overrides: Iterable[Property] = (),
         wrong: Iterable[str] = (),
     ) -> tuple[C, list[str]]:
-        """The configuration, and warnings. `overrides` (a command line) win.
+        """Make the configuration; return it with warnings. `overrides` (a command line) win.
 
-        ConfigError has all that is wrong, a line for each, after `wrong`, what is known already. A default
-        that does not fit to what was given moves (`moved_defaults` of a class); properties that were given
-        and do not fit together are refused.
+        ConfigError has all errors, one a line, after those in `wrong`. A default that does not fit to the
+        given properties moves (`moved_defaults` of a class); given properties that do not fit together are
+        refused.
         """
         if isinstance(properties, Mapping):
             properties = [Property(key, value) for key, value in properties.items()]
@@ -206,8 +214,8 @@ class Schema(Generic[C]):
         return config, warnings
 
     def change(self, config: C, properties: Iterable[Property]) -> tuple[C, dict[str, str]]:
-        """`config` with these properties, and the texts of those that differ; ConfigError when one of them is
-        unknown, wrong or needs a restart, or when they do not fit together."""
+        """Return `config` with these properties, and the texts of those that differ. ConfigError when one of
+        them is unknown, wrong or needs a restart, or when they do not fit together."""
         given, _ = self._known(properties, lenient=False, skip=False)
         values = {}
         for item in given.values():
@@ -230,7 +238,7 @@ class Schema(Generic[C]):
         return changed, {key: self._by_name[key].format(value) for key, value in values.items()}
 
     def format(self, config: C, *, important: bool = False) -> dict[str, str]:
-        """All properties as they count, or the important ones; secrets are hidden."""
+        """All current properties, or the important ones; secrets are hidden."""
         return {
             one.setting.name: one.shown(one.value(config))
             for one in self.settings
@@ -246,8 +254,8 @@ class Schema(Generic[C]):
         skip: bool = True,
         errors: list[str] | None = None,
     ) -> tuple[dict[str, Property], list[str]]:
-        """By name, and warnings. `skip`: what is ignored on purpose is left out, else refused. What is wrong
-        is added to `errors`; without that the first one is raised."""
+        """Return known properties by name, and warnings. `skip`: names that are ignored on purpose are left
+        out, otherwise refused. Errors are added to `errors`; without it the first one is raised."""
         if lenient is None:
             lenient = self._lenient
         without_effect = {**(self._foreign if foreign is None else foreign), **self.ignored}
@@ -274,7 +282,7 @@ class Schema(Generic[C]):
         lenient: bool,
         skip: bool,
     ) -> None:
-        """One property into `given` or `warnings`; ConfigError."""
+        """Put one property into `given` or `warnings`; ConfigError."""
         place = f"{item.where}: " if item.where else ""
         if item.key in seen:
             before = f" at {seen[item.key]}" if seen[item.key] else ""
@@ -306,7 +314,7 @@ class Schema(Generic[C]):
     def _build(
         self, base: C, values: Mapping[str, Any], given: Mapping[str, Property], *, moving: bool = False
     ) -> tuple[C, list[str]]:
-        """The configuration, and a line for each thing that does not fit together."""
+        """Make the configuration; return it with one line for each set of values that do not fit together."""
         by_path = {self._by_name[name].path: value for name, value in values.items()}
         misfits: list[str] = []
         config: C = _replaced(base, by_path, misfits, moving=moving)
@@ -352,8 +360,8 @@ def _parsed(one: Declared, item: Property) -> Any:
 
 
 def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[str], *, moving: bool) -> Any:
-    """A copy of a dataclass with the values at these paths, groups and all. What misfits is left out, and
-    added to `misfits`. `moving`: what is not among the values is a default, which may move."""
+    """Copy a dataclass with the values at these paths, including groups. Values that do not fit are left out
+    and added to `misfits`. `moving`: fields without a value are defaults, which may move."""
     groups: dict[str, dict[tuple[str, ...], Any]] = {}
     changes: dict[str, Any] = {}
     for (name, *rest), value in values.items():
@@ -373,7 +381,7 @@ def _replaced(config: Any, values: Mapping[tuple[str, ...], Any], misfits: list[
 
 
 def _located(message: str, given: Mapping[str, Property]) -> str:
-    """A check's message behind the place of the property that it names first, of those that were given."""
+    """A check's message, after the place of the first property in it that was given."""
     for word in _WORD.findall(message):
         if word in given:
             return f"{given[word].where}: {message}" if given[word].where else message
@@ -384,7 +392,7 @@ def _located(message: str, given: Mapping[str, Property]) -> str:
 
 
 def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> int:
-    """A number from `low` to `high`; ValueError."""
+    """Parse a number from `low` to `high`; ValueError."""
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r}: expected a whole number")
     number = int(text)
@@ -396,8 +404,8 @@ def whole_number(text: str, low: float = -math.inf, high: float = math.inf) -> i
 
 
 def name(text: str) -> str:
-    """Of a group, a node or a broker. With what somebody wrote behind it for a comment it would be another
-    one, with an empty store."""
+    """Parse the name of a group, a node or a broker. A comment behind it is refused: it would make another
+    name, with an empty store."""
     if not text:
         raise ValueError("empty")
     if "#" in text or any(character.isspace() for character in text):
@@ -408,7 +416,7 @@ def name(text: str) -> str:
 
 
 def directory(text: str) -> str:
-    """A path, which may have blanks; a comment behind it would make it another one."""
+    """Parse a path, which may contain blanks. A comment behind it is refused: it would make another path."""
     if not text:
         raise ValueError("empty")
     if " #" in text or "\t#" in text:
@@ -417,10 +425,10 @@ def directory(text: str) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """What stands between `;`, without blanks and what is empty."""
+    """Parts of a text between `;`, without blanks around them and without empty ones."""
     return [part for part in (piece.strip() for piece in text.split(";")) if part]
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names, separated by `;`."""
+    """Parse names, separated by `;`."""
     return tuple(map(name, parts(text)))

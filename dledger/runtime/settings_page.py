@@ -1,5 +1,5 @@
-"""Tables of settings in Markdown, for docs/reference/settings.md: the declarations, and the texts below the
-fields."""
+"""Tables of settings in Markdown, for docs/reference/settings.md, made from the declarations and the texts
+below the fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def table(schema: Schema[Any], chosen: Callable[[Declared], bool] = lambda one: True) -> str:
-    """One row a setting. ValueError names a field without a text."""
+    """One row for each setting. ValueError names a field without a text."""
     defaults = schema.type()
     rows = ["| setting | meaning | default | range | |", "|---|---|---|---|---|"]
     for one in filter(chosen, schema.settings):
@@ -68,7 +68,7 @@ def _range(one: Declared) -> str:
 
 
 def _with_unit(text: str, unit: str) -> str:
-    """A number of bytes in the largest unit that fits."""
+    """A number of bytes in the largest unit that divides it."""
     if not text.isdecimal() or not unit or text == "0":
         return text
     if not unit.startswith("bytes"):

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for programs that wait in a library of ours, and have no handler of their own."""
+"""SIGTERM and Ctrl-C for programs that wait in this library and have no handler of their own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code, as of a process that the signal ended."""
+"""Exit code as of a process that SIGTERM ended."""
 INTERRUPTED = 128 + signal.SIGINT
-"""The same of Ctrl-C."""
+"""Exit code as of a process that Ctrl-C ended."""
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """Ctrl-C, after which everything was ended in order. `except KeyboardInterrupt` catches it; a program
+    """Ctrl-C, raised after everything was ended in order. `except KeyboardInterrupt` catches it. A program
     that does not catch it ends with exit code 130 and without a traceback."""
 
     def __init__(self) -> None:
@@ -25,9 +25,10 @@ class Interrupted(SystemExit, KeyboardInterrupt):
 
 @contextmanager
 def terminated_by_exception() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit(143) on the main thread, so that open blocks are left in good order.
+    """In this block SIGTERM raises SystemExit(143) on the main thread, so that open blocks are left in good
+    order.
 
-    A handler of the program's own stays, and other threads change nothing.
+    If the program has its own handler, or on another thread, nothing changes.
     """
     if not _free():
         yield
@@ -45,7 +46,8 @@ def terminated_by_exception() -> Iterator[None]:
 
 @contextmanager
 def on_termination(callback: Callable[[], object]) -> Iterator[None]:
-    """Within, SIGTERM calls a function on the running loop, under the same conditions."""
+    """In this block SIGTERM calls a function on the running loop, under the conditions of
+    `terminated_by_exception`."""
     if not _free():
         yield
         return
@@ -59,7 +61,8 @@ def on_termination(callback: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def on_interruption(callback: Callable[[], object]) -> Iterator[None]:
-    """The same for Ctrl-C, which is ours where Python's handler, or that of `asyncio.run`, has it."""
+    """In this block Ctrl-C calls a function on the running loop, if the present handler is Python's or that
+    of `asyncio.run`."""
     before = signal.getsignal(signal.SIGINT)
     of_a_runner = isinstance(getattr(getattr(before, "func", None), "__self__", None), asyncio.Runner)
     main = threading.current_thread() is threading.main_thread()
@@ -76,6 +79,6 @@ def on_interruption(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def _free() -> bool:
-    """Whether SIGTERM is ours to handle: nobody else does, and this thread may."""
+    """Whether SIGTERM may be handled here: there is no other handler, and this is the main thread."""
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

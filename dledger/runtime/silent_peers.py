@@ -1,4 +1,5 @@
-"""The kernel's own look at the other end of a connection, whatever travels over it (RFC 1122, RFC 5482)."""
+"""Detection by the kernel that the other end of a connection is gone, whatever is sent over it (RFC 1122, RFC
+5482)."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ from typing import Any
 
 _SOL_SOCKET, _SO_KEEPALIVE = 1, 9
 _TCP, _KEEPIDLE, _KEEPINTVL, _KEEPCNT, _USER_TIMEOUT = 6, 4, 5, 6, 18
-"""Numbers of Linux (`socket` is not imported outside runtime's few modules that open one)."""
+"""Numbers of Linux, because `socket` may be imported only by the few modules of runtime that open one."""
 _PROBES = 3
-"""One a second; then the connection is over."""
+"""Number of probes, one a second; after them the connection is closed."""
 
 
 def end_when_silent(sock: Any, after_ms: int, *, unread: bool) -> None:
-    """Give a connection up whose other end says nothing for so long when it is asked whether it is there: a
-    machine that vanished without a word, or that is cut off. A process that is stopped answers all the same,
-    by its kernel. On Linux only.
+    """Close a connection whose other end does not answer the kernel's probes for so long: its machine
+    vanished, or is cut off. For a stopped process its kernel still answers. On Linux only.
 
-    `unread`: also one of which what was sent is not acknowledged, or not read, for so long, by a process that
-    is stopped, too. Without, the kernel asks only where everything sent was acknowledged."""
+    `unread`: also close a connection when sent data is not acknowledged, or not read, for so long, which
+    includes a stopped process. Without it, the kernel sends probes only when everything sent was
+    acknowledged.
+    """
     if sys.platform != "linux":
         return
     sock.setsockopt(_SOL_SOCKET, _SO_KEEPALIVE, 1)

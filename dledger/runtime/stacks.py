@@ -1,4 +1,4 @@
-"""What the threads and tasks of this process are at, for whoever looks from outside (jstack)."""
+"""The current stacks of the threads and tasks of this process, to be read from outside (jstack)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 import traceback
 
 MAX_TASKS = 100
-"""Tasks that are shown."""
+"""Tasks that are shown at most."""
 
 
 def stacks() -> str:
-    """Of every thread, and of the tasks of this loop: where each is."""
+    """Stacks of every thread, and of the tasks of this loop."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"thread {names.get(ident, ident)}\n" + "".join(traceback.format_stack(frame))

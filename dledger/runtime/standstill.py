@@ -1,9 +1,9 @@
-"""Notices that the event loop stood still: the process was stopped, its machine suspended or starved.
+"""Notices that the event loop stood still: the process was stopped, or its machine suspended or starved.
 
-What such a process finds unread afterwards may be as old as the pause. Its sender has stopped waiting, and
-has perhaps asked another server; to execute it now may undo what was done since. A turn of the loop does not
-begin with a timer, so a timer alone notices too late: whoever is about to act on what it read or held calls
-`check` first.
+Data that is unread after a pause may be as old as the pause. Its sender has stopped waiting, and has perhaps
+asked another server; executing the request now may undo what was done since. A turn of the loop does not
+begin with a timer, so a timer alone notices too late. Code that is about to act on data which it read or held
+must call `check` first.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ import math
 from collections.abc import Callable
 
 BEAT_S = 0.25
-"""Time between two signs of life of the loop. A pause may be taken for so much longer than it was."""
+"""Seconds between two signs of life of the loop. A pause may seem longer than it was by this much."""
 SETTLE_S = 0.5
-"""How long after a standstill a new connection may be one that waited to be accepted meanwhile."""
+"""Seconds after a standstill in which a new connection may be one that waited to be accepted during it."""
 
 
 class Standstill:
     """Counts pauses of the loop that were longer than a limit, and calls its listeners after each."""
 
     def __init__(self, limit_s: Callable[[], float], uptime_s: Callable[[], float] | None = None) -> None:
-        """`limit_s`: seconds, asked anew with each sign of life. `uptime_s`: seconds since some moment, also
-        those in which the machine was suspended; None for the clock of the loop, which may leave them out."""
+        """`limit_s` returns seconds, and is called with each sign of life. `uptime_s` returns seconds since
+        some moment, including suspended time; None means the clock of the loop, which may leave that time
+        out."""
         self._limit_s = limit_s
         self._now: Callable[[], float] = _loop_time if uptime_s is None else uptime_s
         self._last = math.inf
         self._deadline = math.inf
-        """When the loop has stood still for too long, without another sign of life."""
+        """Time at which the loop counts as standing still, unless there is another sign of life."""
         self._ended = -math.inf
         self.listeners: list[Callable[[float], None]] = []
-        """Called with the length in seconds, before anything is done that waited meanwhile."""
+        """Called with the length in seconds, before anything is done that waited during the pause."""
         self.count = 0
-        """Standstills since the start."""
+        """Number of standstills since the start."""
 
     @property
     def settling(self) -> bool:
-        """Whether one ended a moment ago, so that new connections may have waited since before."""
+        """Whether a standstill ended a moment ago, so that new connections may have waited during it."""
         return self._now() - self._ended < SETTLE_S
 
     def check(self) -> None:
@@ -55,12 +56,12 @@ class Standstill:
             listener(paused_s)
 
     def _sign(self, now: float) -> None:
-        """A sign of life."""
+        """Note a sign of life."""
         self._last = now
         self._deadline = now + self._limit_s()
 
     async def run(self) -> None:
-        """Give signs of life, until cancelled. Nothing is noticed while this does not run."""
+        """Give signs of life, until cancelled. Without this no standstill is noticed."""
         self._sign(self._now())
         try:
             while True:

@@ -1,8 +1,8 @@
-"""TLS between peers, and of the remoting protocol. Made by the outer shell.
+"""TLS between peers, and parts of it for the remoting protocol. Made by the outer shell.
 
-Between peers both sides show a certificate of one authority; who the other side is, is decided above:
-`certificate_names` gives the names to compare with. Clients are shown a server's certificate, and asked for
-theirs where that is wanted.
+Between peers both sides present a certificate of the same authority. The layer above decides whether it is
+the right node: `certificate_names` returns the names to compare. Clients are presented a server's
+certificate, and asked for their own if that is required.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dledger.runtime.log import Log
 from dledger.runtime.settings import Setting
 
 TlsError = ssl.SSLError
-"""A handshake or a certificate that failed; an OSError."""
+"""Error of a handshake or a certificate; an OSError."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class TlsFiles:
     certificate: Annotated[str, Setting("tls.peer.certPath")] = ""
     """PEM file: this node's certificate (with intermediates) for TLS between the peers; empty: no TLS."""
     key: Annotated[str, Setting("tls.peer.keyPath")] = ""
-    """PEM file: its key."""
+    """PEM file: the key of this node's certificate."""
     authority: Annotated[str, Setting("tls.peer.trustCertPath")] = ""
-    """PEM file: the authority that signs all nodes."""
+    """PEM file: the authority that signs the certificates of all nodes."""
     password: Annotated[str, Setting("tls.peer.keyPassword", secret=True)] = ""
-    """Of the key, if it is encrypted; never shown."""
+    """Password of the key, if it is encrypted; never shown."""
 
     def __post_init__(self) -> None:
         files = (self.certificate, self.key, self.authority)
@@ -42,10 +42,10 @@ class TlsFiles:
 
 
 class ReadFiles:
-    """PEM files that were read, and are read again when they change."""
+    """PEM files that are read again when they change."""
 
     def __init__(self, paths: Sequence[str], log: Log) -> None:
-        """OSError for one that cannot be read."""
+        """Check that the files can be read; OSError for one that cannot."""
         for path in paths:
             open(path, "rb").close()  # an error says which one: OpenSSL's do not
         self._paths = tuple(paths)
@@ -56,8 +56,8 @@ class ReadFiles:
         return tuple((stat.st_mtime_ns, stat.st_size) for stat in map(os.stat, self._paths))
 
     def refresh(self, load: Callable[[], object]) -> None:
-        """Call `load` if they changed. Those that cannot be used (half written ...) leave all as it was: it
-        tries them first."""
+        """Call `load` if the files changed. If they cannot be used (half written ...), nothing changes,
+        because `load` tries them first."""
         try:
             versions = self._versions()
         except OSError:
@@ -71,7 +71,8 @@ class ReadFiles:
             self._log.info("TLS files read again", certificate=self._paths[0])
 
     def read_again(self, load: Callable[[], object]) -> str:
-        """Call `load`, whether they changed or not. Empty, or why they cannot be used: then all stays."""
+        """Call `load`, whether the files changed or not. Return the reason if they cannot be used (then
+        nothing changes), else an empty text."""
         try:
             load()
             self._read = self._versions()
@@ -81,14 +82,15 @@ class ReadFiles:
 
 
 class PeerTls:
-    """Contexts for both directions. Changed files count for the next connection (`refresh`)."""
+    """TLS contexts for both directions. Changed files apply to the next connection (`refresh`)."""
 
     def __init__(self, files: TlsFiles, log: Log) -> None:
-        """Read the files; OSError (also TlsError) when one is missing or no good."""
+        """Read the files; OSError (also TlsError) when one is missing or cannot be used."""
         self._files = files
         self._read = ReadFiles((files.certificate, files.key, files.authority), log)
         self.on_refused: Callable[[str], None] = lambda reason: None
-        """Told why a handshake of an accepted connection failed: asyncio tells nobody."""
+        """Called with the reason of a failed handshake of an accepted connection, which asyncio does not
+        report."""
         self.server: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_SERVER)
         self.client: ssl.SSLContext = self._context(ssl.PROTOCOL_TLS_CLIENT)
         watch_handshakes(self.server, lambda reason: self.on_refused(reason))
@@ -108,14 +110,14 @@ class PeerTls:
         context.load_verify_locations(files.authority)
 
     def refresh(self) -> None:
-        """Read changed files again. Those that cannot be used (half written ...) leave all as it was.
+        """Read changed files again. If they cannot be used (half written ...), nothing changes.
 
-        An authority that was taken out of its file stays trusted until the next start.
+        An authority that was removed from its file stays trusted until the next start.
         """
         self._read.refresh(self._load_again)
 
     def reload(self) -> str:
-        """Read the files again. Empty, or why they cannot be used."""
+        """Read the files again. Return the reason if they cannot be used, else an empty text."""
         return self._read.read_again(self._load_again)
 
     def _load_again(self) -> None:
@@ -125,7 +127,7 @@ class PeerTls:
 
 
 def watch_handshakes(context: ssl.SSLContext, on_refused: Callable[[str], None]) -> None:
-    """Tell why handshakes of a server fail."""
+    """Call `on_refused` with the reason when a handshake of a server fails."""
 
     class Watched(ssl.SSLObject):
         def do_handshake(self) -> None:

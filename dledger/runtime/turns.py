@@ -1,10 +1,10 @@
-"""An event loop whose turns stay short, however many connections have something to say at once.
+"""An event loop whose turns stay short, however many connections are ready at the same time.
 
-Asyncio's own takes everything that is ready in one turn: five thousand clients that come back in the same
-moment are five thousand reads, and no timer and no answer of a peer gets between them. Here a turn takes
-`EVENTS` of them and leaves the others to the next ones. They take their turns: the system lists what was
-ready first first. What others wait for in all programs of a group, the connections between peers and the
-results of worker threads, is asked for besides (`favour`), so that it does not stand behind clients.
+Asyncio's own loop handles everything that is ready in one turn. Five thousand clients that return in the same
+moment are five thousand reads, and no timer and no answer of a peer gets between them. Here a turn handles
+`EVENTS` of them and leaves the others to later turns, in the order in which they became ready. Some
+descriptors are needed by all programs of a group: the connections between peers and the results of worker
+threads. They are polled in addition (`favour`), so that they do not wait behind clients.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 EVENTS = 64
-"""Connections (and listeners) that a turn of the loop reads from or writes to; and as many favoured ones. A
-read and its requests take 20 to 50 microseconds, mostly."""
+"""Connections (and listeners) that a turn of the loop reads from or writes to at most, and as many favoured
+ones. A read and its requests mostly take 20 to 50 microseconds."""
 ACCEPTED = 32
-"""Connections that a listener accepts in a turn of the loop, 100 microseconds each with all that follows."""
+"""Connections that a listener accepts in a turn of the loop at most. Each takes 100 microseconds with all
+that follows."""
 BACKLOG = 4096
-"""Connections that wait to be accepted (the system may allow fewer: net.core.somaxconn). One more is dropped,
-and its client tries again after a second, or three, or believes that it is connected and is not heard."""
+"""Connections that may wait to be accepted (the system may allow fewer: net.core.somaxconn). One more is
+dropped. Its client tries again after one or three seconds, or believes that it is connected although it is
+not heard."""
 
 
 class TurnSelector(selectors.BaseSelector):
-    """An epoll selector of at most `events` at a time, and as many favoured ones."""
+    """An epoll selector that returns at most `events` at a time, and as many favoured ones."""
 
     def __init__(self, events: int = EVENTS) -> None:
         self._events = events
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._favoured: set[int] = set()
-        """Descriptors that are, or are to be, in `_first`."""
+        """Descriptors that belong in `_first`, registered or not."""
         self._all = system.epoll()
         self._first = system.epoll()
         self._all.register(self._first.fileno(), system.EPOLLIN)
 
     def favour(self, fd: int) -> None:
-        """This descriptor does not wait behind others, until `unfavour`, also while it is not registered: a
-        transport that does not read takes it out."""
+        """Let this descriptor not wait behind others until `unfavour`. That also holds while it is not
+        registered: a transport that pauses reading unregisters it."""
         if fd in self._favoured:
             return
         key = self._keys.get(fd)
@@ -55,7 +57,8 @@ class TurnSelector(selectors.BaseSelector):
         self._favoured.add(fd)
 
     def unfavour(self, fd: int) -> None:
-        """It is closed in a moment; its number may be another's then."""
+        """End the preference of a descriptor that is about to be closed; its number may be used for another
+        file then."""
         if fd in self._favoured:
             key = self._keys.get(fd)
             if key is not None:
@@ -92,7 +95,7 @@ class TurnSelector(selectors.BaseSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready; the rest comes with the next calls."""
+        """Return what is ready, up to the limit; the rest comes with the next calls."""
         if timeout is None:
             wait_s = -1.0
         elif timeout <= 0:
@@ -127,7 +130,7 @@ class TurnSelector(selectors.BaseSelector):
         return self._keys[self._known(fileobj)]
 
     def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        """See `selectors.BaseSelector`; by descriptor."""
+        """See `selectors.BaseSelector`. The keys are descriptors."""
         return self._keys  # type: ignore[return-value]  # its keys are some of those
 
     def _of(self, fd: int) -> system.epoll:
@@ -161,13 +164,13 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
 
 def turn_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """A loop with short turns; None where the system has no epoll."""
+    """A factory of loops with short turns; None where the system has no epoll."""
     return TurnLoop if sys.platform == "linux" else None
 
 
 def favour(transport: asyncio.BaseTransport) -> int:
-    """What arrives on this connection does not wait behind other connections. Only `TurnLoop` knows how. Its
-    descriptor, for `unfavour`; -1 where there is none."""
+    """Let data on this connection not wait behind other connections (only on `TurnLoop`). Return its
+    descriptor for `unfavour`; -1 if there is none."""
     loop = asyncio.get_running_loop()
     sock = transport.get_extra_info("socket")
     fd = sock.fileno() if isinstance(loop, TurnLoop) and sock is not None else -1
@@ -177,7 +180,7 @@ def favour(transport: asyncio.BaseTransport) -> int:
 
 
 def unfavour(fd: int) -> None:
-    """The connection is over."""
+    """End the preference of a connection that is over."""
     loop = asyncio.get_running_loop()
     if fd >= 0 and isinstance(loop, TurnLoop):
         loop.turns.unfavour(fd)
@@ -186,7 +189,8 @@ def unfavour(fd: int) -> None:
 async def listen(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **tls: Any
 ) -> asyncio.Server:
-    """`create_server` of the running loop, with `BACKLOG`; a turn accepts `ACCEPTED` (not on uvloop)."""
+    """Like `create_server` of the running loop, with `BACKLOG`; a turn accepts at most `ACCEPTED` (not on
+    uvloop)."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, asyncio.SelectorEventLoop):
         return await loop.create_server(factory, host, port, backlog=BACKLOG, **tls)

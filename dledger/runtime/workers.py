@@ -1,4 +1,4 @@
-"""Worker threads: where everything that waits for the device runs (safety.md S8)."""
+"""Worker threads, which run everything that waits for the device (safety.md S8)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_LIMIT_S = 5.0
-"""How long a close waits for jobs that do not end."""
+"""Seconds that a close waits for jobs that do not end."""
 
 
 class Lane(Enum):
-    """Jobs of one lane never wait for those of the other.
+    """Lanes of jobs. Jobs of one lane never wait for those of another.
 
-    FLUSH is a single thread, in order: log writes, fsync, term and vote. SCAN is a single thread for jobs of
-    seconds that nobody's latency depends on: audits of the own store. DISK is for everything else: preparing
-    files, cold reads, derived files.
+    FLUSH is a single thread, in order: log writes, fsync, term and vote. SCAN is a single thread for jobs
+    that take seconds and on which no latency depends: audits of the own store. DISK is for everything else:
+    preparing files, cold reads, derived files.
     """
 
     FLUSH = "flush"
@@ -33,10 +33,10 @@ class Lane(Enum):
 
 
 class Workers(Protocol):
-    """Runs blocking jobs away from the event loop.
+    """Runs blocking jobs outside the event loop.
 
-    A job holds at most one durable action, with its fsync last but for plain writes, so that the simulator
-    can crash between any two of them (simulation.md, rule 4; decision 16).
+    A job holds at most one durable action. Its fsync comes last, except for plain writes, so that the
+    simulator can crash between any two durable actions (simulation.md, rule 4; decision 16).
     """
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -45,8 +45,8 @@ class Workers(Protocol):
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """Start a job; `done` is called on the loop with its result, or its exception: a turn of the loop
-        sooner than who waits for a future goes on. It must not raise."""
+        """Start a job. `done` is called on the loop with its result or its exception, one turn of the loop
+        earlier than code that waits for a future would resume. It must not raise."""
 
     def close(self) -> None:
         """Wait for running jobs and end the threads."""
@@ -127,7 +127,7 @@ class _LaneThreads:
 
 
 async def close_meanwhile(workers: Workers) -> None:
-    """`close` them while the running loop goes on."""
+    """Close the workers while the running loop continues."""
     loop = asyncio.get_running_loop()
     closed: asyncio.Future[None] = loop.create_future()
 
