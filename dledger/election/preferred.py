@@ -6,8 +6,8 @@ Moving leadership costs a pause. A preferred node that cannot keep leadership wo
   which node a leader that is not preferred hands over. So a group moves once, and not again up the list.
 * It waits until it has led for a while, and moves at most once in `backoff_min_s`.
 * A node that did not take over, or lost leadership within `short_lived_s` of taking it, is not tried again
-  for `backoff_min_s`, and for twice as long each time it fails again, up to `backoff_max_s`. Every node counts
-  failures from the changes of leader that it sees, so the count outlives the leader that tried.
+  for `backoff_min_s`, and for twice as long each time it fails again, up to `backoff_max_s`. Every node
+  counts failures from the changes of leader that it sees, so the count outlives the leader that tried.
 * An operator's decision overrides the count. A node that loses leadership because an operator moved it has
   not failed. When an operator sets the preferred leaders, all nodes forget their counts.
 """

@@ -97,8 +97,8 @@ def run_until_signal(
 
 @contextmanager
 def unasked_ignored() -> Iterator[None]:
-    """Keep signals that operators send from ending the process before the loop has its handlers, and after it.
-    Handlers are used because ignored signals would be ignored in child processes as well."""
+    """Keep signals that operators send from ending the process before the loop has its handlers, and after
+    it. Handlers are used because ignored signals would be ignored in child processes as well."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

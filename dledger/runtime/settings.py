@@ -162,8 +162,8 @@ class Schema(Generic[C]):
         """Collect the settings of a class.
 
         * `ignored`: names of RocketMQ's that are accepted without effect -> why.
-        * `protective`: names that must not be ignored silently, because protection or durability would be less
-          than written.
+        * `protective`: names that must not be ignored silently, because protection or durability would be
+          less than written.
         * `foreign`: further names of RocketMQ's that files may contain without effect, all for the reason
           `foreign_why`. They are never given as hints.
         * `lenient`: an unknown name only causes a warning, unless it is near to a known one.
