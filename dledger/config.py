@@ -170,7 +170,7 @@ class NodeSettings:
     """Longest time without a heartbeat after which a follower stands for election. It bounds how long a
     silent loss of the leader goes unnoticed."""
     vote_retry_min_s: Annotated[float, Setting("minVoteIntervalMs", 1, 60000, "ms")] = 0.02
-    """First pause after a round that elected nobody; it doubles up to the election time-out."""
+    """First pause after a round of votes without a winner; it doubles up to the election time-out."""
 
     max_clock_skew_ms: Annotated[
         int, Setting("maxClockSkewMs", 0, MAX_CLOCK_SKEW_MS, "ms", important=True)

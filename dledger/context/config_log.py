@@ -9,14 +9,14 @@ here:
 * **No second before the first.** A leader appends a configuration only when it serves, that is when an entry
   of its own term is committed, and when the one before is committed (the fix of 2015). Then every
   configuration except the newest is superseded on a majority, and no forgotten one can elect a leader.
-* **Whose answers count.** A leader counts the acknowledgements, and a candidate the votes, of a peer only
+* **Which answers count.** A leader counts the acknowledgements, and a candidate the votes, of a peer only
   while it is connected as the incarnation that the counting node's newest configuration names as a voter
   (`names`).
   A wiped store draws a new incarnation, so it never counts as its former self, whatever its id. It counts
   again after it was demoted and promoted, which takes two entries. An earlier rule replaced an incarnation in
   one entry and did not count it before the commit. It needed the old disk never to come back, and could not
   let a group of one grow.
-* **Whose vote is asked for.** Only the candidate's configuration matters for counting. So a voter answers
+* **Which nodes vote.** Only the candidate's configuration matters for counting. So a voter answers
   every candidate, also one that its own, older configuration does not name. A learner answers too: it may
   have been promoted by an entry that it lacks. A vote is remembered with the incarnation that asked, so that
   two stores with one id cannot both have it.
@@ -193,7 +193,7 @@ class ConfigLog:
             if place + 1 < len(known) and known[place + 1][0] <= commit_index:
                 continue
             if index < 0 or self.unsure:
-                named.update(static)  # in doubt whoever may help to read what is rotten
+                named.update(static)  # in doubt all nodes that may help to repair entries
             for node, member in sorted(configuration.members.items()):
                 address = member.address or static.get(node, "")
                 if address:
@@ -229,7 +229,7 @@ class ConfigLog:
     def welcome(self, hello: Hello, commit_index: int) -> Mapping[str, str]:
         """Nodes that may connect, given the hello of the one that asks (see the module)."""
         known = self.addresses(commit_index)
-        # An uncommitted configuration may be of a branch that was given up: its index says nothing.
+        # An uncommitted configuration may be from an abandoned branch: its index proves nothing.
         sure = max((index for index, _ in self._known() if index <= commit_index), default=-1)
         if hello.node not in known and hello.config_index > sure:
             known[hello.node] = ""

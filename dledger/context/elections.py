@@ -110,7 +110,7 @@ class Elections:
     def _tick(self) -> None:
         self._timer = None
         if self._held.holding:
-            return  # whoever holds schedules it again
+            return  # the end of the hold schedules it again
         try:
             self.perform(self.elector.tick(self._loop.time()))
             self._events.stepped()

@@ -155,7 +155,7 @@ def check_hello(mine: Hello, other: Hello, configured: Mapping[str, str]) -> int
         )
     if other.node == mine.node:
         raise HelloRefused(f"two nodes call themselves {mine.node}: check dLegerSelfId", "same id")
-    # Before whether it is a member: who is told so would add a store that is refused then.
+    # Checked before membership: else an operator would add the member, and its store would still be refused.
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         raise HelloRefused(
             f"{other.node} belongs to cluster {other.cluster}, this node to {mine.cluster}: "

@@ -81,7 +81,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_steps(State.CANDIDATE, State.FOLLOWER, Cause.LEADER_HEARD, Cause.HIGHER_TERM),
     *_steps(State.CANDIDATE, State.LEARNER, Cause.REMOVED),
     *_steps(State.LEADER, State.FOLLOWER, Cause.HIGHER_TERM, Cause.NO_QUORUM, Cause.STEP_DOWN),
-    # A leader that is no voter any more ends its term as a leader (the entry that removes it commits first).
+    # A removed leader goes on leading until the entry that removes it is committed; then it is a learner.
     *_steps(State.LEADER, State.LEARNER, Cause.HIGHER_TERM, Cause.NO_QUORUM, Cause.STEP_DOWN),
 )
 

@@ -97,7 +97,7 @@ class StoreFiles:
         except SegmentError as error:
             self._let_others_in()
             # Without the last segment, a node whose machine lost power would forget what it had acknowledged,
-            # and vote: nothing tells what was in it.
+            # and vote: nothing else records what was in it.
             raise NodeFailed(f"{error}: {REFILL_ADVICE}; never delete that file alone", EXIT_STORE) from error
         except (OSError, NoRoom) as error:
             self._let_others_in()
@@ -135,8 +135,8 @@ class StoreFiles:
             )
         poison = await run(Lane.DISK, self._read, POISONED_FILE)
         await self._read_refill()
-        # What may be gone depends on the mode of the run that lost the power, not on that of this one. Stores
-        # of older programs do not say: then the setting is taken for unchanged.
+        # What may be lost depends on the mode of the run that lost the power, not on that of this one. Stores
+        # of older programs do not record it: then the setting is assumed to be unchanged.
         synced = self._config.sync_flush if before.sync_flush is None else before.sync_flush
         if power_lost and not clean and not new and not synced and not self._refill:
             await self.must_refill(f"{LOST_POWER} under ASYNC_FLUSH: what was not yet fsynced may be gone")

@@ -234,7 +234,7 @@ class FlushedLog(MendableLog):
             self._failure = error
             self._wake.set()
             return
-        if error is not None:  # the flusher has ended: nobody else would say so
+        if error is not None:  # the flusher has ended: nothing else would report it
             self._env.log.error("a group write failed that nobody waits for", error=repr(error))
         self._io.release()
         self.flush()
@@ -462,7 +462,7 @@ class FlushedLog(MendableLog):
                 worked = await self._fill_pool()
                 await self._make_index_files(max(self.last_index, 0), UNITS_AHEAD)
             except NoRoom as error:
-                # Preparing ahead may fail: whoever needs the room is refused, or waits.
+                # Preparing ahead may fail: entries that need the room are refused, or wait.
                 self._env.log.warning("cannot prepare a segment or index file", error=error)
             except OSError as error:
                 await self.poison(error)

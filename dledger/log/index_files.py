@@ -98,7 +98,7 @@ class IndexFiles:
         at = index * INDEX_UNIT_SIZE
         start = at - at % self._size
         try:
-            # A handle of its own: whoever drops or removes files closes the shared one meanwhile.
+            # A handle of its own: code that drops or removes files may close the shared one.
             file = self._files.open_read(f"{self._dir}/{segment_name(start)}")
         except OSError as error:
             if error.errno in OUT_OF_MEANS:

@@ -46,7 +46,7 @@ class UnitsAtHand:
         self._env = env
         self._index = index
         self._fetching: dict[int, asyncio.Future[None]] = {}
-        """Loads in progress, by index divided by `FETCHED`: so many units are loaded together."""
+        """Loads in progress, by index divided by `FETCHED` (the units that are loaded together)."""
 
     def get(self, index: int) -> IndexUnit | None:
         """The unit of an entry, None when it is lost; ColdUnit while it is being loaded."""
@@ -79,6 +79,6 @@ class UnitsAtHand:
             asyncio.get_running_loop().call_later(RETRY_S, self._fetch, index, fetched)
             return
         del self._fetching[index // FETCHED]
-        fetched.set_result(None)  # whoever waits looks again
+        fetched.set_result(None)  # waiters look again
         if not reading.cancelled() and not reading.result():
             self._index.believe_lost(index)

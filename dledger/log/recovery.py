@@ -43,7 +43,7 @@ _SECTOR = 512
 
 
 class StoreDamaged(Exception):
-    """So much is lost that recovery cannot tell what was there. The text says what is lost and what to do."""
+    """Too much is lost to determine what was there. The text says what is lost and what to do."""
 
 
 @dataclass
@@ -201,7 +201,7 @@ def _refuse_to_forget(segments: Segments, mark: IndexUnit | None, result: Recove
     if mark is not None or not result.stale_segments:
         return
     if result.stale_segments == segments.starts[:1] and not _begins_whole(segments, result):
-        return  # no other segment tells of this one: a torn write, or none at all
+        return  # no other segment is evidence of this one: a torn write, or none at all
     heads = {
         start: unpack_header(read_bytes(segments, start, HEADER_SIZE)) for start in result.stale_segments
     }
@@ -237,7 +237,7 @@ def _first_index(
     try:
         head = segments.pread(start, HEADER_SIZE)
         blank = not any(head)
-    except OSError:  # nobody knows what is there: the walk looks again
+    except OSError:  # it is not known what is there: the walk looks again
         head, blank = bytes(HEADER_SIZE), False
     header = unpack_header(head)
     if base.known and start > 0:

@@ -185,7 +185,7 @@ class Walker:
             pos += size
         return Place(index, term, pos, chain)
 
-    # What lies behind them
+    # What stops a walk
 
     def obstacle(self, at: Place) -> Roll | Rot | End:
         """Return what stops the walk at `at`."""
@@ -202,7 +202,7 @@ class Walker:
         blank = is_blank(head, 0)
         moves_on = unit is not None and unit.pos == following
         if not durable:
-            # Whether the blank tail is there or rotten: a cut leaves no entry behind it that goes on.
+            # Even if the blank tail is corrupt: a cut leaves no entry behind it that continues the log.
             if segments.has(following) and self._entry_at(following, wanted, at) is not None:
                 return Roll(at._replace(pos=following), blank)
             return self._above_the_mark(at._replace(pos=following) if blank else at)
@@ -234,7 +234,7 @@ class Walker:
         if header is not None and header.term == unit.term > 0:
             told = (unit.size, wanted, unit.term, at.pos)
             if header[1:5] == told and at.chain is not None and self._self_consistent(at.pos, header):
-                # Only the chain field is rotten: what it was follows from the rest.
+                # Only the chain field is corrupt: its value follows from the rest.
                 chain = crc32(CHAIN.pack(wanted, unit.term, header.body_crc), at.chain)
                 place = Place(wanted, unit.term, end, chain)
             return Rot(place, [(wanted, unit.term)], reason, certain=True)
@@ -302,7 +302,7 @@ class Walker:
             head = self._segments.pread(at.pos, HEADER_SIZE)
         except ValueError:  # the segment ends, or is not there
             return End("")
-        except OSError as error:  # nobody knows whether something was there
+        except OSError as error:  # it is not known whether something was there
             return End(f"entry {wanted} cannot be read: {error}", doubt=self._was_told(wanted))
         if not any(head):
             return End("")

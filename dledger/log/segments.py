@@ -86,7 +86,7 @@ class Segments:
         if file is None:
             opened = await self._env.workers.run(Lane.DISK, self._env.files.open, self.path(start))
             file = self._files.get(start)
-            if file is not None:  # by somebody else meanwhile
+            if file is not None:  # opened by another task in between
                 opened.close()
             else:
                 self._close_old()
@@ -212,6 +212,6 @@ def _close_unviewed(files: list[File]) -> list[File]:
 def _closes(file: File) -> bool:
     try:
         file.close()
-    except BufferError:  # somebody still reads it: later
+    except BufferError:  # it is still read: later
         return False
     return True

@@ -249,7 +249,7 @@ class LogStore(FlushedLog):
         if self._unwritten and self._unwritten[-1].last >= index:
             self._unwritten.append(first_part(self._unwritten.pop(), index - 1))
         if pos < self._written_pos:
-            # Else a kill in the middle would look like a loss of what was told.
+            # Else a kill in the middle would look like a loss of acknowledged entries.
             await run(Lane.FLUSH, self.note_written, index - 1)
             # Units first: a crash in between only brings back entries that the leader cuts again.
             for file in await run(Lane.FLUSH, self._index.clear_from, index):
@@ -297,7 +297,7 @@ class LogStore(FlushedLog):
         try:
             pos, _ = await self.find(self.last_index)
             header = unpack_header(await self.read(pos, HEADER_SIZE))
-            # As a whole: from a rotten time there would be no way back, for the whole group.
+            # The whole entry is checked: a corrupt store time could never be undone, for the whole group.
             data = await self.read(pos, min(max(header.size, HEADER_SIZE), MAX_ENTRY_SIZE))
             header = check_entry(data, 0, self.last_index, pos, -1, None)
             self.newest_ms = max(self.newest_ms, store_time_of(data))
@@ -318,7 +318,7 @@ class LogStore(FlushedLog):
         `base` is a durable snapshot of this store (S20), and a later segment must begin there. The store has
         recorded durably that its log begins there. Do not call it while a `reset` runs.
         """
-        async with self._io:  # whoever mends or examines must not lose its files
+        async with self._io:  # a repair or an examination must not lose its files
             if base.pos > self._base.pos:
                 if base.index == self.durable_mark:
                     return False
@@ -375,7 +375,7 @@ class LogStore(FlushedLog):
                 await self.poison(error)
 
     async def _reset(self, base: LogBase) -> None:
-        # Memory first: whoever reads while the disk works must not look for what is going.
+        # Memory first: reads during the disk work must not look for entries that are being removed.
         written = min(self.durable_mark, base.index)
         self.resets += 1
         self._unwritten.clear()

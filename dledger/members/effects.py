@@ -98,7 +98,7 @@ class MemberEffects:
         """Whether all voters know CRCs that cover an entry's channel."""
         return self._versions.may_cover(self._members.voters)
 
-    # What happened
+    # Events
 
     def adopted(self, index: int, configuration: Configuration) -> None:
         """A configuration entry is in the log: it is in force from now on (S19)."""

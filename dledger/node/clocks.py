@@ -45,7 +45,7 @@ class PeerClocks:
         if not _is_majority(ahead, others):
             return 0
         needed = (len(ahead) + 1) // 2 + 1
-        # Of those that must differ the one that differs least.
+        # Of the clocks that must differ, take the one that differs least.
         if ahead[-needed] > OFF_MS:
             return round(ahead[-needed])
         return round(ahead[needed - 1]) if ahead[needed - 1] < -OFF_MS else 0

@@ -45,7 +45,7 @@ _LEADERS = (*_PUSHES, Heartbeat, InstallSnapshot)
 _READS = (ReadIndexRequest, ReadIndexResponse)
 _INSTALLS = (InstallSnapshot, InstallResponse)
 _FROM_ANYONE = (*_PUSHES, Heartbeat, TimeoutNow, VoteRequest, PushResponse, *_READS, *_INSTALLS)
-"""Messages that are handled whoever sends them. A leader or candidate may be a voter by an entry that this
+"""Messages that are handled from any sender. A leader or candidate may be a voter by an entry that this
 node lacks (see dledger/context/config_log.py), and a learner's answers move its window. Other answers count
 only from a named voter."""
 
@@ -150,7 +150,7 @@ class Inbox:
             self._peers.refuse(connection, "term", far_ahead(peer, term, self._elector.term))
             return
         if isinstance(message, _LEADERS) and self._elector.leaps(term):
-            # What is not handled is not answered: who leads dials again, and says it again.
+            # A message that is not handled gets no answer: the leader dials again, and repeats it.
             now = asyncio.get_running_loop().time()
             if self._peers.connected(peer):
                 self._elections.perform(self._elector.ask_term(peer, now))

@@ -242,7 +242,7 @@ class Leadership:
         if self._leading is not None:
             self._leading.paused = True
         self._say.info("handing leadership over", to=chosen)
-        # What was sealed in this turn is in the log from now on: without it a target would lose its election.
+        # Append what was sealed in this turn: without it a target would lose its election.
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):

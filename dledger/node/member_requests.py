@@ -94,7 +94,7 @@ class MemberRequests:
             try:
                 await changes.transfer(None, HAND_OVER_S)
             except ChangeRefused:
-                # Nobody took over: it goes when the entry is committed. (Who does not lead any more refuses.)
+                # No node took over: it leaves when the entry is committed (if it still leads).
                 return changes.remove(node, since)
             raise ChangeRefused(Code.NOT_LEADER, f"{node} has handed over: ask its successor")
         return changes.remove(node, since)

@@ -116,7 +116,7 @@ class Node:
         self.health: HealthWatch = HealthWatch(context, self.leadership, self.trust, workers, self.metrics)
         self.snapshots.retainer.now_ms = self.health.cautious_now_ms
         self._search = ConfigSearch(context, self.snapshots.base_config, self)
-        # Those who speak with all of them.
+        # Parts that use all others.
         parts = self._make_parts()
         self._status = NodeStatus(context, parts)
         self._requests = ClientRequests(context, parts, self._status)

@@ -71,7 +71,7 @@ class Reconfiguration:
             self._grow()
             await self._prefer()
 
-    # What the node tells
+    # Events
 
     def submit(self, job: Callable[[], Awaitable[None]]) -> None:
         """Queue a command to be done in its turn; ChangeRefused when too many wait."""

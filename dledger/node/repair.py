@@ -98,7 +98,7 @@ class Repairer:
                     repaired = await self._repair(first, last) or repaired
                 if not repaired and self._log.faulty:
                     await self._rest()
-            await self._use_late()  # nobody needs them any more
+            await self._use_late()  # they are not needed any more
             self._answers.clear()
             self._events.repaired()
 
@@ -229,7 +229,7 @@ class Repairer:
     def receive(self, peer: str, message: RepairRequest | RepairResponse) -> None:
         """Accept a message of a peer, of any role and term."""
         if isinstance(message, RepairRequest):
-            self._questions[peer] = message  # who asks anew has given up the question before
+            self._questions[peer] = message  # a new question replaces the earlier one
             self._asked.set()
             return
         question = self._open.get(peer)
@@ -276,7 +276,7 @@ class Repairer:
             return _without(request, Holding.FAULTY)  # as below
         if log.cuts != cuts:
             return _without(request, Holding.FAULTY)  # asked again, this node knows better
-        # From here on by what was read alone: retention may have taken these entries meanwhile.
+        # From here on only the data that was read counts: retention may have removed these entries since.
         pos = unpack_header(data).pos
         size = len(data) if end == last else size_of(data, last - first + 1)
         return RepairResponse(request.number, first, last, Holding.HAVE, pos, data[:size])

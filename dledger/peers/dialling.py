@@ -72,7 +72,7 @@ class Dialler:
             async with asyncio.timeout(self._timeout_s):
                 found = await asyncio.get_running_loop().getaddrinfo(host, self._port)
         except ValueError as error:
-            # Whoever checks addresses, one may be in a log already: it is one that nobody can reach.
+            # Addresses are checked, but an invalid one may be in a log already: it cannot be reached.
             raise OSError(f"{self.address}: {error}") from error
         # Several socket types give an address several times.
         self._known = tuple(dict.fromkeys(str(info[4][0]) for info in found))

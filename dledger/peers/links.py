@@ -265,7 +265,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.lost.set_result(None)
         if not self.ready.done():
             self.ready.set_exception(ConnectionResetError(self.error or "closed before its hello"))
-            self.ready.exception()  # nobody waits for it on an accepted connection
+            self.ready.exception()  # on an accepted connection nothing waits for it
         self._on_lost(self)
         # Whoever still knows this connection, as a timer does, keeps neither its buffer nor its transport.
         self._transport = self._on_made = self.on_read = None

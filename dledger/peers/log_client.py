@@ -244,7 +244,7 @@ class DLedgerClient:
                             return answer
                         if code is Code.WAIT_QUORUM_ACK_TIMEOUT and again:
                             last = f"{address}: {answer.header.get('text')}"
-                            self._leader = None  # it may be cut off: somebody else may know
+                            self._leader = None  # it may be cut off: another node may know
                             waits = False
                             continue
                         if code is not Code.NOT_LEADER:
@@ -320,7 +320,7 @@ class DLedgerClient:
     def _dialled(self, address: str, dial: asyncio.Task[PeerConnection]) -> None:
         del self._dials[address]
         if not dial.cancelled():
-            dial.exception()  # whoever waited has it, or was cancelled
+            dial.exception()  # waiters have it, or were cancelled
 
     async def _dial(self, address: str) -> PeerConnection:
         patience_s = min(DIAL_S, self._timeout_s / 3)

@@ -136,7 +136,7 @@ class Sources:
             try:
                 yield split_address(address)[0]
             except ValueError:
-                continue  # one that nobody can reach may be in a log already
+                continue  # an invalid address may be in a log already
 
     def _addresses(self, host: str) -> tuple[IpAddress, ...]:
         literal = read_ip(host)
@@ -159,7 +159,7 @@ class Sources:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(self._hear(places), name="ask-members")
             news = group.create_task(self._hurry.wait(), name="members-changed")
-            # Who waits may be in the configuration that came meanwhile, and a member that is asked silent.
+            # A waiting node may be in a configuration that came since, and an asked member may be silent.
             await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
             asking.cancel()
             news.cancel()

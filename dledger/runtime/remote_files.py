@@ -93,7 +93,7 @@ class FsspecFiles:
         self._listings: dict[str, tuple[float, dict[str, dict[str, Any]]]] = {}
 
     def __reduce__(self) -> tuple[Callable[[], FsspecFiles], tuple[()]]:
-        # What was listed here may be old where it arrives.
+        # Listings made here may be outdated where the object arrives.
         return partial(FsspecFiles, self._url, writable=self._writable), ()
 
     def open(self, path: str, create: bool = False) -> FsspecFile:
@@ -222,7 +222,7 @@ class FsspecFiles:
             return self._listing(parent, path).get(name)
         if key == self._root and self._listing(key, path):
             return {"name": key, "type": "directory", "size": 0}  # drivers look for a file of this name first
-        # Above the store may be the top of a bucket, with much that is nobody's business.
+        # Above the store may be the top of a bucket, with many unrelated names: do not list it.
         with _as_os_error(path):
             try:
                 info: dict[str, Any] = self._fs.info(key, **self._limit)

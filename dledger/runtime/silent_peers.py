@@ -14,11 +14,11 @@ _PROBES = 3
 
 
 def end_when_silent(sock: Any, after_ms: int, *, unread: bool) -> None:
-    """Close a connection whose other end does not answer the kernel's probes for so long: its machine
+    """Close a connection when its other end has not answered the kernel's probes for `after_ms`: its machine
     vanished, or is cut off. For a stopped process its kernel still answers. On Linux only.
 
-    `unread`: also close a connection when sent data is not acknowledged, or not read, for so long, which
-    includes a stopped process. Without it, the kernel sends probes only when everything sent was
+    `unread`: also close a connection when sent data is not acknowledged, or not read, for this time, as with
+    a stopped process. Without it, the kernel sends probes only when everything sent was
     acknowledged.
     """
     if sys.platform != "linux":

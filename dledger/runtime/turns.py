@@ -2,9 +2,9 @@
 
 Asyncio's own loop handles everything that is ready in one turn. Five thousand clients that return in the same
 moment are five thousand reads, and no timer and no answer of a peer gets between them. Here a turn handles
-`EVENTS` of them and leaves the others to later turns, in the order in which they became ready. Some
-descriptors are needed by all programs of a group: the connections between peers and the results of worker
-threads. They are polled in addition (`favour`), so that they do not wait behind clients.
+`EVENTS` of them and leaves the others to later turns, in the order in which they became ready. The
+connections between peers and the results of worker threads, for which all programs of a group wait, are
+polled in addition (`favour`), so that they do not wait behind clients.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ async def close_meanwhile(workers: Workers) -> None:
 
     def close() -> None:
         workers.close()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for it
             loop.call_soon_threadsafe(_complete, closed, None, None)
 
     try:
@@ -148,12 +148,12 @@ def _report(loop: asyncio.AbstractEventLoop, done: Done, result: Any, error: Bas
     try:
         loop.call_soon_threadsafe(done, result, error)
     except RuntimeError:
-        return  # the loop is closed: nobody waits any more
+        return  # the loop is closed: nothing waits for it
 
 
 def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
-        if error is not None:  # its waiter was cancelled: nobody else would say so
+        if error is not None:  # its waiter was cancelled: nothing else would report it
             context = {"message": "a job failed that nobody waits for", "exception": error, "future": future}
             future.get_loop().call_exception_handler(context)
         return

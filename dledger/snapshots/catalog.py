@@ -68,8 +68,8 @@ class SnapshotCatalog:
         return [self._manifests[pos] for pos in sorted(self._manifests)]
 
     def written_ms(self) -> dict[int, int]:
-        """When the snapshots were written (ms, this machine's clock of that time), by position, as far as
-        files tell."""
+        """When the snapshots were written (ms, this machine's clock of that time), by position, where
+        known."""
         return {pos: self._written_ms[pos] for pos in self._manifests if pos in self._written_ms}
 
     def has(self, pos: int) -> bool:
