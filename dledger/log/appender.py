@@ -341,7 +341,7 @@ class Appender:
         self._schedule()
 
     def committed(self, index: int, pos: int) -> None:
-        """The commit index moved; entries up to it no longer count as pending."""
+        """The commit index moved: uncommitted entries are counted from here (see `refusal`)."""
         self._committed_index = index
         self._committed_pos = pos
 
