@@ -4,5 +4,5 @@
 * `query_processor`        messages by key, units of ConsumeQueues
 * `replication_processor`  the log, and how far the other brokers are
 * `tables_processor`       tables of the state
-* `refusals`               what there is none of here, and why; `refusal_processor` says it
+* `refusals`               unsupported requests and the reasons; `refusal_processor` answers them
 """

@@ -35,15 +35,16 @@ class AdminProcessor:
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=Needs.ANY, may=required.ADMIN, does=actions.CHANGED)
     def change_settings(self, call: Call[None]) -> None:
-        """Properties that may change while the broker runs; answered when its configuration file has them."""
+        """Change properties that may change while the broker runs. Answered when they are in its
+        configuration file."""
         self._requests.update(call.connection, call.request)
 
     @handles(
         RequestCode.GET_BROKER_CONFIG, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
     )
     def show_settings(self, call: Call[None]) -> None:
-        """The effective properties, as a .properties text, with RocketMQ's that are none here, but that
-        `mqadmin exportConfigs` cannot do without."""
+        """The effective properties as a .properties text. It includes some of RocketMQ's that have no effect
+        here, because `mqadmin exportConfigs` needs them."""
         leads = self._node.serving
         more = {
             "brokerId": str(0 if leads else self._settings.now.follower_id),
@@ -79,7 +80,7 @@ class AdminProcessor:
         self._background.start(call.connection, call.request, answer())
 
     def _disk(self) -> DiskUsage | None:
-        """The disk that the store is on, None where the system does not tell. A worker asks."""
+        """Usage of the disk that holds the store; None if the system does not report it. Runs in a worker."""
         try:
             return self._env.files.usage(self._settings.now.store_root)
         except OSError:

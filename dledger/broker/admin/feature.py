@@ -17,7 +17,7 @@ from dledger.remoting.settings_requests import SettingsRequests
 
 
 class AdminFeature(Feature):
-    """What operators ask and change."""
+    """What operators read and change."""
 
     def __init__(
         self, core: Core, index: IndexService, members: Members, registrar: Registrar, figures: Figures

@@ -18,15 +18,15 @@ from dledger.remoting.headers import QueryConsumeQueueHeader, QueryMessageHeader
 
 APPLIED_HERE = "applied index of the node that answers (any)"
 MAX_MESSAGES = 64
-"""Messages of one answer (maxMsgsNumBatch)."""
+"""Most messages in one answer (maxMsgsNumBatch)."""
 UNIQUE_MESSAGES = 32
-"""The same where a unique key is asked for (defaultQueryMaxNum)."""
+"""Most messages in one answer to a query by unique key (defaultQueryMaxNum)."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Of the messages of one answer; at least one is in it."""
+"""Most bytes of messages in one answer; a single larger message is still returned."""
 MAX_KEY = 32_767
-"""Characters: no message has a longer one."""
+"""Characters of a key: no message has a longer one, so a longer one is refused."""
 MAX_UNITS = 800
-"""Units of one answer."""
+"""Most units of a ConsumeQueue in one answer."""
 
 
 class QueryProcessor:
@@ -48,8 +48,8 @@ class QueryProcessor:
         does=actions.OFFSET,
     )
     def query_message(self, call: Call[QueryMessageHeader]) -> None:
-        """Messages of a topic with a key, the newest ones, in order of the log. Unlike RocketMQ's brokers,
-        which go by the hash alone, this one compares the key."""
+        """The newest messages of a topic with a key, in order of the log. This broker compares the key
+        itself; RocketMQ's brokers compare only its hash."""
         header = call.header
         if not self._index.enabled:
             raise RemotingError(

@@ -1,4 +1,4 @@
-"""Says no, with the reason (`refusals`)."""
+"""Answers unsupported requests with the reason (`refusals`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dledger.remoting.errors import RemotingError
 
 
 class RefusalProcessor:
-    """Handler of all of them."""
+    """Handler of all unsupported requests."""
 
     def refuse(self, call: Call[None]) -> None:
-        """With the reason."""
+        """Refuse the request with the reason."""
         why = REFUSED[RequestCode(call.request.code)]
         raise RemotingError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
 

@@ -65,4 +65,4 @@ REFUSED: Mapping[RequestCode, str] = {
         "there is one way in which delayed messages wait, in the replicated log: no engine to choose"
     ),
 }
-"""Code -> why."""
+"""Request code -> why it is not supported."""

@@ -15,7 +15,7 @@ from dledger.remoting.fastjson import dumps
 
 OWN = "the answering broker's own log, committed or not"
 MAX_EPOCHS = 200
-"""Terms of one answer, the newest: each is a look into the index file."""
+"""Most terms in one answer, the newest ones: each needs a look into the index file."""
 
 
 class ReplicationProcessor:
@@ -33,7 +33,8 @@ class ReplicationProcessor:
         RequestCode.GET_BROKER_HA_STATUS, needs=Needs.ANY, reads=OWN, may=required.ACCOUNT, does=actions.SHOWN
     )
     def ha_status(self, call: Call[None]) -> None:
-        """How far the others are, of the leader; of a follower where it is (HARuntimeInfo)."""
+        """Replication status (HARuntimeInfo): a leader reports how far each other member is, a follower its
+        own position."""
         self._background.start(call.connection, call.request, self._ha_status(call))
 
     async def _ha_status(self, call: Call[None]) -> None:
@@ -122,8 +123,8 @@ class ReplicationProcessor:
         does=actions.CHANGED,
     )
     def delete_expired(self, call: Call[None]) -> None:
-        """Retention looks now, whatever hour it is (`deleteWhen`). Answered at once; what is kept for
-        `fileReservedTime` stays."""
+        """Start retention now, whatever hour it is (`deleteWhen`). Answered at once. Segments younger than
+        `fileReservedTime` stay."""
         self._log.info("expired segments are looked for", by=call.connection.peer)
         self._node.delete_expired()
         call.respond()
@@ -143,13 +144,13 @@ class ReplicationProcessor:
         does=actions.CHANGED,
     )
     def clean(self, call: Call[None]) -> None:
-        """Nothing is left to do: files of ConsumeQueues go with the part of the log that they point at, and
-        with their topic."""
+        """Do nothing: files of ConsumeQueues are deleted together with the part of the log that they point
+        at, and with their topic."""
         call.respond(remark="files of ConsumeQueues go by themselves, with the log and with their topic")
 
 
 def _first_of_term(log: LogReader, term: int, index: int) -> int:
-    """The first entry of a term that the log holds; `index` is one of it."""
+    """The first entry of a term that the log holds; `index` is any entry of that term."""
     low, high = log.first_index, index
     while low < high:
         middle = (low + high) // 2
@@ -162,7 +163,7 @@ def _first_of_term(log: LogReader, term: int, index: int) -> int:
 
 
 async def _end_of(log: LogReader, index: int) -> int:
-    """Log offset behind an entry; the log's beginning where it holds it no more."""
+    """Log offset behind an entry; the beginning of the log if it does not hold the entry any longer."""
     try:
         pos, size = await log.find(index)
     except KeyError:

@@ -1,5 +1,5 @@
-"""Tables of the state as RocketMQ's tools and slaves ask for them: 45 GET_ALL_DELAY_OFFSET,
-308 QUERY_CORRECTION_OFFSET, 328 GET_ALL_PRODUCER_INFO, 402 GET_ALL_MESSAGE_REQUEST_MODE."""
+"""Tables of the state for RocketMQ's tools and slaves: 45 GET_ALL_DELAY_OFFSET, 308 QUERY_CORRECTION_OFFSET,
+328 GET_ALL_PRODUCER_INFO, 402 GET_ALL_MESSAGE_REQUEST_MODE."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dledger.runtime.cooperative import Pace
 APPLIED_HERE = "applied index of the node that answers (any)"
 APPLIED = "applied index of the leader"
 SLICE = 1000
-"""Rows that are looked at in one go, about 1 ms."""
+"""Rows that are processed before the loop turns to other work, about 1 ms."""
 MAX_PRODUCERS = 20_000
-"""Producers of one answer; of more the first."""
+"""Most producers in one answer; further ones are left out."""
 MAX_FILTERED = 1000
-"""Groups that one request leaves out."""
+"""Groups that one request can leave out of the result; further names are ignored."""
 JAVA_MAX_LONG = (1 << 63) - 1
 
 
@@ -45,7 +45,7 @@ class TablesProcessor:
         does=actions.SHOWN,
     )
     def delay_offsets(self, call: Call[None]) -> None:
-        """How far each delay level is delivered (DelayOffsetSerializeWrapper)."""
+        """How far each delay level has been delivered (DelayOffsetSerializeWrapper)."""
         rows = sorted(self._store.state[DELAYS].rows.items())
         table = {str(level): row.next for level, row in rows}
         call.respond(body=dumps({"dataVersion": self._registrar.data_version(), "offsetTable": table}))
@@ -83,7 +83,7 @@ class TablesProcessor:
         does=actions.SHOWN,
     )
     def producers(self, call: LeaderCall[None]) -> None:
-        """Producers that are connected, by group (ProducerTableInfo)."""
+        """Connected producers by group (ProducerTableInfo)."""
 
         async def answer() -> None:
             table: dict[str, list[object]] = {}
@@ -119,9 +119,9 @@ class TablesProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("compareGroup",)),
     )
     def correction(self, call: LeaderCall[CorrectionOffsetHeader]) -> None:
-        """The lowest offset of each queue of a topic over all groups but those named; the largest number for
-        queues where the compared group is behind that. (RocketMQ deletes the offsets of the named groups by
-        that question; this does not.)"""
+        """The lowest offset of each queue of a topic over all groups except those named in the request. It is
+        the largest number for queues where the compared group is behind that offset. (RocketMQ also deletes
+        the offsets of the named groups; this broker does not.)"""
         header = call.header
         left_out = dict.fromkeys((header.filterGroups or "").split(",")[:MAX_FILTERED])
 

@@ -1,4 +1,4 @@
-"""Auditors that ask a running broker.
+"""Audits of a running broker.
 
 * `audit_processor`   the codes of an audit
 * `audit_jobs`        scans in a thread, at a pace

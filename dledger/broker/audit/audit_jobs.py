@@ -22,28 +22,29 @@ if TYPE_CHECKING:
     from dledger.audit.row_codec import AnyRow
 
 HOLD_S = 5.0
-"""A request for rows that are not there yet is answered after this: ask again."""
+"""Seconds after which a request for rows that are not ready is answered; the auditor then asks again."""
 WANTED_S = 30.0
-"""A job that nobody asked about for so long is not begun: its auditor is gone."""
+"""A job that nobody asked about for this many seconds is not started: its auditor is gone."""
 MAX_WAITING = 64
-"""Jobs that wait for their turn; one more is answered SYSTEM_BUSY."""
+"""Jobs that wait for their turn; one more is refused with SYSTEM_BUSY."""
 MAX_JOB_BYTES = 32 * 1024 * 1024
-"""Rows of one job; more fails it."""
+"""Bytes of rows of one job; a job with more fails."""
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Rows of all jobs that are done; the oldest are dropped above it."""
+"""Bytes of rows of all finished jobs; beyond this the oldest jobs are dropped."""
 MAX_KEPT_JOBS = 4096
-"""Jobs that are done, likewise."""
+"""Finished jobs that are kept; beyond this the oldest are dropped."""
 
 Work = Callable[[Files], "Iterable[AnyRow]"]
 """What a job does, in a thread."""
 
 
 class TooManyRows(Exception):
-    """A scan found so much that its rows are not worth keeping."""
+    """A scan has more rows than are kept for one job."""
 
 
 class Job:
-    """A scan that was asked for. `pages` when it is `done`, unless there is an `error`, with `code`."""
+    """A scan that was requested. When it is `done`, the rows are in `pages`, or `error` and `code` say why it
+    failed."""
 
     __slots__ = ("asked_at", "began_at", "code", "done", "error", "id", "key", "pages", "waiting", "work")
 
@@ -61,12 +62,12 @@ class Job:
 
     @property
     def size(self) -> int:
-        """Bytes kept."""
+        """Bytes of the pages."""
         return sum(map(len, self.pages))
 
 
 class AuditJobs:
-    """All of one broker. `run` must be running."""
+    """All jobs of one broker. They are done while `run` is running."""
 
     def __init__(self, env: Env, bytes_per_s: int) -> None:
         self.pace: Pace = Pace(bytes_per_s)
@@ -78,11 +79,12 @@ class AuditJobs:
         self._wake = asyncio.Event()
 
     def now_ms(self) -> int:
-        """Wall clock of this machine, by which its files have their times."""
+        """Wall clock of this machine in ms, the clock that also sets the times of its files."""
         return self._env.wall.now_ms()
 
     def start(self, key: Hashable, work: Work, max_age_s: float = 0.0) -> Job:
-        """A job for `work`, or one with the same key that began no longer ago than that. SYSTEM_BUSY."""
+        """Start a job for `work`, or return one with the same key that began at most `max_age_s` seconds ago.
+        RemotingError SYSTEM_BUSY if MAX_WAITING jobs wait already."""
         now = asyncio.get_running_loop().time()
         for job in self._jobs.values():
             if job.key == key and now - job.began_at < max_age_s and not job.error:
@@ -96,7 +98,7 @@ class AuditJobs:
         return job
 
     def find(self, job_id: str) -> Job:
-        """QUERY_NOT_FOUND when it is unknown, or dropped."""
+        """The job with this id. RemotingError QUERY_NOT_FOUND if it is unknown or was dropped."""
         job = self._jobs.get(job_id)
         if job is None:
             raise RemotingError(

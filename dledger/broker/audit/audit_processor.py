@@ -42,23 +42,23 @@ DISK = (
     " is told as such"
 )
 MAX_DESCRIPTIONS = 16
-"""Of the replica, each as it was once; the one not used for longest makes room for another."""
+"""Descriptions of the replica that are kept; beyond this the least recently used one is dropped."""
 MAX_DRILLED_ENTRIES = 1 << 20
-"""Entries of one drill request."""
+"""Entries of one drill request; one that asks for more is refused."""
 MAX_RANGES = 256 * 1024
-"""Bytes of index ranges in a request."""
+"""Bytes of the index ranges in a request; more are refused."""
 MAX_QUEUE_ROWS = 1024 * 1024
-"""Bytes of a request that tells a segment's queues: some 25,000."""
+"""Bytes of a request that lists the queues of a segment (about 25,000 queues); more are refused."""
 MAX_UNITS = 1 << 18
-"""Units of the index files that one request gets: 8 MiB."""
+"""Units of the index files that one request can ask for (8 MiB); more are refused."""
 _ROW_UNITS = 1 << 14
 
 Read = Callable[["SegmentTask", list[tuple[int, int]], Files], Iterator["AnyRow"]]
-"""Reads index ranges of a segment."""
+"""A function that reads index ranges of a segment."""
 
 
 class Described:
-    """The replica as it described itself to one auditor. Filled by a thread before its job is done."""
+    """The replica as it described itself to one auditor. A worker thread fills it before its job is done."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -77,7 +77,8 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def describe(self, call: Call[AuditDescribeHeader]) -> None:
-        """Always anew: what it says bounds all that follows."""
+        """Describe the replica, always anew: the description limits what all later requests of the audit
+        read."""
         version = call.header.version
         described = Described(version)
         root, node, members = self._settings.now.store_root, self._settings.now.self_id, dict(self._members())
@@ -100,7 +101,7 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_SIDE, AuditSideHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def side(self, call: Call[AuditSideHeader]) -> None:
-        """Look at what belongs to no segment."""
+        """Check the files that belong to no segment."""
         self._answer(call, self._jobs.start(None, partial(_side, self._replica(call.header.description))))
 
     @handles(
@@ -112,7 +113,7 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def drill(self, call: Call[AuditDrillHeader]) -> None:
-        """Entries of index ranges, each with its CRCs."""
+        """Entries of index ranges, each with its CRCs, as rows."""
         self._read(call, _drill)
 
     @handles(
@@ -124,7 +125,7 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def entries(self, call: Call[AuditDrillHeader]) -> None:
-        """The same as columns."""
+        """Entries of index ranges, as columns."""
         self._read(call, _entries)
 
     def _read(self, call: Call[AuditDrillHeader], read: Read) -> None:
@@ -146,7 +147,7 @@ class AuditProcessor:
         may=required.ADMIN,
     )
     def stamp(self, call: Call[AuditStampHeader]) -> None:
-        """What tells whether a segment changed."""
+        """The stamp of a segment, from which an auditor sees whether the segment changed."""
         task = self._task(call.header.description, call.header.start)
         work = partial(_stamp, task, call.request.body, self._jobs.now_ms())
         self._answer(call, self._jobs.start(None, work))
@@ -186,7 +187,7 @@ class AuditProcessor:
 
 
 def respond(call: Call[Any], job: Job, page: int) -> None:
-    """The page, or how far the job is."""
+    """Answer with a page of the job, or say that it is not done."""
     if job.error:
         call.respond(job.code, remark=job.error)
         return
@@ -200,7 +201,7 @@ def respond(call: Call[Any], job: Job, page: int) -> None:
 
 
 def parse_ranges(body: bytes) -> list[tuple[int, int]]:
-    """Index ranges of a drill; RemotingError when they are none, overlap or ask for too much."""
+    """Index ranges of a drill request. RemotingError if they are malformed, overlap or ask for too much."""
     try:
         ranges = msgspec.json.decode(body, type=list[tuple[int, int]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -216,7 +217,11 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
 
 
 def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
-    """Messages of a segment by queue; RemotingError when they are none, or more than fit into it."""
+    """Messages of a segment by queue. RemotingError if they are malformed, or more than fit into the segment.
+    237:A task that stays the same once the segment is full, committed and indexed.
+
+    The rows of such a segment stay the same as well, so auditors that come at different times share one job.
+    """
     from dledger.audit.findings import QueueRow
 
     try:
@@ -250,7 +255,8 @@ def settled(task: SegmentTask) -> SegmentTask:
 def describe(
     files: Files, root: str, node: str, members: Mapping[str, str], described: Described
 ) -> Iterator[AnyRow]:
-    """Own words, segments, members. StoreError when there is no such replica, or another version is asked."""
+    """Rows of the description: the replica, its segments and its members. StoreError if there is no such
+    replica, or if the auditor has another digest version."""
     from dledger.audit.digests import DIGEST_VERSION
     from dledger.audit.row_codec import MemberRow, as_task_row
     from dledger.audit.store_directory import StoreError, open_store, segment_tasks
@@ -289,7 +295,8 @@ def _drill(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> It
 
 
 def _stamp(task: SegmentTask, body: bytes, now_ms: int, files: Files) -> Iterator[AnyRow]:
-    """`body`: messages of the segment by queue, parsed here, as they may be many; empty for none."""
+    """Rows with the stamp. `body` lists the messages of the segment by queue (may be empty); it is parsed
+    here in the worker, because the list can be long."""
     from dledger.audit.segment_stamp import stamp
 
     queues = parse_queues(body, task) if body else None
@@ -299,7 +306,7 @@ def _stamp(task: SegmentTask, body: bytes, now_ms: int, files: Files) -> Iterato
 
 
 def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> Iterator[AnyRow]:
-    """What was read before a failure, and a finding that tells the failure."""
+    """Rows that were read; if reading fails, the rows before the failure and a finding that reports it."""
     from dledger.audit.findings import finding
     from dledger.audit.row_codec import as_entries_rows
     from dledger.audit.scan import read_entries
@@ -312,7 +319,7 @@ def _entries(task: SegmentTask, ranges: list[tuple[int, int]], files: Files) -> 
 
 
 def _units(replica: Replica, first: int, count: int, files: Files) -> Iterator[AnyRow]:
-    """As `_entries`."""
+    """Index units that were read, with a finding if reading fails (as in `_entries`)."""
     from dledger.audit.findings import finding
     from dledger.audit.row_codec import UnitsRow
     from dledger.audit.unit_files import UnitFiles

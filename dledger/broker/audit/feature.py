@@ -1,4 +1,4 @@
-"""Auditors of a running broker, as a feature of the broker."""
+"""Audits of a running broker, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger.broker.figures import Figure
 
 
 class AuditFeature(Feature):
-    """Scans for auditors, and digests that are shipped."""
+    """Scans for auditors, and digests that are shipped to another place."""
 
     def __init__(self, core: Core, members: Members) -> None:
         config = core.settings.now

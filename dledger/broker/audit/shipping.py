@@ -1,11 +1,12 @@
 """Digests for audits elsewhere: this broker scans its own store now and then and writes the rows as Parquet.
 
-Where to: `digestShipPath`, a directory or URL that auditors reach as well (`audit.parquet` has its layout).
-About a ten-thousandth of the log is written. A segment in which nothing has changed and nothing is wrong is
-scanned again only after `digestRescanHours`, as media rot; one that is still written to, as a whole every
-time. Scans take turns with those for auditors, at the same bounded rate.
+They go to `digestShipPath`, a directory or URL that auditors can reach as well (`audit.parquet` has its
+layout). The rows have about one ten-thousandth of the size of the log. A segment that has not changed and has
+no faults is scanned again only after `digestRescanHours`, because disks decay. A segment that is still
+written to is scanned as a whole every time. Scans take turns with those for auditors, at the same bounded
+rate.
 
-Nothing here ends the broker: what goes wrong is in the log, on /metrics, and tried again at the next round.
+A failure here never stops the broker: it is logged, counted on /metrics and retried in the next round.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 _NUMBERED = re.compile(r"[\w-]*\d[\w-]*")
-"""Words that name a segment, a request, an address: the same cause has others the next time."""
+"""Words with digits (a segment, a request, an address): they differ each time although the cause of a failure
+is the same."""
 
 
 @dataclass
 class ShipStats:
-    """Counters since the start. `shipped_ms`: wall clock of the last whole round, 0 before it."""
+    """Counters since the start. `shipped_ms`: wall clock of the last complete round, 0 before the first."""
 
     rounds: int = 0
     segments: int = 0
@@ -45,7 +47,8 @@ class ShipStats:
 
 @dataclass(frozen=True)
 class ShipSettings:
-    """`path` empty: off. `rescan_hours` 0: what is final is never scanned again."""
+    """Settings of shipping. An empty `path` turns it off. With `rescan_hours` 0 finished segments are never
+    scanned again."""
 
     path: str
     group: str
@@ -54,7 +57,8 @@ class ShipSettings:
 
 
 def check_installed(path: str) -> None:
-    """ConfigError says what to install to ship there. Loads it here: later there is an event loop."""
+    """Check that what shipping needs is installed. ConfigError says what to install. The modules are loaded
+    here because the event loop runs later."""
     try:
         import_module("dledger.audit.shipped_scans")
     except ImportError as error:
@@ -68,7 +72,8 @@ def check_installed(path: str) -> None:
 
 
 class Shipper:
-    """Scans and writes in rounds. `pace`: of reading the store; rows read after its stop are not written."""
+    """Scans the store and writes the rows, in rounds. `pace` limits reading the store; rows read after it was
+    stopped are not written."""
 
     def __init__(self, env: Env, settings: ShipSettings, store_root: str, node: str, pace: Pace) -> None:
         self.stats: ShipStats = ShipStats()
@@ -80,7 +85,7 @@ class Shipper:
         self._store = PacedFiles(env.files, pace)
         self._log = env.log.child("ship")
         self._causes: set[str] = set()
-        """Of the failures since the last whole round: each is logged once."""
+        """Causes of failures since the last complete round: each is logged once."""
 
     async def run(self) -> None:
         """A round every `interval_ms`, until cancelled. Returns at once when there is no path."""
@@ -103,7 +108,8 @@ class Shipper:
             self._log.warning("digests not shipped", path=self._settings.path, error=repr(error))
 
     async def ship(self) -> int:
-        """One round; how many segments were scanned. Whatever the store or the path leads to is raised."""
+        """Do one round and return how many segments were scanned. Raises any error of the store or of the
+        path."""
         run = self._env.workers.run
         there, replica, tasks = await run(Lane.SCAN, self._look)
         scanned = 0
@@ -118,7 +124,7 @@ class Shipper:
     # --- in a thread; none of this is part of the store, so a job may make several things durable -----------
 
     def _look(self) -> tuple[Files, Replica, list[SegmentTask]]:
-        """The door to where the rows go, and what there is to scan."""
+        """The files interface to the destination, this replica, and the segments to scan."""
         from dledger.audit.store_directory import StoreError, open_store, segment_tasks
 
         path = self._settings.path
@@ -180,7 +186,8 @@ class Shipper:
 
 
 def still_true(known: Scan, replica: Replica, task: SegmentTask, oldest_ms: int) -> bool:
-    """Whether a new scan would say the same: the segment is final, or idle with nothing wrong in it."""
+    """Whether a new scan would have the same result: the segment is finished, or it is idle and has no
+    faults."""
     from dledger.audit.findings import Finding, SegmentRow
     from dledger.audit.shipped_scans import reusable, segment_bound
 

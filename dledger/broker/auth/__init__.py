@@ -1,4 +1,4 @@
-"""Access control: who may ask for what.
+"""Access control: which client may make which request.
 
 * `access_control`  accounts in a file (ACL 1.0, `aclEnable`); `plain_acl` the file, `address_rules` its rules
 * `required`        what each request needs: sending, consuming, an administrator

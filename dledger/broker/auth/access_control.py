@@ -35,47 +35,47 @@ from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 WATCH_INTERVAL_S = 1.0
-"""Between two looks at the files."""
+"""Seconds between two looks at the files."""
 MAX_FILES = 100
-"""Files of accounts, the first by name."""
+"""Most files with accounts; more are an error."""
 MAX_TEXT = 200
-"""Characters of a key or a resource in the text of a refusal."""
+"""Most characters of a key or a resource in the text of a refusal."""
 _SEGMENTS = "acl-address"
 _BEAT = "acl-heartbeat"
 _Files = tuple[tuple[str, bytes], ...]
 
 
 class Access(Protocol):
-    """Says which requests may be made."""
+    """Decides which requests may be made."""
 
     denied: int
-    """Requests since start."""
+    """Requests refused since start."""
 
     def check(self, connection: Connection, request: Request) -> None:
         """RemotingError 16 unless the request may be made."""
 
     def check_needed(self, connection: Connection, request: Request, needed: Needed) -> None:
-        """RemotingError 16 unless who makes this request, which was let in, may do this: what it takes came
-        out only when a message was read."""
+        """RemotingError 16 unless the client of this request has the permission. It is for permissions that
+        become known only when a message is read, after `check` let the request in."""
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
-        """With what an account signs that may send to this topic (by SEND_MESSAGE_V2; no retry topic) over
-        this connection. None where `check` has to decide: nothing is refused by it."""
+        """The key of an account that may send to this topic by SEND_MESSAGE_V2 over this connection (never
+        for a retry topic). None if `check` has to decide; this alone refuses nothing."""
 
 
 class AccessDenied(RemotingError):
-    """A request that may not be made. Code 16, as RocketMQ 5 answers. RocketMQ 4.9 answers 1, which leaves it
-    open whether the request was executed."""
+    """The request may not be made. Code 16, as RocketMQ 5 answers. RocketMQ 4.9 answers 1, which does not say
+    whether the request was executed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, f"AclException: {reason}")
 
 
 class AccessControl:
-    """The accounts as they are now, and the check of each request."""
+    """The current accounts, and the check of each request."""
 
     def __init__(self, env: Env, path: str, origins: Origins, permissions: Permissions) -> None:
-        """`path`: `plain_acl.yml`; files in a directory `acl` beside it count as well."""
+        """`path`: `plain_acl.yml`; files in a directory `acl` beside it are read as well."""
         self._permissions = permissions
         self._env = env
         self._path = path
@@ -83,14 +83,14 @@ class AccessControl:
         self._read: _Files = ()
         self._accounts = NOBODY
         self.denied: int = 0
-        """Requests since start."""
+        """Requests refused since start."""
 
     def load(self) -> None:
-        """Read the files at the start. ConfigError when there is none, or one cannot be used."""
+        """Read the files at the start. ConfigError if there is no file, or if one cannot be used."""
         self._read, self._accounts = read_accounts(self._env.files, self._path, "aclEnable")
 
     async def run(self) -> None:
-        """Follow changes of the files, until cancelled."""
+        """Read the files again after changes, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             try:
@@ -173,7 +173,7 @@ class AccessControl:
         return None
 
     def _address(self, connection: Connection, request: Request) -> Segments:
-        """Of the client."""
+        """Address of the client; for a forwarded request the address that the member gives."""
         forwarded = self._origins.forwarded_for(connection, request)
         if forwarded is not None:
             return segments_of(forwarded.rpartition(":")[0])
@@ -181,7 +181,7 @@ class AccessControl:
 
 
 def _address_of(connection: Connection) -> Segments:
-    """Worked out once."""
+    """Address of the client at the other end of a connection, computed once."""
     known = connection.attributes.get(_SEGMENTS)
     if not isinstance(known, tuple):
         known = connection.attributes[_SEGMENTS] = segments_of(connection.peer.rpartition(":")[0])
@@ -227,8 +227,8 @@ def _name(resource: str) -> str:
 
 
 def read_accounts(files: Files, path: str, setting: str) -> tuple[_Files, Accounts]:
-    """The files of accounts, and what they say. ConfigError, about a setting, where there is none, or one
-    cannot be used."""
+    """The files with accounts, and the accounts in them. ConfigError, which names `setting`, if there is no
+    file, or if one cannot be used."""
     try:
         read = _read(files, path)
         if not read:
@@ -239,7 +239,7 @@ def read_accounts(files: Files, path: str, setting: str) -> tuple[_Files, Accoun
 
 
 def _read(files: Files, path: str) -> _Files:
-    """The files that there are, in order of their names."""
+    """The existing files in order of their names, with their contents."""
     folder = join(dirname(path), "acl")
     paths = [path] if files.exists(path) else []
     if files.exists(folder):

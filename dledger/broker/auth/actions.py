@@ -1,10 +1,10 @@
-"""Rules of ACL 2.0: what a request does to which resource (DefaultAuthorizationContextBuilder, the
-annotations RocketMQAction and RocketMQResource).
+"""Rules of ACL 2.0: which actions a request performs on which resource (DefaultAuthorizationContextBuilder,
+the annotations RocketMQAction and RocketMQResource).
 
-Each request that does more than to send or to consume says so where it is declared:
-`@handles(..., does=actions.SHOWN)`. Without that it does what it needs in ACL 1.0 (`required`). One that
-needs an administrator there, and does not say what it does, needs a super user. Where RocketMQ asks for
-nothing, as for a change of the broker's settings, the request does something to the cluster.
+Each request that does more than to send or to consume names its actions where it is declared: `@handles(...,
+does=actions.SHOWN)`. Without that, the actions follow from its rule in ACL 1.0 (`required`). A request that
+needs an administrator there and names no actions needs a super user. Where RocketMQ requires nothing, as for
+a change of the broker's settings, the request is an action on the cluster.
 """
 
 from __future__ import annotations
@@ -28,43 +28,44 @@ from dledger.remoting.pop_bodies import decode_request_mode
 
 TOPIC, GROUP, CLUSTER = "Topic:", "Group:", "Cluster:"
 Done = tuple[str, int]
-"""Resource, and actions of which one must be allowed. The topic without a name: any topic."""
+"""A resource and a set of actions, of which one must be allowed. A topic without a name stands for any topic.
+"""
 
 
 @dataclass(frozen=True)
 class Does:
-    """Of one request code. Header fields that are missing mean nothing: the request is refused for that."""
+    """The actions of one request code. Missing header fields are skipped here: the request is refused for
+    them anyway."""
 
     actions: int = 0
     topics: tuple[str, ...] = ()
-    """Header fields with topics."""
+    """Header fields that contain topics."""
     groups: tuple[str, ...] = ()
-    """Header fields with groups."""
+    """Header fields that contain groups."""
     cluster: bool = False
-    """Whether it is done to the cluster."""
+    """Whether the action is on the cluster."""
     body: Callable[[Request], Iterable[str]] | None = None
-    """What else, from the body."""
+    """Finds further resources in the body."""
 
 
 def done_by(
     rule: Rule, does: Does | None, request: Request, fields: Mapping[str, str], cluster: str
 ) -> Iterator[Done] | None:
-    """What a request does; all of it must be allowed. None: only a super user may send it.
-
-    BadBody if the body must name a resource and does not."""
+    """The actions of a request; all of them must be allowed. None: only a super user may make it. BadBody if
+    the body must name a resource and does not."""
     if does is not None:
         return _listed(does, request, fields, cluster)
     return None if rule.admin else map(done_with, rule.needed(request, fields))
 
 
 def done_with(needed: Needed) -> Done:
-    """What is done with a permission of ACL 1.0."""
+    """The action that corresponds to a permission of ACL 1.0."""
     resource, perm = needed
     return resource_named(resource), _OF_PERM[perm]
 
 
 def resource_named(topic: str) -> str:
-    """The resource that a topic is; a retry topic belongs to its group."""
+    """The resource of a topic; a retry topic belongs to its group."""
     if topic.startswith(RETRY_PREFIX):
         return GROUP + topic[len(RETRY_PREFIX) :]
     return TOPIC + topic
@@ -111,30 +112,30 @@ def of_groups(request: Request) -> Iterator[str]:
 
 
 def of_mode(request: Request) -> Iterator[str]:
-    """The group whose way of reading changes."""
+    """The group whose request mode changes."""
     yield GROUP + decode_request_mode(request.body).consumerGroup
 
 
 def any_topic(request: Request) -> Iterator[str]:
-    """Any topic: the place of a message does not tell its topic, and what a client says need not be true."""
+    """Any topic: the position of a message does not reveal its topic, and the client's word is not proof."""
     yield TOPIC
 
 
 _OF_PERM = {PUB: Action.PUB, SUB: Action.SUB}
 SEEN = Action.GET | Action.SUB
-"""Whoever may consume may see as much."""
+"""Actions of which one is needed to see what consumers may see."""
 NOTHING = Does()
-"""Any user may."""
+"""No action: any user may."""
 CONSUMED = Does(SEEN, topics=("topic",), groups=("consumerGroup",))
-"""Shows something of a topic and of a group that consumes it."""
+"""Shows something about a topic and a group that consumes it."""
 SHOWN_TOPIC = Does(Action.GET, topics=("topic",))
-"""Shows something of a topic."""
+"""Shows something about a topic."""
 OFFSET = Does(SEEN, topics=("topic",))
-"""Shows something of a topic that its consumers may see."""
+"""Shows something about a topic that its consumers may see."""
 SHOWN = Does(Action.GET, cluster=True)
-"""Shows something of the cluster."""
+"""Shows something about the cluster."""
 LISTED = Does(Action.GET | Action.LIST, cluster=True)
-"""Lists something of the cluster."""
+"""Lists something about the cluster."""
 CHANGED = Does(Action.UPDATE, cluster=True)
 """Changes the cluster."""
 LOCKED = Does(Action.SUB, body=of_locks)

@@ -19,11 +19,12 @@ _Ranges = tuple[tuple[int, int], ...]
 
 _ANY = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 MAX_ADDRESSES = 1000
-"""Addresses of one rule."""
+"""Most addresses in one rule; more are an error."""
 
 
 def segments_of(host: str) -> Segments:
-    """The numbers of an IP address; empty for what is none. An IPv4 address in IPv6 counts as IPv4."""
+    """The numbers of an IP address; empty if the text is not an address. An IPv4 address in IPv6 form counts
+    as IPv4."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -37,7 +38,7 @@ def segments_of(host: str) -> Segments:
 
 
 class AddressRule:
-    """One rule. ValueError for a text that is none."""
+    """One rule. ValueError if the text is not a rule."""
 
     def __init__(self, text: str) -> None:
         self.text: str = text.strip()
@@ -52,7 +53,7 @@ class AddressRule:
         self._ranges = [_ranges(one.strip()) for one in texts]
 
     def matches(self, address: Segments) -> bool:
-        """Whether a client at this address is meant."""
+        """Whether the rule includes this address of a client."""
         return self._any or any(
             len(ranges) == len(address)
             and all(low <= number <= high for number, (low, high) in zip(address, ranges, strict=True))

@@ -1,10 +1,9 @@
 """Users and policies: 3001 to 3010 (AdminBrokerProcessor, AuthenticationMetadataManagerImpl,
 AuthorizationMetadataManagerImpl).
 
-Changes are answered when they are applied here. mqadmin tells each change of a cluster to all its brokers,
-and here the first has told it to all: what is so already is done.
-
-A user's password is shown to super users alone, or where nobody has to sign in.
+A change is answered when it is applied here. mqadmin sends each change to all brokers of a cluster, although
+here the first one changes the state of all. So a change that is made already is answered with success. A
+user's password is shown only to super users, and to everybody if requests need no signature.
 """
 
 from __future__ import annotations
@@ -49,24 +48,24 @@ from dledger.runtime.cooperative import Pace
 APPLIED = "applied index of the leader"
 MAX_USERS = 10_000
 MAX_ENTRIES = 256
-"""Entries of the policies of one user."""
+"""Most entries in the policies of one user; more are refused."""
 MAX_ACL_ENTRIES = 50_000
-"""Of all users."""
+"""Most entries in the policies of all users; more are refused."""
 MAX_USER_NAME = 255
-"""Characters."""
+"""Most characters of a user name."""
 MAX_USER_BODY = 4 * 1024
-"""Bytes of a user."""
+"""Most bytes of a body with a user."""
 MAX_ACL_BODY = 32 * 1024
-"""Bytes of policies."""
+"""Most bytes of a body with policies."""
 MAX_NETWORKS = 500
-"""Different source addresses of one request."""
+"""Most different source addresses in one request."""
 MAX_ANSWER = 8 * 1024 * 1024
-"""Bytes of a list."""
+"""Most bytes of a list in an answer; a longer one is refused."""
 ROWS_A_TURN = 200
-"""Rows that are looked at before others run."""
+"""Rows that are processed before the loop turns to other work."""
 USER = "User:"
 VERSION = "version"
-"""Field of answers and requests: how often users and policies were changed."""
+"""Field of answers and requests: how often users and policies have changed."""
 _TYPES = {"super": True, "normal": False}
 _STATUS = {"enable": True, "disable": False}
 _DECISIONS = {"allow": True, "deny": False}
@@ -98,7 +97,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def create_user(self, call: LeaderCall[UserHeader]) -> None:
-        """One that is there already as it is asked for is created already."""
+        """Create a user. If the same user exists already, the answer is success."""
         info = decode_body(call.request.body, UserInfo, "user")
         name = _checked_name(call.header.username)
         user = User(
@@ -127,7 +126,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def update_user(self, call: LeaderCall[UserHeader]) -> None:
-        """What is not said stays."""
+        """Change a user. Fields that are not given stay as they are."""
         info = decode_body(call.request.body, UserInfo, "user")
         known = call.writer.pending[USERS].rows.get(_checked_name(call.header.username))
         if known is None:
@@ -151,7 +150,7 @@ class AuthProcessor:
         RequestCode.AUTH_DELETE_USER, UserHeader, needs=Needs.LEADER, may=required.ADMIN, does=actions.CHANGED
     )
     def delete_user(self, call: LeaderCall[UserHeader]) -> None:
-        """With all policies. One that is not there is deleted already."""
+        """Delete a user with all its policies. If there is no such user, the answer is success."""
         name = _checked_name(call.header.username)
         known = call.writer.pending[USERS].rows.get(name)
         if known is not None and known.superuser and not self._by_super_user(call.request):
@@ -168,7 +167,7 @@ class AuthProcessor:
         does=actions.SHOWN,
     )
     def get_user(self, call: LeaderCall[UserHeader]) -> None:
-        """Without a body where there is none."""
+        """Show a user. The answer has no body if there is no such user."""
         user = self._store.state[USERS].rows.get(_checked_name(call.header.username))
         body = b"" if user is None else self._shown(call, user).encode()
         call.respond(ext=self._applied_version(), body=body)
@@ -189,7 +188,7 @@ class AuthProcessor:
         does=actions.SHOWN,
     )
     def list_users(self, call: LeaderCall[ListUsersHeader]) -> None:
-        """Without a body where there are none."""
+        """List users. The answer has no body if there are none."""
         wanted = (call.header.filter or "").strip()
         rows = list(self._store.state[USERS].rows.values())
 
@@ -222,7 +221,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def create_acl(self, call: LeaderCall[SubjectHeader]) -> None:
-        """Entries are added to what the user has; one of the same resource is replaced."""
+        """Add entries to the policies of a user; an entry for the same resource is replaced."""
         self._put_acl(call)
 
     @handles(
@@ -234,7 +233,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def update_acl(self, call: LeaderCall[SubjectHeader]) -> None:
-        """The same, as in RocketMQ."""
+        """The same as `create_acl`, as in RocketMQ."""
         self._put_acl(call)
 
     def _put_acl(self, call: LeaderCall[SubjectHeader]) -> None:
@@ -267,8 +266,8 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def delete_acl(self, call: LeaderCall[DeleteAclHeader]) -> None:
-        """The entry of a resource, of the policy Custom where none is named; without a resource all of the
-        user. What is not there is deleted already."""
+        """Delete the entry of a resource (in the policy Custom if no policy is named), or, without a
+        resource, all entries of the user. If there is no such entry, the answer is success."""
         user, writer = _subject(call.header.subject), call.writer
         if user not in writer.pending[USERS].rows:
             raise _refused("The subject is not exist.")
@@ -289,7 +288,7 @@ class AuthProcessor:
         does=actions.SHOWN,
     )
     def get_acl(self, call: LeaderCall[SubjectHeader]) -> None:
-        """Without a body where there is none."""
+        """Show the policies of a user. The answer has no body if there are none."""
         user = _subject(call.header.subject)
         if user not in self._store.state[USERS].rows:
             raise _refused("The subject is not exist.")
@@ -306,7 +305,7 @@ class AuthProcessor:
         does=actions.SHOWN,
     )
     def list_acls(self, call: LeaderCall[ListAclsHeader]) -> None:
-        """Without a body where there are none."""
+        """List policies. The answer has no body if there are none."""
         subject = (call.header.subjectFilter or "").strip()
         resource = (call.header.resourceFilter or "").strip()
         table = self._store.state[ACLS]
@@ -325,7 +324,7 @@ class AuthProcessor:
         self._background.start(call.connection, call.request, answer())
 
     def _is(self, writer: CommitLogWriter, table: Declared[K, R], key: K, row: R | None) -> bool:
-        """Whether that is so already, applied and with what is pending."""
+        """Whether a row is already so, in the applied state and with the pending changes."""
         return self._store.state[table].rows.get(key) == row == writer.pending[table].rows.get(key)
 
     def _change(
@@ -335,8 +334,8 @@ class AuthProcessor:
         what: str,
         **fields: object,
     ) -> None:
-        """Make a change. RemotingError 2 when it was made from an older state of the users: it may be late,
-        and would undo what was changed since."""
+        """Append a change. RemotingError 2 if it was made from an older version of the users: it may be late,
+        and would undo later changes."""
         writer = call.writer
         if not writer.room:
             raise writer.refused
@@ -357,7 +356,7 @@ class AuthProcessor:
 
 
 def versioned(writer: CommitLogWriter) -> Sequence[Op]:
-    """The operation that counts a change of users, or none before all voters know it."""
+    """The operation that counts a change of users; empty until all voters know the operation."""
     if not writer.may_write(UserVersion.operation):
         return ()
     writer.note_version(UserVersion.operation)
@@ -366,7 +365,7 @@ def versioned(writer: CommitLogWriter) -> Sequence[Op]:
 
 
 class _Listed:
-    """A JSON list as it is written, with a limit."""
+    """A JSON list that is written item by item, with a limit on its size."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -382,7 +381,7 @@ class _Listed:
 
     @property
     def body(self) -> bytes:
-        """Empty where nothing is listed."""
+        """The list; empty if it has no items."""
         return b"[" + b",".join(self._parts) + b"]" if self._parts else b""
 
 
@@ -391,7 +390,7 @@ def _keys_of(writer: CommitLogWriter, user: str) -> list[AclKey]:
 
 
 def _acl(user: str, rows: Iterable[AclEntry]) -> AclInfo:
-    """In order of policies and resources."""
+    """The policies of one user, in order of policies and resources."""
     policies: dict[str, list[PolicyEntryInfo]] = {}
     for row in rows:
         decision = "Allow" if row.allow else "Deny"
@@ -401,7 +400,7 @@ def _acl(user: str, rows: Iterable[AclEntry]) -> AclInfo:
 
 
 class _Sources(dict[str, str]):
-    """Source addresses of one request, as they are kept: each is read once."""
+    """The source addresses of one request in their stored form; each is parsed once."""
 
     def __missing__(self, text: str) -> str:
         if len(self) >= MAX_NETWORKS:
@@ -441,7 +440,7 @@ def _parsed(parse: Callable[[str], P], text: str) -> P:
 
 
 def _word(words: Mapping[str, P], text: str | None, what: str) -> P | None:
-    """None where nothing is said; what is misspelt is refused."""
+    """The value of a word; None if the text is empty. RemotingError if the word is unknown."""
     if not (text or "").strip():
         return None
     found = words.get((text or "").strip().lower())
@@ -462,7 +461,7 @@ def _checked_name(name: str) -> str:
 
 
 def _subject(text: str) -> str:
-    """The name of a user."""
+    """The name of the user that a subject names."""
     kind, _, name = text.partition(":")
     if kind.lower() != "user":
         raise _refused(
@@ -485,5 +484,5 @@ def _invalid(text: str) -> RemotingError:
 
 
 def _refused(text: str, code: ResponseCode = ResponseCode.NO_PERMISSION) -> RemotingError:
-    """With RocketMQ's code: 16 where its managers say no."""
+    """An error with RocketMQ's code: 16 where RocketMQ's managers refuse."""
     return RemotingError(code, text)

@@ -7,7 +7,7 @@ import msgspec
 from dledger.formats.state import User
 
 MAX_CODES = 1000
-"""Of one list."""
+"""Most request codes in one list; more are an error."""
 _AUTH = "org.apache.rocketmq.auth"
 AUTH_CLASSES = {
     name: tuple(f"{_AUTH}.{one}".lower() for one in classes)
@@ -26,7 +26,7 @@ AUTH_CLASSES = {
         ),
     }.items()
 }
-"""Settings that name classes of RocketMQ's -> those that do what is done here, in lower case."""
+"""Settings that name classes of RocketMQ -> the classes that behave as this broker does, in lower case."""
 _INIT, _INNER = ("username", "password"), ("accessKey", "secretKey")
 
 
@@ -36,7 +36,7 @@ def parse_init_user(text: str) -> User:
 
 
 def format_init_user(user: User | None) -> str:
-    """Inverse of it."""
+    """Inverse of `parse_init_user`."""
     return _text(user, *_INIT)
 
 
@@ -46,7 +46,7 @@ def parse_inner_user(text: str) -> User:
 
 
 def format_inner_user(user: User | None) -> str:
-    """Inverse of it."""
+    """Inverse of `parse_inner_user`."""
     return _text(user, *_INNER)
 
 
@@ -63,12 +63,12 @@ def parse_codes(text: str) -> tuple[int, ...]:
 
 
 def format_codes(codes: tuple[int, ...]) -> str:
-    """Inverse of it."""
+    """Inverse of `parse_codes`."""
     return ",".join(map(str, codes))
 
 
 def _user(text: str, name: str, secret: str) -> User:
-    """The value is a secret: no error shows it."""
+    """Parse a user. The value is a secret, so no error shows it."""
     expected = f'expected {{"{name}":"...","{secret}":"..."}}'
     try:
         found = msgspec.json.decode(text, type=dict[str, object])

@@ -25,15 +25,16 @@ BETWEEN_BROKERS = frozenset(
 
 
 class AuthFeature(Feature):
-    """Who may make which request."""
+    """Decides which client may make which request."""
 
     def __init__(self, core: Core, origins: Origins, settings_file: str) -> None:
-        """`settings_file`: where the settings came from; accounts lie beside it. Empty without one."""
+        """`settings_file`: the file that the settings came from; the accounts are beside it. Empty if there
+        is no file."""
         config = core.settings.now
         file = config.acl_file or join(dirname(settings_file), "plain_acl.yml")
         self.permissions: Permissions = Permissions()
         self.access: Access | None = None
-        """None: everybody may make every request."""
+        """None if everybody may make every request."""
         self.accounts: AccessControl | None = None
         """Access control by accounts in a file (ACL 1.0); None if it is not used."""
         self.users: UserAccess | None = None

@@ -19,15 +19,15 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.log import Log
 
 RETRY_S = 1.0
-"""After which a user is tried again that could not be written: a voter is too old, or the disk is full."""
+"""Seconds until a user that could not be written is tried again: a voter may be too old, or the disk full."""
 Made = tuple[User, Sequence[AclEntry]]
 
 
 class InitUsers(LeaderService):
-    """Creates them, once in a leadership."""
+    """Creates these users, once in each leadership."""
 
     def __init__(self, config: BrokerConfig, accounts: Accounts | None, log: Log) -> None:
-        """`accounts`: those that are to be users."""
+        """`accounts`: the accounts to be migrated to users."""
         self._log = log
         self._required = config.authentication_enabled
         users = (config.init_user, config.inner_user)
@@ -74,7 +74,7 @@ class InitUsers(LeaderService):
         self._writer = None
 
     def _create(self, writer: CommitLogWriter, user: User, entries: Iterable[AclEntry]) -> str:
-        """Why not; empty when it is appended."""
+        """Append a user. The reason if that is not possible; empty on success."""
         if not writer.room:
             return writer.refused.remark
         if writer.pending.at_most(USERS) >= MAX_USERS:
@@ -99,7 +99,8 @@ class InitUsers(LeaderService):
 
 
 def entries_of(account: Account) -> Iterable[AclEntry]:
-    """The policies that an account of ACL 1.0 becomes: its permissions "Custom", its defaults "Default"."""
+    """The policies that an account of ACL 1.0 becomes: its permissions in the policy "Custom", its defaults
+    in "Default"."""
     for resource, perm in account.perms.items():
         is_group = resource.startswith(RETRY_PREFIX)
         name = f"Group:{resource.removeprefix(RETRY_PREFIX)}" if is_group else f"Topic:{resource}"

@@ -14,10 +14,11 @@ class Permissions:
         self._rules: dict[int, Rule] = {}
         self._does: dict[int, Does] = {}
         self.sends: dict[int, str] = {}
-        """Codes of sends, which need to send to one topic and nothing else -> the header field with it."""
+        """Codes of sends that need nothing except the permission to send to one topic -> the header field
+        with that topic."""
 
     def declare(self, code: int, rule: Rule, does: Does | None) -> None:
-        """A broker answers this request."""
+        """Note the rules of a request that the broker answers."""
         self._rules[code] = rule
         if does is not None:
             self._does[code] = does
@@ -25,9 +26,9 @@ class Permissions:
             self.sends[code] = rule.topic
 
     def rule(self, code: int) -> Rule:
-        """What a request needs (ACL 1.0); an administrator if no broker answers it."""
+        """The permission that a request needs (ACL 1.0); an administrator if no broker answers it."""
         return self._rules.get(code, ADMIN)
 
     def does(self, code: int) -> Does | None:
-        """What a request does (ACL 2.0) beyond what it needs."""
+        """The actions that a request names (ACL 2.0); None if they follow from its rule."""
         return self._does.get(code)

@@ -12,7 +12,7 @@
         topicPerms: [topicA=DENY, topicB=PUB|SUB]
         groupPerms: [groupA=DENY]
 
-What is misspelt or left open is an error, which says where: in RocketMQ it is DENY, or nothing.
+A misspelt or missing value is an error that names its place; RocketMQ takes it for DENY, or ignores it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.signing import SigningKey
 
 MAX_FILE = 1 << 20
-"""Bytes of one file: some 5,000 accounts, parsed in a second, away from the event loop."""
+"""Bytes of one file: about 5,000 accounts, which take a second to parse in a worker."""
 MIN_KEY = 7
-"""Characters of an access key and of a secret key (AclConstants: longer than 6)."""
+"""Least number of characters of an access key and of a secret key (AclConstants: longer than 6)."""
 
 DENY, PUB, SUB = 1, 4, 8
 """Permission bits, as RocketMQ's."""
@@ -45,12 +45,12 @@ _ACCOUNT_FIELDS = {
 
 
 class AclError(ValueError):
-    """A file that cannot be used; the text says where, and what to do."""
+    """A file cannot be used. The text names the place and what to do."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """One account. `perms`: resource -> permission bits; a group is there under its retry topic."""
+    """One account. `perms`: resource -> permission bits; a group appears as its retry topic."""
 
     access_key: str
     secret: bytes
@@ -62,14 +62,14 @@ class Account:
     perms: Mapping[str, int]
 
     def perm(self, resource: str) -> int:
-        """What it may do with a topic, or with a group by its retry topic."""
+        """Permission bits for a topic, or for a group by its retry topic."""
         default = self.group_perm if resource.startswith(RETRY_PREFIX) else self.topic_perm
         return self.perms.get(resource, default)
 
 
 @dataclass(frozen=True)
 class Accounts:
-    """What all files together say."""
+    """The accounts and white lists of all files together."""
 
     white: tuple[AddressRule, ...]
     by_key: Mapping[str, Account]
@@ -79,7 +79,7 @@ NOBODY = Accounts((), MappingProxyType({}))
 
 
 def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
-    """Of these files (path, content) together. AclError."""
+    """The accounts of these files (path, content) together. AclError if one cannot be used."""
     white: list[AddressRule] = []
     found: dict[str, Account] = {}
     for path, data in files:

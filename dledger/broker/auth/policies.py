@@ -1,10 +1,10 @@
 """Decisions by policies of RocketMQ's ACL 2.0 (AclAuthorizationHandler). Pure.
 
-A resource is `Topic:orders`, `Group:readers`, `Cluster:DefaultCluster`; an entry of a policy names one, or by
-`Topic:orders*` those whose names begin so, by `Topic:*` all of a kind, by `*` everything. Of the entries that
-fit resource, action and address, the most specific decides: the name itself, then the longest beginning, the
-kind, everything. Entries of a user's policy "Custom" go before those of "Default", which count where none of
-the former fits. Where none fits at all, the answer is no.
+A resource is for example `Topic:orders`, `Group:readers` or `Cluster:DefaultCluster`. An entry of a policy
+names one resource, a prefix (`Topic:orders*`), all of a kind (`Topic:*`) or everything (`*`). Of the entries
+that match resource, action and address, the most specific decides: first the full name, then the longest
+prefix, the kind, everything. Entries of a user's policy "Custom" go before those of "Default", which are used
+only if none of the former matches. If no entry matches at all, access is denied.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from dledger.formats.state import MAX_RESOURCE, MAX_SOURCE, AclEntry, ActionName
 
 ANYTHING = "*"
 KINDS = ("Cluster", "Namespace", "Topic", "Group")
-"""Of resources. Nothing here asks for a namespace: names of topics and groups have it in front."""
+"""Kinds of resources. No request asks for a namespace: names of topics and groups have it as a prefix."""
 CUSTOM, DEFAULT = "Custom", "Default"
 
 _Address = tuple[int, int]
-"""Version of IP, and the address as a number."""
+"""IP version, and the address as a number."""
 
 
 class Action:
-    """Bits of what is done to a resource. Plain numbers: they are part of a key that each send looks for."""
+    """Bits of the actions on a resource. They are plain numbers because they are part of a key that is looked
+    up for each send."""
 
     PUB = 1
     SUB = 2
@@ -45,11 +46,12 @@ ACTIONS: Mapping[ActionName, int] = {
     "Get": Action.GET,
     "List": Action.LIST,
 }
-"""Bits by the names that policies have for them."""
+"""Bits of the actions by the names that policies use."""
 
 
 def resource_of(text: str) -> str:
-    """A resource of a policy as it is kept: its kind as RocketMQ writes it. ValueError for what is none."""
+    """A resource of a policy in its stored form, with the kind as RocketMQ writes it. ValueError if it is not
+    a resource."""
     text = text.strip()
     if len(text) > MAX_RESOURCE:
         raise ValueError(f"a resource of {len(text)} characters: at most {MAX_RESOURCE}")
@@ -67,7 +69,7 @@ def resource_of(text: str) -> str:
 
 
 def action_of(text: str) -> ActionName:
-    """An action as it is kept. ValueError for what is none."""
+    """An action in its stored form. ValueError if it is not an action."""
     known = {one.lower(): one for one in ACTIONS}.get(text.strip().lower())
     if known is None:
         raise ValueError(f"the action {text!r}: expected {', '.join(ACTIONS)}")
@@ -75,7 +77,7 @@ def action_of(text: str) -> ActionName:
 
 
 def source_of(text: str) -> str:
-    """An address or a network. ValueError for what is none."""
+    """An address or a network. ValueError if it is neither."""
     text = text.strip()
     if len(text) > MAX_SOURCE:
         raise ValueError(f"a source address of {len(text)} characters: at most {MAX_SOURCE}")
@@ -84,7 +86,8 @@ def source_of(text: str) -> str:
 
 
 def address_of(host: str) -> _Address | None:
-    """Of a client; an IPv4 address in IPv6 counts as IPv4."""
+    """The address of a client, None if it is not an IP address. An IPv4 address in IPv6 form counts as IPv4.
+    """
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -95,7 +98,7 @@ def address_of(host: str) -> _Address | None:
 
 
 def _network(text: str) -> tuple[int, int, int]:
-    """Version, first and last address."""
+    """IP version, first and last address of a network."""
     network = ipaddress.ip_network(text, strict=False)
     first = int(network.network_address)
     return network.version, first, first + (1 << network.max_prefixlen - network.prefixlen) - 1
@@ -125,14 +128,14 @@ class _Entry:
 
 
 class _Policy:
-    """The entries of one policy, found by what they mean."""
+    """The entries of one policy, found by their resource."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        """By resource as it is written, without the * of a beginning in `_begins`."""
+        """Entries by resource as it is written; entries with a prefix are in `_begins`, without the `*`."""
         self._begins: dict[str, _Entry] = {}
         self._lengths: list[int] = []
-        """Of `_begins`, the longest first."""
+        """Lengths of the prefixes in `_begins`, the longest first."""
 
     def add(self, row: AclEntry) -> None:
         name = row.resource.partition(":")[2]
@@ -161,18 +164,18 @@ class _Policy:
 
 
 class Policies:
-    """Those of one user."""
+    """The policies of one user."""
 
     def __init__(self, rows: Iterable[AclEntry]) -> None:
         self._of = {CUSTOM: _Policy(), DEFAULT: _Policy()}
         self.by_address: bool = False
-        """Whether some entry asks where a client is."""
+        """Whether any entry depends on the client's address."""
         for row in rows:
             self._of[row.policy].add(row)
             self.by_address = self.by_address or bool(row.sources)
 
     def decide(self, resource: str, actions: int, host: str) -> bool | None:
-        """Whether one of `actions` may be done to a resource from an address; None where no entry fits."""
+        """Whether one of `actions` on a resource is allowed from an address; None if no entry matches."""
         address = address_of(host) if self.by_address else None
         for policy in self._of.values():
             for entry in policy.most_specific(resource):

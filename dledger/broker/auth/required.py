@@ -1,9 +1,9 @@
 """Rules of ACL 1.0: which permission on which topic and group a request needs, or an administrator
 (Permission, PlainAccessValidator).
 
-Each request names its rule where it is declared: `@handles(..., may=required.CONSUME)`. Where RocketMQ asks
-for less than a request can do, such as the reset of a group's offsets by anybody with an account, the rule
-asks for what belongs to it.
+Each request names its rule where it is declared: `@handles(..., may=required.CONSUME)`. Where RocketMQ
+requires too little (for example, anybody with an account may reset the offsets of a group), the rule here
+requires the permission that fits.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from dledger.remoting.commands import Request
 from dledger.remoting.pop_bodies import decode_assignment_query, decode_batch_ack
 
 Needed = tuple[str, int]
-"""Resource (a topic, or a group by its retry topic) and permission bits, of which one is needed. The empty
-name: any topic."""
+"""A resource (a topic, or a group by its retry topic) and permission bits, of which one is needed. An empty
+name stands for any topic."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Of one request code. Header fields that are missing need nothing: the request is refused for that."""
+    """What one request code needs. Missing header fields are skipped here: the request is refused for them
+    anyway."""
 
     admin: bool = False
-    """Whether only administrators may."""
+    """Whether only administrators may make the request."""
     topic: str = ""
-    """Header field with a topic."""
+    """Header field that contains a topic."""
     perm: int = SUB
-    """What is needed on that."""
+    """The permission needed on that topic."""
     groups: tuple[str, ...] = ()
-    """Header fields with groups whose messages are consumed."""
+    """Header fields that contain groups whose messages are consumed."""
     special: Callable[[Request, Mapping[str, str]], Iterable[Needed]] | None = None
-    """What else, from the body or from several fields."""
+    """Finds further permissions, from the body or from several fields."""
 
     @property
     def names_something(self) -> bool:
-        """Whether it asks for more than an account."""
+        """Whether the rule needs more than an account."""
         return bool(self.admin or self.topic or self.groups or self.special)
 
     @cached_property
@@ -63,8 +64,8 @@ class Rule:
 
 
 def _resource(topic: str, perm: int, groups: Iterable[str] = ()) -> Needed:
-    """A retry topic belongs to its group: whoever consumes may give back. Those of pops have the name of the
-    topic behind that of the group."""
+    """A topic and the permission needed on it. A retry topic belongs to its group: a member that may consume
+    may also send back. Retry topics of pops have the topic's name behind that of the group."""
     if topic.startswith(RETRY_PREFIX):
         for group in groups:
             own = RETRY_PREFIX + group
@@ -75,13 +76,14 @@ def _resource(topic: str, perm: int, groups: Iterable[str] = ()) -> Needed:
 
 
 def to_consume(record: Record, group: str) -> Needed:
-    """What a message needs that a consumer of this group names by its place: it tells its topic when it is
-    read. What waits is of the topic that it waits for."""
+    """The permission that a consumer of this group needs for a message that it names by its position. The
+    topic is known only when the message is read. A message that waits for delivery counts for the topic that
+    it will go to."""
     return _resource(_topic_of(record), SUB, (group,))
 
 
 def to_send(record: Record) -> Needed:
-    """The same for a producer."""
+    """The permission that a producer needs for a message that it names by its position."""
     return _resource(_topic_of(record), PUB)
 
 
@@ -128,19 +130,19 @@ def of_batch_ack(request: Request, fields: Mapping[str, str]) -> Iterator[Needed
 
 
 def of_any_topic(request: Request, fields: Mapping[str, str]) -> Iterator[Needed]:
-    """Any topic: the place of a message does not tell its topic, and what a client says need not be true."""
+    """Any topic: the position of a message does not reveal its topic, and the client's word is not proof."""
     yield "", SUB
 
 
 ACCOUNT = Rule()
-"""Any account may."""
+"""Any account may make the request."""
 ADMIN = Rule(admin=True)
-"""Only administrators may."""
+"""Only administrators may make the request."""
 CONSUME = Rule(topic="topic", groups=("consumerGroup",))
 """To consume the topic in the header, as a member of the group in the header."""
 OF_CONSUMER_GROUP = Rule(groups=("consumerGroup",))
 """To consume as a member of the group in the header field `consumerGroup`."""
 OF_GROUP = Rule(groups=("group",))
-"""The same, of the header field `group`."""
+"""To consume as a member of the group in the header field `group`."""
 READ = Rule(topic="topic")
 """To consume the topic in the header."""

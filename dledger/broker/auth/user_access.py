@@ -1,9 +1,9 @@
 """Access control 2.0 (`authenticationEnabled`, `authorizationEnabled`): users and policies of the replicated
 log.
 
-A request is signed by a user who is enabled; a super user may do everything; another what its policies say.
-Every broker of the group checks by the state that it has applied, a forwarded request twice (as in
-`access_control`). What was decided is kept until users or policies change.
+A request must be signed by a user that is enabled. A super user may do everything, another user what its
+policies allow. Every broker of the group checks against the state that it has applied; a forwarded request is
+checked twice (as in `access_control`). Decisions are cached until users or policies change.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from dledger.remoting.server import Connection
 from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, SigningKey
 
 MAX_DECISIONS = 10_000
-"""That are kept; then all are forgotten (statefulAuthorizationCacheMaxNum)."""
+"""Decisions that are cached; at the limit the cache is emptied (statefulAuthorizationCacheMaxNum)."""
 MAX_TEXT = 200
-"""Characters of a name in the text of a refusal."""
+"""Most characters of a name in the text of a refusal."""
 _BEAT = "acl-heartbeat"
 _UNKNOWN = object()
 _Decision = tuple[str, str, int, str]
-"""User, resource, actions, address."""
+"""User, resource, actions, address of the client."""
 
 
 class _Who:
-    """A user, ready to be checked."""
+    """A user with its key and policies, ready for checks."""
 
     __slots__ = ("key", "policies", "sends", "user")
 
     def __init__(self, user: User, policies: Policies) -> None:
         self.user = user
         self.sends: set[str | None] = set()
-        """Topics that it may send to, from wherever: the shortest way for the most frequent request."""
+        """Topics that it may send to from any address: the fast path for the most frequent request."""
         self.key = SigningKey(user.password.encode())
         self.policies = policies
 
 
 class _View:
-    """Users and policies as they are, and what followed from them so far."""
+    """Users and policies in one version, with the cached decisions."""
 
     def __init__(self, state: ReplicatedState, serial: int) -> None:
         self.state = state
@@ -66,7 +66,7 @@ class _View:
         return self.state is state and self.users.version == users and self.acls.version == acls
 
     def keep(self) -> None:
-        """One more decision is to be kept."""
+        """Make room in the cache for one more decision."""
         if self._kept >= MAX_DECISIONS:
             self._kept = 0
             self.decided.clear()
@@ -98,9 +98,9 @@ class UserAccess:
         unsigned: Collection[int],
         unjudged: Collection[int],
     ) -> None:
-        """`authorize`: whether policies count; without, whoever signs may do everything. `unsigned`: codes
-        that need no signature (authenticationWhitelist), `unjudged`: codes that every user may ask for
-        (authorizationWhitelist)."""
+        """`authorize`: whether policies are checked; if not, every user with a valid signature may do
+        everything. `unsigned`: codes that need no signature (authenticationWhitelist). `unjudged`: codes that
+        every user may request (authorizationWhitelist)."""
         self._store = store
         self._origins = origins
         self._permissions = permissions
@@ -108,10 +108,11 @@ class UserAccess:
         self._authorize = authorize
         self._unjudged = frozenset(unjudged)
         self._open = frozenset(code for code in unsigned if not authorize or code in self._unjudged)
-        """Policies must know who asks: what they judge is signed."""
+        """Codes that need no check at all. With policies, a code must be on both lists: policies need to know
+        the user, so such requests must be signed."""
         self._view = _View(store.state, 0)
         self.denied: int = 0
-        """Requests since start."""
+        """Requests refused since start."""
 
     def check(self, connection: Connection, request: Request) -> None:
         """RemotingError 16 unless the request may be made."""
@@ -142,13 +143,13 @@ class UserAccess:
             raise
 
     def is_super(self, request: Request) -> bool:
-        """Whether a super user makes this request, which was checked."""
+        """Whether the user of this request, which was checked before, is a super user."""
         who = self._current().who(request.ext().get(ACCESS_KEY, ""))
         return who is not None and who.user.superuser and request.code not in self._open
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
-        """See `Access`; for sends by SEND_MESSAGE_V2. A policy is judged by `check`, the first time that its
-        user sends there."""
+        """See `Access`; for sends by SEND_MESSAGE_V2. The first send of a user to a topic goes to `check`,
+        which asks the policies."""
         if RequestCode.SEND_MESSAGE_V2 in self._open:
             return None  # who need not sign may sign wrongly
         who = self._current().who(name)
@@ -239,7 +240,7 @@ class UserAccess:
         raise _denied(f"{_subject(who)} has no permission to access {what} from {place}, {why}")
 
     def _host(self, connection: Connection, request: Request) -> str:
-        """Address of the client; of one whose request a member forwards, as that says."""
+        """Address of the client; for a forwarded request the address that the member gives."""
         forwarded = self._origins.forwarded_for(connection, request)
         return (connection.peer if forwarded is None else forwarded).rpartition(":")[0]
 

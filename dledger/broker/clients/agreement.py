@@ -14,15 +14,15 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.bodies import ConsumerData, subscription_codes
 
 MAX_SHOWN = 3
-"""Client ids, and topics, that a warning names."""
+"""Most client ids, and most topics, that a warning names."""
 MAX_SHOWN_TEXT = 100
-"""Characters of a subscription that a warning shows."""
+"""Most characters of a subscription in a warning."""
 Interests = frozenset[tuple[str, str]]
-"""Topic and expression of each subscription; tags in order."""
+"""Topic and expression of each subscription; tags are sorted."""
 
 
 def interests_of(data: ConsumerData) -> Interests:
-    """What a member wants, without the retry topic of its group."""
+    """The subscriptions of a member, without the retry topic of its group."""
     return frozenset(
         (one.topic, _expression(one.expressionType, one.subString))
         for one in data.subscriptionDataSet
@@ -39,20 +39,21 @@ def _expression(kind: str, text: str) -> str:
 
 
 class Agreement:
-    """Of one consumer group."""
+    """The members of one consumer group, compared with each other."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, Interests] = {}
-        """By client id."""
+        """Subscriptions by client id."""
         self._variants: dict[Interests, int] = {}
-        """Different wishes, and how many members have each: mostly one, which all members share."""
+        """Different sets of subscriptions, and how many members have each. Mostly there is one, which all
+        members share."""
         self._left: dict[str, int] = {}
-        """Client id -> connection that it came over before the present one."""
+        """Client id -> serial of the connection that it used before the present one."""
         self._shared: dict[str, None] = {}
-        """Client ids that two open connections use in turns."""
+        """Client ids that two open connections use alternately."""
 
     def wants(self, client_id: str, wanted: Interests) -> None:
-        """A member's heartbeat said so."""
+        """Note the subscriptions of a member's heartbeat."""
         before = self._wanted.get(client_id)
         if before == wanted:
             return
@@ -63,14 +64,14 @@ class Agreement:
         self._variants[wanted] = count + 1
 
     def moved(self, client_id: str, before: int, now: int) -> None:
-        """A client id comes over another connection than before. Back over the one that it left, which is
-        open still: two clients have that id. (Once is a client that connected anew.)"""
+        """A client id moved to another connection. If it moves back to the connection that it left and that
+        is still open, two clients share the id. (A single move is a client that connected again.)"""
         if self._left.get(client_id) == now:
             self._shared[client_id] = None
         self._left[client_id] = before
 
     def left(self, client_id: str) -> None:
-        """A member is gone."""
+        """Remove a member that is gone."""
         wanted = self._wanted.pop(client_id, None)
         if wanted is not None:
             self._drop(wanted)
@@ -79,17 +80,17 @@ class Agreement:
 
     @property
     def variants(self) -> int:
-        """Different sets of subscriptions."""
+        """How many different sets of subscriptions there are."""
         return len(self._variants)
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Client ids of more than one client."""
+        """Client ids that more than one client uses."""
         return tuple(self._shared)
 
     def warning(self, group: str, *, topics_apart: bool = False) -> str:
-        """What is wrong, with client ids and the difference; empty when all is well. `topics_apart`: members
-        may want different topics, as those do that pop: each asks for one topic alone."""
+        """A text with the problem, the client ids and the difference; empty if there is none. `topics_apart`:
+        members may subscribe to different topics, as pop consumers do, each of which names only one topic."""
         texts = []
         if len(self._variants) > 1 and not (topics_apart and self._one_expression_a_topic()):
             one, other = sorted(self._variants, key=lambda wanted: -self._variants[wanted])[:2]

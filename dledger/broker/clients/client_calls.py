@@ -20,13 +20,13 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 NOT_CONNECTED = "clientNotConnected"
-"""Header field of the answer of a member that does not know the client."""
+"""Header field in the answer of a member that does not know the client."""
 CALL_TIMEOUT_S = 10.0
-"""How long a client has to answer."""
+"""Seconds that a client has to answer."""
 
 
 class Reaching:
-    """Finds the broker that has a client."""
+    """Finds the broker that a client is connected to."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
         self._settings = core.settings
@@ -41,8 +41,8 @@ class Reaching:
         here: Callable[[Connection], None],
         nowhere: str,
     ) -> None:
-        """Call `here` when the client is connected to this broker; else another member answers the request,
-        or `nowhere` is the remark of the refusal."""
+        """Call `here` if the client is connected to this broker. Otherwise another member answers the
+        request; if none can, it is refused with the remark `nowhere`."""
         if connection is not None and not connection.closed:
             here(connection)
         elif call.request.flag & FLAG_FORWARDED:

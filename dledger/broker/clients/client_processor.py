@@ -1,9 +1,10 @@
 """Clients: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38 GET_CONSUMER_LIST_BY_GROUP, 46 CHECK_CLIENT_CONFIG
 (ClientManageProcessor).
 
-Served by every node, leading or not, but for 38. Java clients with `com.rocketmq.heartbeat.v2` leave out
-their subscriptions while these are as they were (heartbeat version 2): that is taken while nothing changed in
-their groups since the last heartbeat of the connection; else they are told to send all of it again.
+Every node answers these codes, leading or not, except 38, which needs the leader. Java clients with
+`com.rocketmq.heartbeat.v2` leave out their subscriptions while these have not changed (heartbeat version 2).
+That is accepted if nothing in their groups changed since the last heartbeat of the connection; otherwise the
+answer asks for the full heartbeat.
 """
 
 from __future__ import annotations
@@ -27,44 +28,52 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 
 MAX_HEARTBEAT = 128 * 1024
-"""Bytes of a heartbeat: some 1,000 subscriptions."""
+"""Bytes of a heartbeat (about 1,000 subscriptions); a longer one is refused."""
 MAX_GROUPS = 1000
-"""Groups of one client."""
+"""Groups in the heartbeat of one client; more are refused."""
 MAX_NEW_GROUPS = 100
-"""Groups that one heartbeat creates, or their retry topics; further ones are created by their first pull."""
+"""Most groups, or retry topics of groups, that one heartbeat creates; the others are created by their first
+pull."""
 SAID_AGAIN_S = 60.0
-"""Time between two warnings of one group in the log: while its members come and go, each is another one."""
+"""Least time between two warnings in the log about one group, in seconds: while members come and go, each
+warning is different."""
 MAX_WARNING = 2000
-"""Characters of warnings in the answer to a heartbeat."""
+"""Most characters of warnings in the answer to a heartbeat."""
 SECOND_SUPPORTED, SEND_ALL = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
 """Fields of the answer to a heartbeat of version 2."""
 MAX_CLIENT_ID = 255
-"""Characters of a client id."""
+"""Most characters of a client id; a longer one is refused."""
 
 
 _HEARD = "heartbeat"
-"""Attribute of a connection."""
+"""Attribute of a connection: its last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The last heartbeat of a connection. One that says the same again is by far the most frequent request of
-    idle clients, and each goes to all brokers."""
+    """The last heartbeat of a connection. A repeated, unchanged heartbeat is by far the most frequent request
+    of idle clients, and each goes to all brokers."""
 
     digest: bytes
     member: Member
     groups: tuple[tuple[ConsumerGroup, int], ...]
-    """And how often their subscriptions had changed."""
+    """Its groups, and how often their subscriptions had changed at that time."""
     second: bool
-    """Of version 2."""
+    """Whether it was a heartbeat of version 2."""
 
     @property
     def current(self) -> bool:
-        """Whether all that it said is still so."""
+        """Whether everything in it is still up to date."""
         return self.member.whole and all(group.changes == changes for group, changes in self.groups)
 
     def still(self, digest: bytes) -> bool:
-        """Whether a heartbeat of this digest changes nothing but when its client was seen."""
+        """Whether a heartbeat with this digest changes nothing except the time at which its client was last
+        seen. 89:Note the producers and consumers of one client. The leader creates new groups.
+
+        If a group cannot be created (a limit), the heartbeat does not fail, because it is for all groups of
+        the client. Its members are known, as on the followers, and each of their pulls is refused with the
+        reason.
+        """
         return digest == self.digest and self.current
 
 
@@ -162,8 +171,9 @@ class ClientProcessor(LeaderService):
         may=required.Rule(special=required.of_client_config),
     )
     def check_config(self, call: Call[None]) -> None:
-        """Whether a subscription could be served: Java clients ask before they start with one that is not by
-        tags, and take another code than 0, 1 or 23 for a broker that is too old to say."""
+        """Whether a subscription can be served. Java clients ask before they start with a subscription that
+        is not by tags. They take any code except 0, 1 and 23 as a broker that is too old to know this
+        request."""
         wanted = decode_client_config(call.request.body).subscriptionData
         if wanted is not None:
             kind = CLASS_FILTER if wanted.classFilterMode else wanted.expressionType
@@ -174,7 +184,8 @@ class ClientProcessor(LeaderService):
         RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=Needs.ANY, may=required.OF_CONSUMER_GROUP
     )
     def unregister(self, call: Call[UnregisterClientHeader]) -> None:
-        """A client leaves. C++ sends "" for the group that it does not mean."""
+        """A client leaves. C++ clients send "" for the kind of group (producer or consumer) that they do not
+        mean."""
         header = call.header
         if header.producerGroup:
             self._clients.remove_producer(header.producerGroup, header.clientID)
@@ -191,8 +202,8 @@ class ClientProcessor(LeaderService):
         does=actions.Does(actions.SEEN, groups=("consumerGroup",)),
     )
     def consumer_list(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
-        """Ids of a group's consumers, for dividing its queues. All must have the same list: a broker that was
-        just started knows those only that told it since."""
+        """Ids of a group's consumers, by which they divide the queues. All must get the same list, so only
+        the leader answers. After a start it knows the consumers that have sent a heartbeat since."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
         if group is None:
@@ -201,7 +212,7 @@ class ClientProcessor(LeaderService):
         call.respond(body=body)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Groups whose consumers were here before their leader was."""
+        """Create the groups whose consumers came before this node became leader."""
         for name in list(self._clients.consumers):
             self._create_group(writer, name)
 

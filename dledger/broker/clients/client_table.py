@@ -21,11 +21,12 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_MEMBERSHIPS = 200_000
-"""(client, group) pairs; a heartbeat that would make more is refused."""
+"""Most (client, group) pairs; a heartbeat that would add more is refused."""
 MAX_ELSEWHERE = 100_000
-"""The same that only other brokers hear, counted for each of these; more are not known."""
+"""Most (client, group) pairs that are known only from other brokers, counted for each of these; further ones
+are ignored."""
 MAX_LOOKS = 10
-"""Producers that are looked at for one that can be asked now."""
+"""Most producers that are examined to find one that can be asked now."""
 
 
 @dataclass(slots=True)
@@ -38,12 +39,13 @@ class Member:
     version: int
     last_seen: float
     whole: bool = True
-    """Still the member of each group that its heartbeat named."""
+    """Whether it is still the member of each group that its heartbeat named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """One client of a group that only another broker hears: that broker's connection, and what it says."""
+    """A client of a group that only another broker hears: the connection of that broker, and what it reports.
+    """
 
     connection: Connection
     client: ClientConnection
@@ -52,7 +54,8 @@ class Elsewhere:
 
 @dataclass
 class ConsumerGroup:
-    """A consumer group with members. All members are supposed to subscribe alike; the newest one counts."""
+    """A consumer group with members. All members should have the same subscriptions; those of the newest one
+    are used."""
 
     name: str
     consume_type: str
@@ -60,50 +63,53 @@ class ConsumerGroup:
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
     told: dict[int, dict[str, Elsewhere]] = field(default_factory=dict)
-    """Members that only other brokers hear, by the serial of the connection of each such broker and by client
-    id; known while this broker leads (`membership_relay`)."""
+    """Members that only other brokers hear, by the serial of that broker's connection and by client id. Known
+    while this broker leads (`membership_relay`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
-    """How often the subscriptions changed."""
+    """How often the subscriptions have changed."""
     agreement: Agreement = field(default_factory=Agreement)
     version: int = 0
-    """Which state of the membership this is; another group's is never the same (`Clients.version_of`)."""
+    """Version of the membership; no two groups ever have the same number (`Clients.version_of`)."""
     said: str = ""
-    """The warning that the log has."""
+    """The last warning in the log about this group."""
     said_at: float = -math.inf
 
     @property
     def elsewhere(self) -> dict[str, Elsewhere]:
-        """Members that only other brokers hear, by client id: each by way of one of them."""
+        """Members that only other brokers hear, by client id; each appears once, even if several brokers hear
+        it."""
         found: dict[str, Elsewhere] = {}
         for told in self.told.values():
             found = told | found
         return found
 
     def knows(self, client_id: str) -> bool:
-        """Whether this is a member, wherever it is heard."""
+        """Whether this is a member, wherever it is connected."""
         return client_id in self.members or any(client_id in told for told in self.told.values())
 
     @property
     def client_ids(self) -> list[str]:
-        """Of all members, sorted."""
+        """Ids of all members, sorted."""
         return sorted({*self.members, *(name for told in self.told.values() for name in told)})
 
     @property
     def connections(self) -> dict[int, Connection]:
-        """Over which its members are reached, by serial; some by way of another broker."""
+        """Connections over which the members are reached, by serial; some members are reached through another
+        broker."""
         here = {member.connection.serial: member.connection for member in self.members.values()}
         return here | {one.connection.serial: one.connection for one in self.elsewhere.values()}
 
     @property
     def warning(self) -> str:
-        """What is wrong among its members. Who gets all messages anyway may want others than the rest."""
+        """The problem among the members; empty if there is none. In broadcasting mode every consumer gets all
+        messages, so members may subscribe differently."""
         if self.message_model == "BROADCASTING":
             return ""
         return self.agreement.warning(self.name, topics_apart=self.consume_type == "CONSUME_POP")
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
-        """Take over a heartbeat's subscriptions. Whether anything changed but versions."""
+        """Take over the subscriptions of a heartbeat. Whether anything except version numbers changed."""
         changed = False
         for new in subscriptions:
             old = self.subscriptions.get(new.topic)
@@ -132,24 +138,24 @@ class Clients:
         self.producers: dict[str, dict[str, Member]] = {}
         self._notices = Notices(self._to_members)
         self.on_subscribed: Callable[[str], None] = lambda group: None
-        """Called with the name of a group whose consumer told its subscriptions."""
+        """Called with the name of a group after a consumer sent its subscriptions."""
         self.on_members: Callable[[str], None] = lambda group: None
-        """Called with the name of a consumer group some of whose members here, or wishes of them, changed."""
+        """Called with the name of a consumer group when its members here, or their subscriptions, changed."""
         self._versions = 0
         """How often the members of any group changed."""
         self._last_dropped = 0
-        """The version of a group that nobody is in."""
+        """The version that is reported for every group without members."""
         self._memberships = 0
         self._by_connection: dict[int, dict[tuple[str, str, str], None]] = {}
         self._connection_of: dict[str, Connection] = {}
         self._consumer_over: dict[tuple[int, str], str] = {}
-        """The client id that a group's last heartbeat over a connection (serial) had."""
+        """Client id in the last heartbeat of a group over a connection (serial)."""
         self._elsewhere = 0
         self._told_by: dict[int, dict[str, None]] = {}
-        """Groups that a connection of another broker told of."""
+        """Groups that a connection of another broker has reported."""
 
     def add_producer(self, group: str, member: Member) -> None:
-        """A heartbeat of a producer."""
+        """Note a heartbeat of a producer."""
         members = self.producers.setdefault(group, {})
         self._check_room(member.client_id in members)
         before = members.get(member.client_id)
@@ -160,7 +166,7 @@ class Clients:
         self._remember(member.connection, "producer", group, member.client_id)
 
     def add_consumer(self, data: ConsumerData, member: Member, keep_subscriptions: bool = False) -> None:
-        """A heartbeat of a consumer. Members hear of it (40) when the group changed."""
+        """Note a heartbeat of a consumer. The members are notified (40) if the group changed."""
         group = self.consumers.get(data.groupName)
         known = group is not None and member.client_id in group.members
         self._check_room(known)
@@ -192,7 +198,7 @@ class Clients:
             self.on_subscribed(data.groupName)
 
     def remove_producer(self, group: str, client_id: str) -> None:
-        """Unregistered, expired or gone."""
+        """Remove a producer that unregistered, expired or disconnected."""
         members = self.producers.get(group)
         gone = None if members is None else members.pop(client_id, None)
         if members is not None and gone is not None:
@@ -202,7 +208,7 @@ class Clients:
                 del self.producers[group]
 
     def remove_consumer(self, group_name: str, client_id: str) -> None:
-        """The same for a consumer; the others hear of it."""
+        """Remove a consumer likewise; the other members are notified."""
         group = self.consumers.get(group_name)
         gone = None if group is None else group.members.pop(client_id, None)
         if group is None or gone is None:
@@ -214,8 +220,8 @@ class Clients:
         self._tell_or_drop(group)
 
     def told(self, connection: Connection, here: ConsumersHere, now: float) -> None:
-        """Another broker says which members of a group it hears, at loop time `now`: all of them. Those that
-        speak to this broker themselves do so."""
+        """Another broker reports all members of a group that it hears, at loop time `now`. Members that also
+        send heartbeats to this broker are left out."""
         group = self.consumers.get(here.groupName)
         if group is None:
             if not here.clients:
@@ -244,7 +250,7 @@ class Clients:
             self._tell_or_drop(group)
 
     def forget_elsewhere(self) -> None:
-        """Nobody tells any more whom other brokers hear."""
+        """Forget all members that only other brokers hear: they report no longer."""
         for group in list(self.consumers.values()):
             if group.told:
                 group.told.clear()
@@ -270,13 +276,14 @@ class Clients:
         self.notify(group)
 
     def version_of(self, name: str) -> int:
-        """A number that changes whenever the members of a group, or what they subscribe to, change; it counts
-        while this process lives. For a group without members it changes when any group loses its last one."""
+        """A number that changes whenever the members of a group or their subscriptions change. It is valid
+        while this process lives. For a group without members it changes when any group loses its last member.
+        """
         group = self.consumers.get(name)
         return self._last_dropped if group is None else group.version
 
     def notify(self, group: ConsumerGroup) -> None:
-        """All members of a group hear that it changed (40): they divide the queues anew."""
+        """Notify all members of a group that it changed (40): they divide the queues again."""
         self._notices.changed(group.name)
 
     def _to_members(self, name: str) -> Iterable[Callable[[], None]]:
@@ -289,13 +296,13 @@ class Clients:
             yield partial(_tell, connection, name)
 
     def notify_over(self, name: str, connection: Connection) -> None:
-        """The members of a group that speak over this connection hear at once that it changed."""
+        """Notify the members of a group that use this connection at once that the group changed."""
         group = self.consumers.get(name)
         if group is not None and any(one.connection is connection for one in group.members.values()):
             _tell(connection, name)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget who spoke over it, but for those who came back over another one."""
+        """Forget the clients of a closed connection, except those that have come back over another one."""
         for kind, group, client_id in self._by_connection.pop(connection.serial, {}):
             self._consumer_over.pop((connection.serial, group), None)
             if self._connection_of.get(client_id) is connection:
@@ -307,7 +314,7 @@ class Clients:
             self._not_told(name, connection.serial)
 
     def _not_told(self, name: str, serial: int) -> None:
-        """Another broker tells no more of a group."""
+        """Another broker no longer reports members of a group."""
         group = self.consumers.get(name)
         lost = None if group is None else group.told.pop(serial, None)
         if group is not None and lost is not None:
@@ -316,7 +323,7 @@ class Clients:
                 self._tell_or_drop(group)
 
     def expire(self, before: float) -> int:
-        """Forget members without heartbeat since loop time `before`. How many."""
+        """Forget members without a heartbeat since loop time `before`. How many clients were removed."""
         stale = [
             ("producer", group, member.client_id)
             for group, members in self.producers.items()
@@ -338,19 +345,19 @@ class Clients:
         return len(stale)
 
     def connection_of(self, client_id: str) -> Connection | None:
-        """Over which a client speaks; None while it does not."""
+        """The connection that a client uses; None if it is not connected."""
         connection = self._connection_of.get(client_id)
         return None if connection is None or connection.closed else connection
 
     def client_over(self, connection: Connection, group: str) -> str | None:
-        """Client id of the member of a consumer group that speaks over a connection."""
+        """Client id of the member of a consumer group that uses a connection."""
         client_id = self._consumer_over.get((connection.serial, group))
         member = None if client_id is None else self._member("consumer", group, client_id)
         return client_id if member is not None and member.connection is connection else None
 
     def a_producer(self, group: str) -> Connection | None:
-        """The connection of a producer of this group that takes what is sent to it, each time another one's;
-        None where there is none (ProducerManager.getAvailableChannel)."""
+        """A connection of a producer of this group that can be sent to, another one each time; None if there
+        is none (ProducerManager.getAvailableChannel)."""
         members = self.producers.get(group, {})
         for _ in range(min(len(members), MAX_LOOKS)):
             member = members.pop(next(iter(members)))

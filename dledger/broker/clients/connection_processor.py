@@ -33,11 +33,11 @@ from dledger.runtime.cooperative import PAUSE_S, Pace
 OWN = "the leader's own connections"
 APPLIED = "the leader's own connections, and its applied index"
 MAX_SHOWN = 2000
-"""Clients of a group that one answer lists; of more, those whose ids come first."""
+"""Most clients of a group in one answer; of more, those with the first ids are listed."""
 SLICE = 500
-"""Groups looked at in one go, about 1 ms."""
+"""Groups that are examined before the loop turns to other work, about 1 ms."""
 TOPICS_SLICE = 10_000
-"""Names encoded in one go, about 1 ms."""
+"""Names that are encoded before the loop turns to other work, about 1 ms."""
 
 
 class ConnectionProcessor:
@@ -58,7 +58,7 @@ class ConnectionProcessor:
         does=actions.Does(Action.GET, groups=("consumerGroup",)),
     )
     def consumers(self, call: LeaderCall[ConsumerGroupHeader]) -> None:
-        """Consumers of a group, and what they subscribe to."""
+        """The connected consumers of a group, and their subscriptions."""
         name = call.header.consumerGroup
         group = self._clients.consumers.get(name)
         if group is None:
@@ -87,7 +87,7 @@ class ConnectionProcessor:
         does=actions.SHOWN,
     )
     def producers(self, call: LeaderCall[ProducerGroupHeader]) -> None:
-        """Producers of a group."""
+        """The connected producers of a group."""
         name = call.header.producerGroup
         members = self._clients.producers.get(name)
         if members is None:
@@ -153,7 +153,7 @@ class ConnectionProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def subscription(self, call: LeaderCall[GroupTopicHeader]) -> None:
-        """What a group wants of a topic; without subscription while none of its consumers says so."""
+        """The subscription of a group to a topic; empty while none of its consumers has one."""
         header = call.header
         group = self._clients.consumers.get(header.group)
         wanted = None if group is None else group.subscriptions.get(header.topic or "")

@@ -1,4 +1,4 @@
-"""Questions of tools that a consumer answers: 307 and 309, passed on to it, and 223, which asks 221
+"""Questions of tools that a consumer answers: 307 and 309 are passed on to it, for 223 it is asked by 221
 (AdminBrokerProcessor.callConsumer, Broker2Client)."""
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dledger.remoting.server import Connection
 
 OWN = "the consumer's own knowledge"
 MAX_ASKED = 100
-"""Consumers that one 223 asks; of more, those whose ids come first."""
+"""Most consumers that one 223 asks; of more, those with the first ids."""
 MAX_STATUS_BYTES = 64 * 1024
-"""Of one consumer's answer to 221 (some 800 queues); a longer one is left out."""
+"""Bytes of one consumer's answer to 221 (about 800 queues); a longer one is left out."""
 _TABLE = b'"messageQueueTable":'
 
 
 class ConsumerCalls:
-    """Handlers of what only a consumer can answer."""
+    """Handlers of questions that only a consumer can answer."""
 
     def __init__(self, core: Core, reaching: Reaching) -> None:
         self._clients = core.clients
@@ -52,7 +52,7 @@ class ConsumerCalls:
         does=actions.Does(Action.GET, groups=("consumerGroup",)),
     )
     def running_info(self, call: Call[RunningInfoHeader]) -> None:
-        """How a consumer is: its settings, queues and rates, and with `jstackEnable` its threads."""
+        """The state of a consumer: its settings, queues and rates, and with `jstackEnable` its threads."""
         header = call.header
         self._call_consumer(call, header.consumerGroup, header.clientId, header, b"")
 
@@ -64,7 +64,7 @@ class ConsumerCalls:
         may=required.Rule(groups=("consumerGroup",), special=required.of_any_topic),
     )
     def consume_directly(self, call: Call[ConsumeDirectlyHeader]) -> None:
-        """A consumer gets one message now, whatever it is at, and tells what became of it."""
+        """Have a consumer process one message at once, and answer with the result."""
         header = call.header
         try:
             position = decode_message_id(header.msgId or "").physical_offset
@@ -123,7 +123,7 @@ class ConsumerCalls:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def status(self, call: Call[ConsumerStatusHeader]) -> None:
-        """Where each consumer of a group is in the queues of a topic, by its own knowledge."""
+        """The position of each consumer of a group in the queues of a topic, as the consumers report it."""
         header = call.header
         group = self._clients.consumers.get(header.group)
         if group is None:
@@ -157,7 +157,8 @@ class ConsumerCalls:
 
 
 def _table_of(body: bytes) -> bytes | None:
-    """The map of a GetConsumerStatusBody, as it came: its keys are objects, which take long to read."""
+    """The map of a GetConsumerStatusBody as it was received, not parsed: its keys are objects, which take
+    long to parse. None if the body is malformed or too long."""
     at = body.find(_TABLE)
     if at < 0 or not body.endswith(b"}}") or len(body) > MAX_STATUS_BYTES:
         return None

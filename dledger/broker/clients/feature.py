@@ -1,4 +1,4 @@
-"""Who is connected, as a feature of the broker."""
+"""Connected clients, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ClientsFeature(Feature):
         return {"telling": self.relay.run_following, "client-sweep": self._sweep}
 
     async def _sweep(self) -> None:
-        """Forget clients that fell silent, until cancelled."""
+        """Forget clients without recent heartbeats, at intervals, until cancelled."""
         loop, settings = asyncio.get_running_loop(), self._core.settings
         while True:
             await asyncio.sleep(settings.now.client_sweep_s)

@@ -29,23 +29,24 @@ from dledger.remoting.commands import Request
 from dledger.remoting.errors import RemotingError
 
 TELL_AGAIN_S = 30.0
-"""Everything is told again so often: the leader may have lost a connection that this broker has."""
+"""Seconds after which everything is reported again: the leader may have lost a connection that this broker
+still has."""
 SETTLE_S = 0.05
-"""Changes within this time are told together."""
+"""Changes within this many seconds are reported together."""
 RETRY_S = 1.0
-"""After a leader that did not take it."""
+"""Seconds until a report that the leader did not accept is repeated."""
 TIMEOUT_S = 3.0
 MAX_TELL = 192 * 1024
-"""Bytes of a request."""
+"""Bytes of a report; a longer one is refused."""
 MAX_CLIENTS = 500
-"""Clients of a group that are told; of a larger one those whose ids come first. Without its subscriptions it
-fits into one request."""
+"""Most clients of a group that are reported; of more, those with the first ids. Without the subscriptions
+such a group fits into one request."""
 MAX_CHANGED = 10_000
-"""Groups that wait to be told; beyond everything is told."""
+"""Groups whose changes wait to be reported; beyond this everything is reported."""
 
 
 class ClientTelling(LeaderService):
-    """Tells while this broker follows, and is told while it leads."""
+    """Reports the consumers of this broker while it follows, and accepts reports while it leads."""
 
     def __init__(self, core: Core, client: RemotingClient, origins: Origins) -> None:
         self._clients = core.clients
@@ -56,9 +57,9 @@ class ClientTelling(LeaderService):
         self._settings = core.settings
         self._log = core.env.log.child("telling")
         self._changed: dict[str, None] | None = {}
-        """Groups to tell of; None: all."""
+        """Groups to report; None: all."""
         self._told: dict[str, None] = {}
-        """Groups that the leader knows of from here."""
+        """Groups that were reported to the leader."""
         self._leader: str | None = None
         self._wake = asyncio.Event()
         core.clients.on_members = self._members_changed
@@ -73,7 +74,7 @@ class ClientTelling(LeaderService):
         may=required.ADMIN,
     )
     def take(self, call: LeaderCall[None]) -> None:
-        """Consumers that another broker of the group hears."""
+        """Accept a report of consumers that another broker of the group hears."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of consumers")
         now = asyncio.get_running_loop().time()
@@ -82,18 +83,19 @@ class ClientTelling(LeaderService):
         call.respond()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Who follows tells."""
+        """This broker leads: it has nothing to report, and followers report to it."""
         self._changed = {}
         self._told.clear()
 
     def end(self, reason: str) -> None:
-        """Another one is told from now on."""
+        """This broker no longer leads: forget what followers reported."""
         self._clients.forget_elsewhere()
 
     # -- a follower -----------------------------------------------------------------------------------
 
     def leads(self, address: str | None) -> None:
-        """Who leads, as far as this broker knows: it knows nothing of ours yet."""
+        """The address of the leader, as far as this broker knows. A new leader knows none of our consumers,
+        so everything is reported."""
         if address != self._leader:
             self._leader = address
             self._changed = None
@@ -101,7 +103,7 @@ class ClientTelling(LeaderService):
             self._wake.set()
 
     def lost(self, address: str) -> None:
-        """A connection of this broker's ended: what it told there is forgotten."""
+        """The connection to the leader ended, so it has forgotten what was reported over it."""
         if address == self._leader:
             self._changed = None
             self._wake.set()
@@ -114,13 +116,13 @@ class ClientTelling(LeaderService):
             self._wake.set()
 
     def pass_on(self, request: Request) -> None:
-        """The leader says that a group changed some members of which are here."""
+        """The leader says that a group changed: notify its members that are connected here."""
         group = self._clients.consumers.get(request.ext().get("consumerGroup", ""))
         if group is not None:
             self._clients.notify(group)
 
     async def run_following(self) -> None:
-        """Tell whoever leads, until cancelled."""
+        """Report to the leader, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(TELL_AGAIN_S):
@@ -143,7 +145,7 @@ class ClientTelling(LeaderService):
                 await asyncio.sleep(SETTLE_S)
 
     async def _tell(self, leader: str, changed: dict[str, None] | None) -> None:
-        """`changed`: None for everything."""
+        """Send the reports. `changed`: the groups; None for all."""
         if changed is None:
             changed = dict.fromkeys((*self._clients.consumers, *self._told))
         for body in self._bodies(changed):
@@ -157,7 +159,7 @@ class ClientTelling(LeaderService):
                 return
 
     def _bodies(self, names: dict[str, None]) -> Iterator[bytes]:
-        """Requests that tell of these groups."""
+        """Request bodies that report these groups."""
         told: list[bytes] = []
         size = 0
         for name in names:

@@ -13,26 +13,26 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 GAP_S = 0.2
-"""Between two notices to the same group."""
+"""Seconds between two notices to the same group."""
 SLICE = 50
-"""Requests of one turn of the loop, below a millisecond."""
+"""Requests sent in one turn of the loop, below a millisecond."""
 
 
 class Notices:
-    """`changed` is for whatever has a name: `send` gives the requests to its members as calls."""
+    """Limits the rate of notices. `send` returns the requests to the members of a name as calls."""
 
     def __init__(self, send: Callable[[str], Iterable[Callable[[], None]]]) -> None:
         self._send = send
         self._told: dict[str, None] = {}
-        """Names that were told within `GAP_S`."""
+        """Names whose members were notified within `GAP_S`."""
         self._again: dict[str, None] = {}
-        """Those of them that changed since."""
+        """Names in `_told` that changed since."""
         self._due: deque[str] = deque()
         self._rest: deque[Callable[[], None]] = deque()
         self._running = False
 
     def changed(self, name: str) -> None:
-        """Its members are to hear of it."""
+        """Notify the members of this name, now or at the end of `GAP_S`."""
         if name in self._told:
             self._again[name] = None
             return

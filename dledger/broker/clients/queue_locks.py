@@ -1,22 +1,13 @@
 """Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ (RebalanceLockManager, AdminBrokerProcessor).
 
-Consumers that work in order lock their queues, and ask again every 20 s. Who has a lock is in the log
-(`formats.state.locks`); how long its owner was not heard of is counted here, in time of the loop, which no
-clock moves. Four rules keep a queue from having two owners:
+Consumers that work in order lock their queues, and renew the locks every 20 s. The owner of a lock is in the
+log (`formats.state.locks`). The time since the owner was last heard is measured here, in loop time, which
+does not depend on the wall clock. Four rules keep a queue from having two owners:
 
-* An answer waits for an entry of its own to be committed: a leader that was deposed answers nobody. An entry
-  of a client that keeps what it has names no queue.
-* A leader counts `rebalanceLockMaxLiveTime` (60 s) from when it last heard the owner, at the earliest from
-  the opening of its term: what its predecessor answered until then is over by that time, as clients hold on
-  to a lock for 30 s only.
-* A lock that is over is taken away by an operation in the log, or given to somebody else by one.
-* A client that locks a queue anew says so by a higher epoch, which is in the log as well. What it sent before
-  that, and comes late, names a lower one and counts no more. Clients of others have no epochs: whoever has
-  locked a queue by asking this leader itself unlocks it so, as what another broker forwards may have lain
-  there for long.
-
-As in RocketMQ a lock outlives the connection of its owner, and its unregistration: clients unlock (42) when
-they end.
+* An answer waits until an entry of its own is committed, so a deposed leader answers nobody. The entry of a client that only renews its locks names no queue.
+* A leader counts `rebalanceLockMaxLiveTime` (60 s) from the last request of the owner, or from the opening of its term if that is later. By then all answers of its predecessor have expired, because clients use a lock for at most 30 s after an answer.
+* An expired lock is removed, or given to another client, by an operation in the log.
+* A client that locks a queue again uses a higher epoch, which is in the log as well. A late request from before has a lower epoch and is ignored. Clients of other projects have no epochs. If such a client has locked a queue at this leader directly, only a direct request unlocks it, because a request that another broker forwards may be very late. As in RocketMQ a lock survives the connection and the unregistration of its owner: clients unlock (42) when they end.
 """
 
 from __future__ import annotations
@@ -53,15 +44,15 @@ from dledger.remoting.commands import FLAG_FORWARDED
 from dledger.remoting.errors import RemotingError
 
 MAX_LOCKS = 50_000
-"""Locked queues of all groups; a request that would make more is refused (2)."""
+"""Locked queues of all groups; a request that would add more is refused (2)."""
 MAX_LOCK_BODY = 256 * 1024
-"""Bytes of one request: more than MAX_LOCK_BATCH queues with the longest names have."""
+"""Bytes of one request, enough for MAX_LOCK_BATCH queues with the longest names; a longer one is refused."""
 SWEEP_S = 1.0
-"""Time between two looks for locks whose owners are gone."""
+"""Seconds between two searches for expired locks."""
 
 
 class QueueLocks(LeaderService):
-    """Handlers of 41 and 42, and what ends locks while this node leads."""
+    """Handlers of 41 and 42, and the expiry of locks while this node leads."""
 
     def __init__(self, core: Core, creation: TopicCreation, deletions: Deletions) -> None:
         self._settings = core.settings
@@ -72,16 +63,20 @@ class QueueLocks(LeaderService):
         self._log = core.env.log.child("locks")
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
-        """Loop time (s) at which the owner was last heard of; the oldest is the first."""
+        """Loop time (s) at which the owner of each lock was last heard; the oldest is the first."""
         self._direct: dict[LockKey, float] = {}
-        """Those whose owner asked this leader itself, and the loop time at which it last did."""
+        """Locks that the owner requested from this leader directly, and the loop time of its last request."""
         deletions.listeners.append(self._forget)
         self.expired: int = 0
-        """Locks taken away since start."""
+        """Locks that expired since start."""
 
     @property
     def count(self) -> int:
-        """Locked queues, while this node leads."""
+        """How many queues are locked, while this node leads. 95:Lock queues, or renew locks. The answer lists
+        the queues that the client has locked now.
+
+        Every broker of the group has the same locks, so `onlyThisBroker` changes nothing.
+        """
         return len(self._heard)
 
     @handles(
@@ -151,9 +146,9 @@ class QueueLocks(LeaderService):
         does=actions.LOCKED,
     )
     def unlock(self, call: LeaderCall[None]) -> None:
-        """Unlock queues. Left alone are those that are not the client's, those that it has locked anew since
-        (by their epochs), and, where there are no epochs to tell that and another broker forwards this, those
-        that it locked here itself while a lock lives."""
+        """Unlock queues. Three kinds stay locked: queues of other clients, queues that the client has locked
+        again since (by the epochs), and, if there are no epochs and another broker forwards the request,
+        queues that the client locked here directly within the life of a lock."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows
@@ -176,7 +171,8 @@ class QueueLocks(LeaderService):
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Owners were heard of by the leader before, nobody knows when: each has the whole time again."""
+        """Load the locks. The time at which the previous leader last heard their owners is unknown, so each
+        lock gets its full time again."""
         self._writer = writer
         self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())
         self._direct = {}
@@ -195,12 +191,12 @@ class QueueLocks(LeaderService):
         self._direct = {}
 
     def _forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted."""
+        """A topic or a group is about to be deleted: forget its locks."""
         for key in writer.pending.keys_of(LOCKS, kind, name):
             self._drop(key)
 
     def _expire(self) -> bool:
-        """Take away what is over, of one owner and at most one batch. Whether there may be more."""
+        """Remove expired locks of one owner, at most one batch. Whether there may be more."""
         writer = self._writer
         if writer is None or not self._heard or not writer.room or not writer.may_write(UNLOCK_BATCH):
             return False
@@ -237,7 +233,8 @@ class QueueLocks(LeaderService):
     def _epoch_ops(
         self, writer: CommitLogWriter, group: str, began: Mapping[LockKey, int | None]
     ) -> list[Op]:
-        """Operations that note the epochs of queues that are locked. Without one the one before ends."""
+        """Operations that store the epochs of locked queues. If the client gives no epoch, the stored one is
+        removed."""
         if not writer.may_write(LOCK_EPOCHS_OP):
             return []
         known = writer.pending[LOCK_EPOCHS].rows
@@ -256,13 +253,13 @@ class QueueLocks(LeaderService):
 
 
 def _is_late(known: LockEpoch | None, epoch: int | None) -> bool:
-    """Whether a request is of an earlier time that its client had the queue."""
+    """Whether a request is from an earlier time at which its client had the queue."""
     return known is not None and epoch is not None and epoch < known.epoch
 
 
 def _decode(call: LeaderCall[None]) -> tuple[LockRequest, dict[MessageQueue, int | None]]:
-    """A request and its queues, each once, with their epochs where it tells them; RemotingError 29 for one
-    that cannot be meant."""
+    """A request and its queues without duplicates, with their epochs if it has them. RemotingError 29 if the
+    request is invalid."""
     asked = decode_body(call.request.body, LockRequest, "lock request")
     epochs = asked.epochs
     remark = ""

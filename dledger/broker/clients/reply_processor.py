@@ -1,8 +1,8 @@
 """Replies: 324 and 325 SEND_REPLY_MESSAGE, 326 PUSH_REPLY_MESSAGE_TO_CLIENT (ReplyMessageProcessor).
 
-A consumer answers a request message with one whose property REPLY_TO_CLIENT names the client that asked. It
-is pushed over that client's connection, wherever that is (`client_calls`), and stored nowhere: who waits has
-forgotten the question when the answer could be read from a log.
+A consumer answers a request message with a message whose property REPLY_TO_CLIENT names the client that
+asked. It is pushed over that client's connection, wherever that is (`client_calls`). It is not stored: by the
+time it could be read from a log, the client would no longer wait for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ReplyProcessor:
         does=actions.NOTHING,
     )
     def reply(self, call: Call[SendMessageHeader]) -> None:
-        """An answer to a request message."""
+        """Push a reply to the client that sent the request message."""
         self._reply(call, call.header)
 
     @handles(
@@ -62,7 +62,7 @@ class ReplyProcessor:
         does=actions.NOTHING,
     )
     def reply_v2(self, call: Call[SendMessageV2Header]) -> None:
-        """The same with short names of fields."""
+        """Push a reply, from a header with short field names."""
         self._reply(call, call.header)
 
     def _reply(self, call: Call[SendMessageHeader] | Call[SendMessageV2Header], header: SendHeader) -> None:

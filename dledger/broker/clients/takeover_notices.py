@@ -20,13 +20,14 @@ from dledger.broker.services import LeaderService
 from dledger.remoting.codes import LanguageCode, RequestCode
 
 WAIT_S = 1.0
-"""From the beginning of a leadership on: most notice by themselves within tens of milliseconds."""
+"""Seconds from the beginning of a leadership until clients are notified: most notice it by themselves within
+tens of milliseconds."""
 PACE_S = 0.01
-"""Between two slices: who is told looks for the members of its groups."""
+"""Seconds between two slices of notices: each notified client asks for the members of its groups."""
 
 
 class TakeoverNotices(LeaderService):
-    """Once in each leadership."""
+    """Notifies these consumers, once in each leadership."""
 
     def __init__(self, core: Core) -> None:
         self._clients = core.clients
@@ -35,11 +36,11 @@ class TakeoverNotices(LeaderService):
         self._began = 0.0
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Who is heard from now on knows."""
+        """Note the time: clients that send a heartbeat from now on know the leader."""
         self._began = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
-        """Tell who was not heard."""
+        """Notify the clients that sent no heartbeat."""
         await asyncio.sleep(WAIT_S)
         waiting = self._not_heard()
         if waiting:
@@ -53,7 +54,7 @@ class TakeoverNotices(LeaderService):
                 await asyncio.sleep(PACE_S)
 
     def _not_heard(self) -> list[tuple[ConsumerGroup, Member]]:
-        """One membership of each connection."""
+        """One membership for each connection without a heartbeat since the beginning."""
         found: dict[int, tuple[ConsumerGroup, Member]] = {}
         for group in self._clients.consumers.values():
             for member in group.members.values():

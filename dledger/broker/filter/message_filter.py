@@ -1,7 +1,8 @@
 """Filters as values: which messages of a queue a consumer gets.
 
-A unit of the ConsumeQueue holds the hash of a message's tags; more than that is in the log. A filter says of
-a hash YES, NO, or LOOK: then it is shown the properties of the message. A new kind of filter is one class.
+A unit of the ConsumeQueue holds the hash of a message's tags; everything else is in the log. For a hash, a
+filter answers YES, NO or LOOK; after LOOK it is asked again with the properties of the message. A new kind of
+filter is one class.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ __all__ = ["ALL", "LOOK", "NO", "YES", "AllMessages", "MessageFilter", "TagFilte
 
 
 class MessageFilter(Protocol):
-    """Pure, and the same for equal messages."""
+    """A filter. It is pure, and gives the same result for equal messages."""
 
     def by_code(self, code: int) -> int:
         """YES, NO or LOOK, by the tag code of a unit (`formats.message_ids.tags_code`; 0 without tags)."""
 
     def by_properties(self, properties: bytes) -> bool:
-        """Asked after LOOK. `properties` as they are stored."""
+        """Whether the message matches, asked after LOOK. `properties`: as they are stored."""
 
     def cost(self, properties: bytes) -> int:
-        """What `by_properties` takes of them, in bytes of properties that would be decoded meanwhile."""
+        """The cost of `by_properties` for these properties, as the number of bytes of properties that could
+        be decoded in the same time."""
 
 
 class AllMessages:
@@ -40,11 +42,11 @@ class AllMessages:
         return YES
 
     def by_properties(self, properties: bytes) -> bool:
-        """Never asked."""
+        """Never called."""
         return True
 
     def cost(self, properties: bytes) -> int:
-        """Never asked."""
+        """Never called."""
         return 0
 
 
@@ -52,7 +54,8 @@ ALL: Final = AllMessages()
 
 
 class TagFilter:
-    """Messages whose tags have one of these hashes. Two tags may have one: clients compare the text."""
+    """Messages whose tags have one of these hashes. Different tags may have the same hash, so clients compare
+    the text."""
 
     def __init__(self, codes: Iterable[int]) -> None:
         self._codes = frozenset(codes)
@@ -62,35 +65,35 @@ class TagFilter:
         return YES if code in self._codes else NO
 
     def by_properties(self, properties: bytes) -> bool:
-        """Never asked."""
+        """Never called."""
         return True
 
     def cost(self, properties: bytes) -> int:
-        """Never asked."""
+        """Never called."""
         return 0
 
 
 def tag_filter(expression: str) -> MessageFilter:
-    """Of a subscription such as `a || b`: `*` and nothing mean all."""
+    """The filter of a subscription such as `a || b`; `*` and an empty text mean all messages."""
     codes = subscription_codes(expression)[1]
     return TagFilter(codes) if codes else ALL
 
 
 MAX_EXPRESSION = 16 * 1024
-"""Characters of a subscription: each tag's Java hash is worked out at each pull."""
+"""Characters of a subscription; a longer one is refused, because the Java hash of each tag is computed at
+each pull."""
 TAG: Final = "TAG"
 CLASS_FILTER: Final = "class filter"
-"""Kind of a subscription by uploaded Java code, which RocketMQ has given up."""
+"""Kind of a subscription by uploaded Java code, which RocketMQ no longer supports."""
 KINDS: Final[Mapping[str, Callable[[str], MessageFilter]]] = MappingProxyType(
     {TAG: tag_filter, "SQL92": sql_filter}
 )
-"""Expression type -> maker of filters. It raises RemotingError 23 for an expression that is none."""
+"""Expression type -> function that makes the filter. It raises RemotingError 23 for an invalid expression."""
 
 
 def filter_of(kind: str, expression: str, *, by_property: bool) -> MessageFilter:
-    """The filter of a subscription. `by_property`: whether others than by tags are on
-    (`enablePropertyFilter`). RemotingError 1 for a kind that is off, or that this version does not have, as
-    RocketMQ answers."""
+    """The filter of a subscription. `by_property`: whether kinds other than tags are enabled
+    (`enablePropertyFilter`). RemotingError 1, as in RocketMQ, for a kind that is disabled or unknown."""
     if len(expression) > MAX_EXPRESSION:
         raise RemotingError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -12,8 +12,8 @@ _RETRY_TOPIC = RETRY_TOPIC.encode()
 
 
 class RetryFilter:
-    """As RocketMQ's with `filterSupportRetry` (ExpressionForRetryMessageFilter). `of_topic` gives the filter
-    of the group for a topic."""
+    """The filter of RocketMQ's `filterSupportRetry` (ExpressionForRetryMessageFilter). `of_topic` returns the
+    group's filter for a topic."""
 
     def __init__(self, of_topic: Callable[[str], MessageFilter]) -> None:
         self._of_topic = of_topic
@@ -23,11 +23,11 @@ class RetryFilter:
         return LOOK
 
     def by_properties(self, properties: bytes) -> bool:
-        """What the origin's filter says."""
+        """Whether the filter of the original topic matches."""
         return self._origin(properties).by_properties(properties)
 
     def cost(self, properties: bytes) -> int:
-        """The origin's, and finding it."""
+        """The cost of finding the original topic and of its filter."""
         return len(properties) + self._origin(properties).cost(properties)
 
     def _origin(self, properties: bytes) -> MessageFilter:

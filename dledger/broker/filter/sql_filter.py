@@ -14,18 +14,19 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 MAX_REMEMBERED = 50_000
-"""Operators of all compiled expressions that are remembered, about 30 MB; the least used are forgotten."""
+"""Operators of all cached expressions, about 30 MB; beyond this the least recently used expressions are
+dropped."""
 _PER_MESSAGE = 100
-"""Bytes of properties that are decoded while one message is fetched."""
+"""Cost of fetching one message, in bytes of properties that are decoded in the same time."""
 _PER_OPERATOR = 20
-"""The same while one operator is evaluated, on numbers as long as they may be."""
+"""Cost of one operator on the longest numbers, in bytes of properties that are decoded in the same time."""
 _PER_SCAN = 8
-"""CONTAINS that go over the properties while they are decoded once."""
+"""How many CONTAINS can search the properties in the time in which they are decoded once."""
 
 
 class SqlFilter:
-    """Messages whose properties fulfil a condition. One of which this cannot be said (a text compared with a
-    number) is not given out, as by RocketMQ."""
+    """Messages whose properties satisfy a condition. A message for which it cannot be evaluated (a text
+    compared with a number) does not match, as in RocketMQ."""
 
     def __init__(self, condition: Node) -> None:
         self._condition = condition
@@ -40,29 +41,29 @@ class SqlFilter:
         return LOOK
 
     def by_properties(self, properties: bytes) -> bool:
-        """Whether the condition is true: unknown is not."""
+        """Whether the condition is true; unknown counts as false."""
         try:
             return self._condition.evaluate(decode_properties(properties.decode("utf-8", "replace"))) is True
         except Unmatched:
             return False
 
     def cost(self, properties: bytes) -> int:
-        """Fetching, decoding, evaluation, and what CONTAINS looks through."""
+        """Cost of fetching, decoding and evaluating, and of the texts that CONTAINS searches."""
         size, condition = len(properties), self._condition
         return _PER_MESSAGE + size + condition.size * _PER_OPERATOR + size * condition.scans // _PER_SCAN
 
 
 class SqlFilters:
-    """Compiled expressions, the least used first."""
+    """Cached expressions, the least recently used first."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
         self._known: OrderedDict[str, SqlFilter] = OrderedDict()
         self.size: int = 0
-        """Operators of all of them."""
+        """Operators in all cached expressions."""
 
     def get(self, expression: str) -> SqlFilter:
-        """The filter of an expression; RemotingError 23 where it is none."""
+        """The filter of an expression. RemotingError 23 if it is invalid."""
         known = self._known.get(expression)
         if known is not None:
             self._known.move_to_end(expression)
@@ -85,5 +86,6 @@ _FILTERS: Final = SqlFilters()
 
 
 def sql_filter(expression: str) -> SqlFilter:
-    """Of a condition such as `price > 5 AND region IN ('eu')`; RemotingError 23 where it is none."""
+    """The filter of a condition such as `price > 5 AND region IN ('eu')`. RemotingError 23 if it is invalid.
+    """
     return _FILTERS.get(expression)

@@ -1,6 +1,7 @@
 """The grammar of SQL92 filters (rocketmq-filter, SelectorParser.jj), by lark.
 
-As there, but that an expression ends where its text ends: RocketMQ takes `a = 1 b = 2` for `a = 1`.
+The grammar is the same, except that an expression must use its whole text: RocketMQ takes `a = 1 b = 2` for
+`a = 1`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dledger.broker.filter import sql_nodes
 from dledger.broker.filter.sql_nodes import InvalidSelector, Node
 
 MAX_TOKENS = 1000
-"""Words, literals and signs of an expression: it is parsed on the event loop, at each first use."""
+"""Most words, literals and signs in an expression: it is parsed on the event loop, at its first use."""
 SHOWN = 40
-"""Characters of an expression shown in an error."""
+"""Most characters of an expression in an error."""
 
 GRAMMAR: Final = r"""
 ?start: any_of
@@ -90,10 +91,11 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 
 class _Words(Lexer):
-    """Longest match, as JavaCC's. `--` is a comment where a line end follows, else two signs."""
+    """A lexer that takes the longest match, as JavaCC does. `--` begins a comment if a line end follows;
+    otherwise it is two signs."""
 
     def __init__(self, conf: object) -> None:
-        """Nothing to configure."""
+        """Take lark's configuration, which is not used."""
 
     def lex(self, data: str) -> Iterator[Token]:  # type: ignore[override]  # what lark gives to a lexer of one's own
         at, count, last_line = 0, 0, max(data.rfind("\n"), data.rfind("\r"))
@@ -120,7 +122,8 @@ class _Words(Lexer):
 
 @v_args(inline=True)
 class _Builder(Transformer[Any, Any]):
-    """Rules to nodes, while parsing: no tree, and no recursion. Tokens carry what stands where."""
+    """Turns rules into nodes while parsing: there is no tree and no recursion. Tokens carry their position in
+    the text."""
 
     def any_of(self, *parts: Any) -> Node:
         return sql_nodes.any_of(parts[::2])
@@ -209,7 +212,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", lexer=_Words, transformer=_Builder
 
 
 def parse(expression: str) -> Node:
-    """The condition that an expression is; InvalidSelector with a text for its author."""
+    """The condition of an expression. InvalidSelector, with a text for its author, if it is invalid."""
     try:
         node = cast(Node, _PARSER.parse(expression))  # by the transformer
     except UnexpectedInput as error:

@@ -1,8 +1,8 @@
 """SQL92 filters as trees of closures, built from the leaves up (rocketmq-filter's expression package).
 
-Each function here is one rule of the grammar: it checks what may stand there, with RocketMQ's texts, and
-gives a node whose `evaluate` takes the properties of a message. NULL is None: a comparison with it is
-unknown, and AND, OR and NOT go by three values."""
+Each function here is one rule of the grammar. It checks the operands, with RocketMQ's error texts, and
+returns a node whose `evaluate` takes the properties of a message. NULL is None: a comparison with it is
+unknown, and AND, OR and NOT use three-valued logic."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from dledger.broker.filter.sql_values import Long, Unmatched, Value, compare, pa
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 MAX_DEPTH = 64
-"""Operators within each other; a list of AND or OR counts as one."""
+"""Deepest nesting of operators; a list of AND or OR counts as one."""
 MAX_SCANS = 64
-"""CONTAINS of an expression: each looks through up to 32 KiB of one property."""
+"""Most CONTAINS in an expression: each searches up to 32 KiB of one property."""
 _MIN_DOUBLE = 5e-324
 
 
 class InvalidSelector(ValueError):
-    """No SQL92 expression; the text says why."""
+    """The text is not a valid SQL92 expression; the message says why."""
 
 
 class Kind(Enum):
-    """What an operand is, for the checks."""
+    """Kind of an operand, for the checks."""
 
     PROPERTY = 1
     CONSTANT = 2
     BOOLEAN_CONSTANT = 3
-    """TRUE, FALSE and NULL: a constant and a condition."""
+    """TRUE, FALSE or NULL, which is a constant and a condition."""
     CONDITION = 4
     OTHER = 5
-    """The negative of something."""
+    """The negative of an operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`text` as RocketMQ shows it in errors; `value` of a constant; `size`: operators in it; `scans`: how
-    many of them look through a text."""
+    """A part of an expression. `text`: as RocketMQ shows it in errors; `value`: of a constant; `size`:
+    operators in it; `scans`: how many of them search a text."""
 
     kind: Kind
     evaluate: Evaluate
@@ -55,12 +55,12 @@ class Node:
 
     @property
     def constant(self) -> bool:
-        """A literal."""
+        """Whether it is a literal."""
         return self.kind in (Kind.CONSTANT, Kind.BOOLEAN_CONSTANT)
 
     @property
     def boolean(self) -> bool:
-        """A condition, or TRUE, FALSE, NULL."""
+        """Whether it is a condition, or TRUE, FALSE or NULL."""
         return self.kind in (Kind.CONDITION, Kind.BOOLEAN_CONSTANT)
 
 
@@ -68,7 +68,7 @@ class Node:
 
 
 def property_(name: str) -> Node:
-    """The value of a property, NULL where the message has none."""
+    """The value of a property; NULL if the message does not have it."""
     return Node(Kind.PROPERTY, lambda properties: properties.get(name), lambda: name)
 
 
@@ -79,7 +79,7 @@ def constant(value: Value) -> Node:
 
 
 def integer(text: str) -> Node:
-    """`5`, `5L`: an Integer where it fits."""
+    """`5`, `5L`: an Integer if the value fits, else a Long."""
     digits = text.rstrip("lL")
     if len(digits) > 19 or int(digits) >= 1 << 63:
         raise InvalidSelector(f'For input string: "{digits[:40]}"')
@@ -88,7 +88,7 @@ def integer(text: str) -> Node:
 
 
 def double(text: str) -> Node:
-    """`5.0`. RocketMQ takes none below the least positive one, so not 0.0 either."""
+    """`5.0`. RocketMQ refuses values below the least positive Double, and so also 0.0."""
     value = float(text)
     if math.isinf(value):
         raise InvalidSelector(f"{text[:40]} is greater than 1.7976931348623157E308")
@@ -101,7 +101,8 @@ def double(text: str) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """What AND, OR, NOT and the whole take. A property alone is text, so never true."""
+    """Check an operand of AND, OR or NOT, or the whole expression. A property alone is a text, so it is never
+    true."""
     if node.boolean:
         return node
     if node.kind is not Kind.PROPERTY:
@@ -113,12 +114,12 @@ def condition(node: Node) -> Node:
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
-    """OR: true if one is, then unknown if one is."""
+    """OR: true if one operand is true; else unknown if one is unknown."""
     return _joined([condition(node) for node in nodes], True, "||")
 
 
 def all_of(nodes: Sequence[Node]) -> Node:
-    """AND: false if one is, then unknown if one is."""
+    """AND: false if one operand is false; else unknown if one is unknown."""
     return _joined([condition(node) for node in nodes], False, "&&")
 
 
@@ -156,7 +157,7 @@ def not_(node: Node) -> Node:
 
 
 def negative(node: Node) -> Node:
-    """Of a number; NULL for anything else, a property too, which is text."""
+    """The negative of a number; NULL for anything else. A property is a text, so its negative is NULL too."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
@@ -172,8 +173,8 @@ def negative(node: Node) -> Node:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """`=`. Two properties that are both missing are equal; a missing one on the left is unknown, one on the
-    right is not equal (ComparisonExpression.doCreateEqual)."""
+    """`=`. Two properties that are both missing are equal. If only the left one is missing, the result is
+    unknown; if only the right one is missing, they are not equal (ComparisonExpression.doCreateEqual)."""
     for node in (left, right):
         if node.kind is Kind.BOOLEAN_CONSTANT and node.value is None:
             raise InvalidSelector(f"'{node.text()}' cannot be compared.")
@@ -183,7 +184,7 @@ def equal(left: Node, right: Node) -> Node:
 
 
 def not_equal(left: Node, right: Node) -> Node:
-    """`<>`: unknown where `=` is."""
+    """`<>`: unknown if `=` is unknown."""
     return not_(equal(left, right))
 
 
@@ -275,7 +276,7 @@ def not_between(node: Node, low: Node, high: Node) -> Node:
 
 
 def within(node: Node, elements: Sequence[str], negated: bool = False) -> Node:
-    """[NOT] IN, of a property; unknown without it."""
+    """[NOT] IN, for a property; unknown if the message does not have it."""
     if node.kind is not Kind.PROPERTY:
         raise InvalidSelector(f"Expected a property for In expression, got: {node.text()}")
     value, known = node.evaluate, frozenset(elements)
@@ -306,7 +307,8 @@ def ends_with(node: Node, search: str, negated: bool = False) -> Node:
 def _searched(
     node: Node, search: str, negated: bool, symbol: str, found: Callable[[str], bool], scans: int = 0
 ) -> Node:
-    """False, negated too, for what is no text and for an empty search (ContainsExpression)."""
+    """A search in a text. False, also if negated, for a value that is not a text and for an empty search text
+    (ContainsExpression)."""
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value:

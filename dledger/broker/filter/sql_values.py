@@ -1,8 +1,9 @@
 """Values of SQL92 filters, compared as RocketMQ's brokers compare them (ComparisonExpression.__compare).
 
-A property is a text. A number beside it decides as what the text is read: Integer, Long or Double. What
-Java's `valueOf` refuses is an error (`Unmatched`), and a message with an error is not matched, whatever else
-the expression says. Integer is `int`, Long is `Long`, Double is `float`, Boolean is `bool`, String is `str`.
+A property is a text. If it is compared with a number, the kind of the number decides how the text is parsed:
+as Integer, Long or Double. A text that Java's `valueOf` refuses is an error (`Unmatched`), and a message with
+an error does not match, whatever else the expression says. Integer is `int`, Long is `Long`, Double is
+`float`, Boolean is `bool`, String is `str`.
 """
 
 from __future__ import annotations
@@ -11,29 +12,31 @@ import re
 from typing import Final
 
 MAX_NUMBER = 400
-"""Characters of a property that is read as a number; a longer one is none. The largest Double has 309."""
+"""Characters of a property that is parsed as a number; a longer one is not a number. The largest Double has
+309."""
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[fd]?", re.IGNORECASE | re.ASCII)
 _HEXADECIMAL: Final = re.compile(
     r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?\d+[fd]?", re.IGNORECASE | re.ASCII
 )
 _NAMED: Final = {"NaN": "nan", "Infinity": "inf"}
 _BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What String.trim takes off."""
+"""The characters that String.trim removes."""
 
 
 class Long(int):
-    """A java.lang.Long: literals beyond 32 bits, and what they are negated to."""
+    """A java.lang.Long: literals beyond 32 bits, and their negatives."""
 
 
 Value = str | int | float | bool | None
 
 
 class Unmatched(Exception):
-    """An error of evaluation, where RocketMQ throws: the message is not matched."""
+    """Evaluation failed, where RocketMQ throws an exception: the message does not match."""
 
 
 def parse_integer(text: str, bits: int) -> int:
-    """Integer.valueOf and Long.valueOf: an optional sign and digits of any script; Unmatched."""
+    """Integer.valueOf and Long.valueOf: an optional sign and digits of any script. Unmatched if the text is
+    not such a number."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not 0 < len(digits) <= MAX_NUMBER or not digits.isdecimal():
         raise Unmatched(text)
@@ -46,7 +49,8 @@ def parse_integer(text: str, bits: int) -> int:
 
 
 def parse_double(text: str) -> float:
-    """Double.valueOf: blanks around it, a suffix f or d, NaN, Infinity, hexadecimal; Unmatched."""
+    """Double.valueOf: accepts blanks around the number, a suffix f or d, NaN, Infinity and hexadecimal.
+    Unmatched if the text is not such a number."""
     if len(text) > MAX_NUMBER:
         raise Unmatched(text)
     text = text.strip(_BLANKS)
@@ -70,7 +74,8 @@ def parse_boolean(text: str) -> bool:
 
 
 def compare(left: str | int | float | bool, right: str | int | float | bool) -> int:
-    """Below, at or above 0, as `left` is to `right`; Unmatched where a text is no such number."""
+    """Negative, zero or positive as `left` is below, equal to or above `right`. Unmatched if a text cannot be
+    parsed."""
     kind, other = type(left), type(right)
     if kind is not other:
         if kind is bool:
@@ -106,7 +111,7 @@ def _compare_doubles(left: float, right: float) -> int:
 
 
 def _order(value: float) -> int:
-    """Orders values of which none is above the other."""
+    """Order of two values of which neither is above the other: NaN is the highest, -0.0 is below 0.0."""
     if value != value:
         return 2
     return 0 if value == 0 and str(value)[0] == "-" else 1

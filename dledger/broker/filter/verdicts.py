@@ -1,4 +1,4 @@
-"""What a filter says of a tag code."""
+"""Results of a filter for a tag code."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 NO: Final = 0
 YES: Final = 1
 LOOK: Final = 2
-"""The code does not tell: read the message, and ask `by_properties`."""
+"""The tag code is not enough: read the message, and ask `by_properties`."""

@@ -1,5 +1,5 @@
 """Health and metrics.
 
 * `server`   /health, /livez, /readyz and /metrics
-* `health`   what the first three say
+* `health` the content of the first three
 """

@@ -1,5 +1,5 @@
-"""Figures of consumer groups: how far behind they are, and whether their members agree. Bounded: a page of
-metrics is made on the event loop."""
+"""Metrics of consumer groups: how far they are behind, and whether their members agree. Their number is
+bounded, because the page is made on the event loop."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from dledger.broker.broker import Broker
 
 MAX_DISAGREEING = 100
-"""Consumer groups whose members do not agree that are shown."""
+"""Consumer groups with disagreeing members that are shown; further ones are left out."""
 MAX_LAGS = 1000
-"""Pairs of group and topic whose backlog is shown."""
+"""Pairs of group and topic whose backlog is shown; further ones are left out."""
 MAX_LAG_QUEUES = 10_000
-"""Queues that are looked at for that, about 4 ms."""
+"""Queues that are read to compute the backlogs, about 4 ms; groups beyond that are left out."""
 
 
 def consumer_metrics(broker: Broker) -> Iterable[Metric]:
-    """All of them."""
+    """All metrics of consumer groups."""
     yield from _disagreements(broker)
     yield from _lags(broker)
 
@@ -45,7 +45,7 @@ def _disagreements(broker: Broker) -> Iterable[Metric]:
 
 
 def _lags(broker: Broker) -> Iterable[Metric]:
-    """What is committed and a group has not consumed; groups whose consumers are connected come first."""
+    """Committed messages that a group has not consumed yet; groups with connected consumers come first."""
     lag = GaugeMetricFamily(
         "dledger_consumer_lag_messages",
         "Messages of a topic that a consumer group has not consumed yet",

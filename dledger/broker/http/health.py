@@ -1,4 +1,4 @@
-"""What a broker says of itself to who watches it: healthy, degraded, ready or not."""
+"""What a broker reports about itself to monitoring: healthy, degraded, ready or not."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dledger.broker.broker import Broker
 from dledger.runtime.program import open_files
 
 SCARCE = 0.9
-"""Share of a limit in use from which on there is a warning."""
+"""Share of a limit from which on a warning is given."""
 
 
 def health(broker: Broker) -> dict[str, object]:
-    """What /health says. Healthy: opened, part of a group with a leader, and nothing to complain of here.
-    Degraded: healthy, but a member is not reached, so that the group bears one loss less, or something about
-    clocks or store times is not as it should be (`warnings`). Store time that is ahead of the clock is one of
-    these: it is so on all members at once, maybe for years, and each does its work.
+    """What /health says. Healthy: the log is open, a leader is known, and there are no `reasons` against it.
+    Degraded: healthy, but there are `warnings`: a member is not reachable, so that the group survives one
+    failure less, or clocks or store times are wrong. A store time ahead of the clock is only a warning: it
+    affects all members at once, maybe for years, and each still works.
 
-    `namesrv`: whether each NameServer took the last registration; `namesrv_failures`: why it did not. That
-    does not make a node unhealthy: it would all of them at once, while one NameServer is exchanged.
+    `namesrv`: whether each NameServer accepted the last registration; `namesrv_failures`: why it did not. A
+    failure does not make a node unhealthy: else all nodes would become unhealthy at once while one NameServer
+    is replaced.
     """
     if not broker.opened.is_set():
         return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
@@ -54,7 +55,8 @@ def health(broker: Broker) -> dict[str, object]:
 
 
 def scarce(broker: Broker) -> list[str]:
-    """What is nearly used up: further clients would be refused, or files not be opened."""
+    """Warnings about limits that are nearly reached: further clients would be refused, or files could not be
+    opened."""
     found = []
     connections, most = len(broker.server.connections), broker.config.server.max_connections
     if connections >= SCARCE * most:
@@ -66,7 +68,7 @@ def scarce(broker: Broker) -> list[str]:
 
 
 def why_not_ready(broker: Broker) -> str:
-    """Why no client should come here now; empty when this broker serves, or says who does."""
+    """Why clients should not come here now; empty if this broker serves, or can name the leader."""
     if not broker.opened.is_set():
         return "the log is being opened"
     return "no leader is known" if broker.node.leader_id is None else ""

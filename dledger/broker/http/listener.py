@@ -12,11 +12,12 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 MAX_CONNECTIONS = 64
-"""Connections; for one more that which was silent for longest is closed."""
+"""Open connections; for one more the one that was idle for longest is closed."""
 MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes of answers that are not taken, of all connections together; above it that with the most is closed."""
+"""Bytes of answers that clients have not read, over all connections; beyond this the connections with the
+most are closed."""
 IDLE_S = 75.0
-"""A connection whose last request, or beginning, is so long ago is closed."""
+"""Seconds without a request after which a connection is closed."""
 
 
 class Listener:
@@ -27,15 +28,15 @@ class Listener:
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._active: dict[RequestHandler, float] = {}
-        """Loop time of the last request, or of the beginning; the longest ago first."""
+        """Loop time of the last request of each connection, or of its beginning; the oldest is the first."""
 
     async def open(self, host: str, port: int) -> None:
-        """Listen. OSError."""
+        """Start to listen. OSError if that fails."""
         self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The addresses (host, port) on which it listens."""
         sockets = () if self._server is None else self._server.sockets
         return [tuple(socket.getsockname()[:2]) for socket in sockets]
 
@@ -46,16 +47,17 @@ class Listener:
 
     @property
     def handlers(self) -> list[RequestHandler]:
-        """Of the open connections, the one that was silent for longest first."""
+        """Handlers of the open connections; the one that was idle for longest is the first."""
         return list(self._active)
 
     def close(self) -> None:
-        """Accept nothing more. Open connections end with the runner."""
+        """Accept no more connections. Open ones end with the runner."""
         if self._server is not None:
             self._server.close()
 
     def served(self, request: web.BaseRequest) -> None:
-        """A request came: its connection is not idle, and what others do not take must leave room for it."""
+        """A request came: its connection is not idle. Close connections with unread answers if they are above
+        the limit."""
         handler = request.protocol
         if self._active.pop(handler, None) is not None:
             self._active[handler] = asyncio.get_running_loop().time()
@@ -81,7 +83,7 @@ class Listener:
         return handler
 
     def _look(self, handler: RequestHandler) -> None:
-        """End a connection that was idle for long enough; else look again when it may be."""
+        """Close a connection that was idle for long enough; else look again when it can be."""
         since = self._active.get(handler)
         if since is None:
             return
@@ -100,7 +102,7 @@ class Listener:
             transport.abort()  # else it stays until what it has not taken is sent
 
     def _forget(self) -> None:
-        """What the other side has closed counts no more."""
+        """Remove connections that the other side has closed."""
         # One that was accepted in this turn of the loop has no transport yet.
         before = asyncio.get_running_loop().time() - 1.0
         gone = [one for one, since in self._active.items() if one.transport is None and since < before]

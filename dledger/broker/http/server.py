@@ -1,4 +1,4 @@
-"""/health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 leaves it out."""
+"""/health, /livez, /readyz and /metrics (aiohttp). `httpPort` 0 turns it off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger.broker.registration.registrar import Registrar
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
 _RENAMED = MappingProxyType({"snapshot_index": "boundary_snapshot_index", "gc_ms_total": "gc_ms"})
-"""Numbers of the node's status that would have the name of another metric."""
+"""Numbers of the node's status that are renamed, because another metric has their name."""
 _COUNTED = frozenset(
     [
         "flushes",
@@ -44,7 +44,7 @@ _COUNTED = frozenset(
         "messages_too_new",
     ]
 )
-"""Those that only grow while the process lives."""
+"""Numbers of the node's status that only grow while the process lives."""
 
 
 class HttpServer:
@@ -63,7 +63,7 @@ class HttpServer:
         self._listener = Listener(self._runner)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. OSError names the address."""
+        """Start to listen. OSError names the address."""
         await self._runner.setup()
         try:
             await self._listener.open(host, port)
@@ -73,7 +73,7 @@ class HttpServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens."""
+        """The addresses (host, port) on which it listens."""
         return self._listener.addresses
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class HttpServer:
 
     @web.middleware
     async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Whatever is asked for, its connection is not idle."""
+        """Mark the connection of each request as not idle."""
         self._listener.served(request)
         return await handler(request)
 
@@ -103,7 +103,8 @@ class HttpServer:
 
 
 class BrokerCollector(Collector):
-    """Figures read when they are asked for: nothing is counted twice, nothing on the hot path."""
+    """Metrics that are read when they are asked for: nothing is counted twice, and the hot path does no extra
+    work."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -141,7 +142,7 @@ def _registrations(registrar: Registrar) -> Iterable[Metric]:
 
 
 def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
-    """Every number of the node's status, the role as a label, and each peer's lag."""
+    """Every number of the node's status, the role as a label, and the lag of each peer."""
     role = GaugeMetricFamily("dledger_role", "1 for the node's Raft role", labels=["role"])
     role.add_metric([str(status.get("role"))], 1)
     yield role
@@ -168,7 +169,7 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
 
 
 def _of_status(name: str, value: Number) -> Metric:
-    """As Prometheus names it: base units, and what only grows is a counter."""
+    """A number of the status as Prometheus names it: in base units, and a counter if it only grows."""
     told = _RENAMED.get(name, name)
     if "_ms" in told:
         told, value = f"{told.replace('_ms', '', 1)}_seconds", value / 1000

@@ -1,4 +1,4 @@
-"""What a broker does that is too busy.
+"""How a broker protects itself when it is overloaded.
 
 * `fast_failure`   sends are refused at once while the log does not move (BrokerFastFailure)
 """

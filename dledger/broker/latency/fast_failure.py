@@ -21,9 +21,10 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 LOOKS = 4
-"""In the time after which the log counts as standing still: so exactly that is noticed."""
+"""Number of looks in the time after which the log counts as stalled: a stall is noticed a quarter of that
+time late at most."""
 WHILE_OFF_S = 1.0
-"""Between two looks at the settings."""
+"""Seconds between two looks at the settings while `fast_failure` is off."""
 
 
 class FastFailure(LeaderService, SendCheck):
@@ -33,27 +34,27 @@ class FastFailure(LeaderService, SendCheck):
         self._committed = committed
         self._settings = settings
         self.busy: bool = False
-        """Whether the log did not move when somebody last looked."""
+        """Whether the log was stalled at the last look."""
         self.refused: int = 0
         """Sends since start."""
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Nothing waits yet."""
+        """Start as not busy: nothing waits yet."""
         self.busy = False
 
     async def run(self) -> None:
-        """Look, so that not every send has to."""
+        """Look at intervals, so that not every send has to."""
         while True:
             config = self._settings.now
             await asyncio.sleep(config.page_cache_busy_s / LOOKS if config.fast_failure else WHILE_OFF_S)
             self.busy = config.fast_failure and self.waited_s() > config.page_cache_busy_s
 
     def end(self, reason: str) -> None:
-        """Nobody sends here."""
+        """Reset `busy`: this node takes no sends any longer."""
         self.busy = False
 
     def waited_s(self) -> float:
-        """How long the oldest send waits for its commit; 0 when none does."""
+        """How long the oldest uncommitted send has waited, in seconds; 0 if there is none."""
         oldest = self._committed.oldest
         return asyncio.get_running_loop().time() - oldest if oldest else 0.0
 
@@ -63,7 +64,7 @@ class FastFailure(LeaderService, SendCheck):
         return self.busy
 
     def check(self, send: Offered) -> None:
-        """RemotingError 2 while the log does not move: nothing is stored."""
+        """RemotingError 2 while the log is stalled; the message is then not stored."""
         waited = self.waited_s()
         if waited <= self._settings.now.page_cache_busy_s:
             self.busy = False

@@ -1,4 +1,4 @@
-"""Answers in time, as a feature of the broker."""
+"""Fast refusal of sends and the search for slow consumers, as a feature of the broker."""
 
 from __future__ import annotations
 

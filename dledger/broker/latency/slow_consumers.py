@@ -21,14 +21,14 @@ from dledger.runtime.files import Buffer
 from dledger.runtime.live_settings import LiveSettings
 
 LOOK_S = 180.0
-"""Between two looks, as RocketMQ's; pulls of so long are looked at."""
+"""Seconds between two looks, as in RocketMQ; each look considers the pulls since the one before."""
 MAX_QUEUES = 20_000
-"""Queues of groups whose last pull is kept between two looks (a look takes 2 ms); of further ones nothing is
-known."""
+"""At most this many queues are noted between two looks (a look takes 2 ms); pulls from further queues are
+ignored."""
 
 
 class SlowConsumers(LeaderService):
-    """`pulled` is to be called for pulls that found something, while `on`."""
+    """Disables slow groups. Call `pulled` for each pull that found messages, while `on`."""
 
     def __init__(self, env: Env, settings: LiveSettings[BrokerConfig], store: MessageStore) -> None:
         self._log = env.log.child("slow-consumers")
@@ -36,13 +36,13 @@ class SlowConsumers(LeaderService):
         self._store = store
         self._writer: CommitLogWriter | None = None
         self._behind: dict[tuple[str, str, int], int] = {}
-        """(group, topic, queue) -> bytes of the log behind the last message that was given out."""
+        """(group, topic, queue) -> bytes of the log behind the last message that was given to the group."""
         self.stopped: int = 0
-        """Groups, since start."""
+        """Groups disabled since start."""
 
     @property
     def on(self) -> bool:
-        """Whether anything is to be told."""
+        """Whether pulls must be reported with `pulled`."""
         return self._settings.now.stop_slow_consumers
 
     def pulled(self, group: str, topic: str, queue_id: int, last: Buffer) -> None:
@@ -53,12 +53,12 @@ class SlowConsumers(LeaderService):
             self._behind[key] = self._store.dispatcher.applied_end - position
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Nobody has pulled yet."""
+        """Start without known pulls."""
         self._writer = writer
         self._behind = {}
 
     def end(self, reason: str) -> None:
-        """Others look from now on."""
+        """Stop: the next leader looks from now on."""
         self._writer = None
 
     async def run(self) -> None:

@@ -1,5 +1,5 @@
-"""Which queues of a topic are whose (AllocateMessageQueueAveragely and others). Pure: every broker computes
-the same of the same members."""
+"""Which consumer gets which queues of a topic (AllocateMessageQueueAveragely and others). Pure: every broker
+computes the same result from the same members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import MappingProxyType
 from dledger.remoting.bodies import MessageQueue
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Of a client, sorted queues and sorted client ids: its queues; none for one that is not in the list."""
+"""(client id, sorted queues, sorted client ids) -> the queues of that client; no queues for a client that is
+not in the list."""
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
@@ -23,7 +24,7 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[
 
 
 def by_circle(client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
-    """AVG_BY_CIRCLE: one after the other."""
+    """AVG_BY_CIRCLE: queues are dealt out one after the other."""
     if client_id not in clients:
         return []
     return list(queues[clients.index(client_id) :: len(clients)])
@@ -35,8 +36,8 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"AVG": averagely, "AVG_BY
 def for_pop(
     strategy: Strategy, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
 ) -> list[MessageQueue]:
-    """Whose queues a client pops: all of every broker (queue id -1), or with `share` its own and those of so
-    many clients that follow it (QueryAssignmentProcessor.allocate4Pop)."""
+    """The queues that a client pops: all queues of every broker (queue id -1), or, if `share` is positive,
+    its own queues and those of the `share` clients after it (QueryAssignmentProcessor.allocate4Pop)."""
     if share <= 0 or share >= len(clients) - 1:
         return sorted({MessageQueue(queue.topic, queue.brokerName, -1) for queue in queues})
     if client_id not in clients:

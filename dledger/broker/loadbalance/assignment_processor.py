@@ -1,7 +1,7 @@
 """400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE (QueryAssignmentProcessor).
 
 Consumers with `clientRebalance=false` ask a broker which queues are theirs, and whether to pull or to pop.
-The mode is an operation in the log; the members are those that the leader hears of.
+The mode is an operation in the log; the members are those that the leader knows.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dledger.remoting.pop_bodies import (
 )
 
 MAX_QUERY = 4096
-"""Bytes of the body of either."""
+"""Bytes of the body of either request; a longer one is refused."""
 MAX_REQUEST_MODES = 20_000
-"""Groups and topics with a mode of their own."""
+"""Pairs of group and topic with a mode of their own; one more is refused."""
 PULL, POP = "PULL", "POP"
 
 
 class AssignmentProcessor:
-    """Handlers of both."""
+    """Handlers of both codes."""
 
     def __init__(
         self, core: Core, creation: TopicCreation, client: RemotingClient, name_servers: NameServers
@@ -58,7 +58,7 @@ class AssignmentProcessor:
         may=required.Rule(special=required.of_assignment),
     )
     def query(self, call: LeaderCall[None]) -> None:
-        """The queues of one consumer."""
+        """Answer with the queues of one consumer."""
         body = decode_assignment_query(call.request.body)
         others = self._routes.fresh(body.topic)
         if others is not None:
@@ -112,7 +112,7 @@ class AssignmentProcessor:
         does=actions.Does(Action.UPDATE, body=actions.of_mode),
     )
     def set_mode(self, call: LeaderCall[None]) -> None:
-        """From now on consumers of a group pull a topic, or pop it."""
+        """Set whether the consumers of a group pull a topic or pop it."""
         body, writer = decode_request_mode(call.request.body), call.writer
         if body.topic.startswith(RETRY_PREFIX):
             raise RemotingError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -141,6 +141,6 @@ class AssignmentProcessor:
 
 
 def request_mode(writer: CommitLogWriter, topic: str, group: str) -> RequestMode:
-    """How a group asks for messages of a topic: as it was set, else it pulls."""
+    """How a group asks for messages of a topic: the mode that was set, or else PULL."""
     row = writer.pending[REQUEST_MODES].rows.get((topic, group))
     return row or RequestMode(topic, group, PULL)

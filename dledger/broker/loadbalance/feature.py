@@ -11,7 +11,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class LoadBalanceFeature(Feature):
-    """Which consumer reads which queue, where brokers decide it."""
+    """Lets brokers decide which consumer reads which queue."""
 
     def __init__(
         self, core: Core, client: RemotingClient, creation: TopicCreation, name_servers: NameServers

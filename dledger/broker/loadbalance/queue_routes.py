@@ -1,5 +1,5 @@
-"""The queues of a topic on all broker groups (TopicRouteInfoManager): the own from the log, the others' from
-a NameServer, asked again after a while."""
+"""The queues of a topic on all broker groups (TopicRouteInfoManager): this group's from the log, those of
+other groups from a NameServer, which is asked again after a while."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dledger.remoting.headers import GetRouteHeader
 from dledger.runtime.live_settings import LiveSettings
 
 FRESH_S = 5.0
-"""For so long a route is taken as it was."""
+"""Seconds for which a route is used before a NameServer is asked again."""
 MAX_ROUTES = 2000
-"""Topics whose routes are kept; the one that was asked for longest ago goes first."""
+"""Topics whose routes are kept; beyond this the one that was refreshed longest ago is dropped."""
 ASK_S = 1.0
-"""How long one NameServer may take."""
+"""Time-out of a request to one NameServer, in seconds."""
 
 
 class QueueRoutes:
-    """Routes that consumers asked for."""
+    """Routes of the topics that consumers asked for."""
 
     def __init__(
         self, settings: LiveSettings[BrokerConfig], name_servers: NameServers, client: RemotingClient
@@ -36,7 +36,8 @@ class QueueRoutes:
         self._known: OrderedDict[str, tuple[float, tuple[MessageQueue, ...]]] = OrderedDict()
 
     def fresh(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """The queues of the other groups, if they were asked for a moment ago, or there is nobody to ask."""
+        """The queues of the other groups if they are known and fresh, or if no NameServer is configured; else
+        None."""
         if not self._name_servers.addresses:
             return ()
         known = self._known.get(topic)
@@ -45,8 +46,8 @@ class QueueRoutes:
         return known[1]
 
     async def others(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of the other groups; RemotingError when no NameServer says anything and nothing is
-        known from before."""
+        """The queues of the other groups, from the NameServers. RemotingError if no NameServer answers and no
+        older route is known."""
         addresses = self._name_servers.addresses
         found = await asyncio.gather(*(self._ask(address, topic) for address in addresses))
         routes = [route for route in found if not isinstance(route, RemotingError)]
@@ -64,7 +65,7 @@ class QueueRoutes:
         )
 
     async def _ask(self, address: str, topic: str) -> TopicRoute | RemotingError:
-        """What one NameServer knows, an empty route when that is nothing; or why it does not say."""
+        """The route that one NameServer knows (empty if it does not know the topic), or the error."""
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         try:
             answer = await self._client.invoke(address, code, GetRouteHeader(topic), timeout_s=ASK_S)
@@ -77,7 +78,7 @@ class QueueRoutes:
         return RemotingError(answer.code, answer.remark or "")
 
     def _queues(self, topic: str, route: TopicRoute) -> dict[str, tuple[MessageQueue, ...]]:
-        """The queues that can be read, by broker name, without our own."""
+        """The readable queues by broker name, without those of this broker group."""
         own = self._settings.now.broker_name
         return {
             data.brokerName: tuple(

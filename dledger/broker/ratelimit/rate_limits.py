@@ -19,29 +19,30 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 KNOWS_FLOW_CONTROL = VERSION_STRICT_JSON
-"""V4_9_4: clients from here on know 215."""
+"""Version V4_9_4: clients from this version on know 215."""
 
 
 class _Way:
-    """Sending, or reading."""
+    """The limits of one direction: sending or reading."""
 
     def __init__(self, word: str) -> None:
         self._word = word
         self._topics = Buckets()
         self._groups = Buckets()
         self.limited: bool = False
-        """Whether anything is limited: else nobody needs to ask."""
+        """Whether any limit is set; without one `check` need not be called."""
         self.refused: int = 0
-        """Requests since start."""
+        """Requests refused since start."""
 
     def set_rates(self, topics: dict[str, int], groups: dict[str, int]) -> None:
-        """Messages a second."""
+        """Set the limits, in messages a second by name of topic and group."""
         self._topics.set_rates(topics)
         self._groups.set_rates(groups)
         self.limited = self._topics.used or self._groups.used
 
     def check(self, topic: str, group: str, version: int) -> None:
-        """RemotingError 215, or 2 for a client that does not know that, while it has had enough."""
+        """RemotingError 215, or 2 for a client that does not know 215, while the topic or the group is over
+        its limit."""
         now = asyncio.get_running_loop().time()
         for bucket in self._of(topic, group, now):
             if not bucket.ready(now):
@@ -56,7 +57,7 @@ class _Way:
                 )
 
     def count(self, topic: str, group: str, messages: int) -> None:
-        """So many were sent, or given out."""
+        """Count messages that were sent or given out."""
         for bucket in self._of(topic, group, asyncio.get_running_loop().time()):
             bucket.take(messages)
 
@@ -68,7 +69,7 @@ class _Way:
 
 
 class _Sending(SendCheck):
-    """The limits of what is sent, as one of the checks of sends."""
+    """The limits on sending, as one of the checks of sends."""
 
     once = lets_retries = True
 
@@ -85,12 +86,12 @@ class _Sending(SendCheck):
         self._way.check(send.topic, send.group, send.version)
 
     def stored(self, send: Offered, messages: int) -> None:
-        """Count them."""
+        """Count the messages that were stored."""
         self._way.count(send.topic, send.group, messages)
 
 
 class RateLimits:
-    """Of one broker."""
+    """The limits of one broker for sending and for reading."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self.sending: _Way = _Way("send")

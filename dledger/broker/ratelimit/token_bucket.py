@@ -1,4 +1,4 @@
-"""Token buckets: so many tokens come a second, and as many as come in a second are kept."""
+"""Token buckets: each gets `rate` tokens a second, and keeps at most the tokens of one second."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 ANY = "*"
 MAX_BUCKETS = 20_000
-"""Buckets of one table: a further one takes the place of the one that was made first, which begins full when
-it is asked for again."""
+"""Buckets of one table. Beyond this, a new bucket replaces the one that was made first, which is full again
+when it is next asked for."""
 
 
 class TokenBucket:
-    """Times are seconds of one clock that does not go back."""
+    """A bucket of tokens. Times are seconds of one clock that does not go back."""
 
     __slots__ = ("_at", "_tokens", "rate")
 
@@ -21,13 +21,13 @@ class TokenBucket:
         self._at = now
 
     def ready(self, now: float) -> bool:
-        """Whether there is a token. Who takes more than there are leaves a debt."""
+        """Whether there is at least one token. `take` may take more than there are, which leaves a debt."""
         self._tokens = min(self._tokens + (now - self._at) * self.rate, float(self.rate))
         self._at = now
         return self._tokens >= 1
 
     def take(self, count: int) -> None:
-        """After `ready`."""
+        """Take tokens, after `ready` said yes."""
         self._tokens -= count
 
 
@@ -39,7 +39,7 @@ class Buckets:
         self._buckets: dict[str, TokenBucket] = {}
 
     def set_rates(self, rates: Mapping[str, int]) -> None:
-        """Tokens a second by name. Buckets whose rate stays keep what they have."""
+        """Set the tokens a second by name. Buckets whose rate stays the same keep their tokens."""
         self._rates = rates
         rate = self._rate
         self._buckets = {name: one for name, one in self._buckets.items() if one.rate == rate(name)}
@@ -50,7 +50,7 @@ class Buckets:
         return bool(self._rates)
 
     def of(self, name: str, now: float) -> TokenBucket | None:
-        """The bucket of a name, None where it may have as much as it wants."""
+        """The bucket of a name; None if the name has no limit."""
         bucket = self._buckets.get(name)
         if bucket is None:
             rate = self._rate(name)

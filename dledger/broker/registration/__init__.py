@@ -1,5 +1,5 @@
 """Registration with the NameServers.
 
-* `registrar`     who leads, with which topics; at once when that changes
-* `name_servers`  which NameServers there are: configured, looked up, or told by an address server
+* `registrar`     reports the role and the topics of this broker; at once when they change
+* `name_servers`  which NameServers there are: configured, looked up, or named by an address server
 """

@@ -15,7 +15,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class RegistrationFeature(Feature):
-    """Which NameServers there are, and what they are told."""
+    """Finds the NameServers, and registers this broker with them."""
 
     def __init__(self, core: Core, client: RemotingClient, table: TopicTable) -> None:
         self._node = core.node

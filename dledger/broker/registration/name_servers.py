@@ -16,7 +16,7 @@ from dledger.runtime.live_settings import LiveSettings
 
 
 class NameServers:
-    """The list, and who wants to hear of its changes."""
+    """The list of NameServers, and the listeners for its changes."""
 
     def __init__(self, env: Env, settings: LiveSettings[BrokerConfig]) -> None:
         self._log = env.log.child("namesrv")
@@ -25,15 +25,16 @@ class NameServers:
         self._wake = asyncio.Event()
         self._failure = ""
         self.addresses: tuple[str, ...] = settings.now.namesrv_addr
-        """As they are known. Names, until the resolver has answered."""
+        """The known addresses. They are host names until the resolver has answered."""
         settings.listen(self._changed)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call it after each change."""
+        """Register a function that is called after each change."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Ask again and again, where somebody is to be asked; until cancelled."""
+        """Look the addresses up again and again if they come from DNS or an address server, until cancelled.
+        """
         while True:
             self._wake.clear()
             config = self._settings.now

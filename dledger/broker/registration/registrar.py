@@ -28,17 +28,17 @@ from dledger.runtime.env import Env
 from dledger.runtime.live_settings import LiveSettings
 
 COALESCE_S = 0.005
-"""Changes within this time are told together."""
+"""Changes within this many seconds are reported together."""
 RETRY_S = 1.0
-"""After a failure, the same NameServer is tried again so soon."""
+"""Seconds after a failure until the same NameServer is tried again."""
 ANSWER_LIMIT_S = 1.0
-"""Who waits for a registration (`announce`) waits no longer than this."""
+"""Most seconds that a caller of `announce` waits for the registration."""
 HEARTBEAT_TIMEOUT_MS = 120_000
-"""When a NameServer that hears nothing may forget us."""
+"""Milliseconds without a heartbeat after which a NameServer may forget this broker."""
 
 
 class Registrar(LeaderService):
-    """Keeps the NameServers informed."""
+    """Keeps the registration at every NameServer up to date."""
 
     def __init__(
         self,
@@ -63,34 +63,36 @@ class Registrar(LeaderService):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
         self._told: dict[str, int] = {}
-        """Version that each NameServer was last told, or failed to be."""
+        """The version that was last sent to each NameServer, whether or not it was accepted."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
-        """The newest body told to any of them: version and `TopicTable.encoded` then, the body, its CRC."""
+        """The newest body sent to any of them: its version and `TopicTable.encoded`, the body, its CRC."""
         self.registered: dict[str, bool] = {}
-        """Whether the last registration there succeeded."""
+        """Whether the last registration at each NameServer succeeded."""
         self.failures: dict[str, RemotingError] = {}
-        """Why the last one did not, for those NameServers."""
+        """Error of the last registration, for NameServers where it failed."""
         self.failed: Counter[tuple[str, str]] = Counter()
         """Registrations that failed since start, by NameServer and kind of error."""
         self._told_id: dict[str, int] = {}
-        """Broker id that each NameServer last took."""
+        """Broker id that each NameServer last accepted."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._follow()
         name_servers.listen(self._follow)
 
     def changed(self) -> None:
-        """Role, leader or topics changed: tell all, soon."""
+        """Role, leader or topics changed: register everywhere soon."""
         self._version += 1
         self._changed_ms = self._env.wall.now_ms()
         for wake in (self._wake_table, *self._wakes.values()):
             wake.set()
 
     def leader_known(self, term: int) -> None:
-        """This term has a leader. Only such terms are told: a candidate's own is not one to fence with."""
+        """This term has a leader. Only such terms are reported: a candidate's term must not fence a leader.
+        """
         self._leader_term = max(self._leader_term, term)
 
     def announce(self, done: Callable[[], None]) -> None:
-        """`changed`, and call `done` when every NameServer was told (or could not be), or after 1 s."""
+        """Register everywhere as `changed` does. Call `done` when every NameServer was tried, or after 1 s.
+        """
         self.changed()
         if not self._wakes:
             done()
@@ -99,16 +101,16 @@ class Registrar(LeaderService):
         asyncio.get_running_loop().call_later(ANSWER_LIMIT_S, self._finish, done)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Id 0 is ours."""
+        """This node leads: claim id 0."""
         self.leader_known(writer.term)
         self.changed()
 
     def end(self, reason: str) -> None:
-        """It is not any more."""
+        """This node leads no longer: register with the follower's id."""
         self.changed()
 
     async def keep_informed(self) -> None:
-        """Until cancelled, leading or not."""
+        """Keep the registrations up to date until cancelled, leading or not."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -122,7 +124,8 @@ class Registrar(LeaderService):
         self._tasks[addr] = group.create_task(self._keep_registered(addr), name=f"register-{addr}")
 
     def _follow(self) -> None:
-        """Register with the NameServers of now; one that is none any more is told that this broker left."""
+        """Follow the list of NameServers: start to register with new ones, and unregister from those that
+        were removed."""
         addresses = self._name_servers.addresses
         for addr in addresses:
             if addr not in self._wakes:
@@ -140,17 +143,17 @@ class Registrar(LeaderService):
         self._answer()
 
     async def unregister(self, timeout_s: float = 1.0) -> None:
-        """104 to all, best effort: a clean shutdown."""
+        """Unregister from all NameServers (104), best effort, in a clean shutdown."""
         async with asyncio.TaskGroup() as group:
             for addr in self._wakes:
                 group.create_task(self._unregister(addr, timeout_s), name=f"unregister-{addr}")
 
     def data_version(self) -> wire.DataVersion:
-        """Term, number of topic changes, time of the last change told."""
+        """Term, number of topic changes, and time of the last reported change."""
         return wire.DataVersion(self._leader_term, self._table.version, self._changed_ms)
 
     def lost(self, addr: str) -> None:
-        """The connection to a NameServer ended: it has dropped this broker's routes."""
+        """The connection to a NameServer ended, so it has dropped this broker's routes: register again."""
         if addr in self._wakes:
             self._wakes[addr].set()
 
@@ -172,7 +175,8 @@ class Registrar(LeaderService):
             await asyncio.sleep(COALESCE_S)
 
     async def _stay_away(self, addr: str) -> bool:
-        """This broker was removed from its group: clients are not to find it at this NameServer."""
+        """This broker was removed from its group: unregister, so that clients do not find it at this
+        NameServer."""
         if addr in self._told_id or self._told[addr] < 0:
             await self._unregister(addr)
         self.registered[addr], self._told[addr] = False, self._version
@@ -180,7 +184,8 @@ class Registrar(LeaderService):
         return True
 
     async def _keep_encoded(self) -> None:
-        """Without NameServers, too: a leader asks for the size of the table when its term opens."""
+        """Keep the encoded table up to date, also without NameServers: a leader needs its size when its term
+        opens."""
         while True:
             self._wake_table.clear()
             await self._table.prepare()
@@ -226,14 +231,14 @@ class Registrar(LeaderService):
         return ok
 
     def _answer(self) -> None:
-        """Those who waited for what all NameServers were told by now."""
+        """Call the waiting `done` functions whose version every NameServer was tried with."""
         told = min(self._told.values(), default=self._version)
         for asked, done in [waiting for waiting in self._waiting if waiting[0] <= told]:
             self._waiting.remove((asked, done))
             done()
 
     def _encoded(self) -> tuple[bytes, int]:
-        """The body of now and its CRC, made once for all NameServers."""
+        """The current body and its CRC, made once for all NameServers."""
         entries = self._table.entries()
         made_of = (self.data_version(), self._table.encoded)
         if self._body is None or self._body[0] != made_of:
