@@ -1,6 +1,7 @@
-"""A broker shown to its operators, and its settings changed: 25, 26, 28 (AdminBrokerProcessor).
+"""What operators read and change of one broker: 25, 26, 28 (AdminBrokerProcessor).
 
-Settings are those of one node, as RocketMQ's: any node answers, and a change reaches no other.
+Settings belong to one node, as in RocketMQ: any node answers, and a change affects only the node that
+answers.
 """
 
 from __future__ import annotations

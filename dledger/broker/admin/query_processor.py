@@ -1,5 +1,5 @@
-"""Looking for messages: 12 QUERY_MESSAGE by key, 321 QUERY_CONSUME_QUEUE (QueryMessageProcessor,
-AdminBrokerProcessor). Any broker answers, by what is applied on it."""
+"""Search for messages: 12 QUERY_MESSAGE by key, 321 QUERY_CONSUME_QUEUE (QueryMessageProcessor,
+AdminBrokerProcessor). Any broker answers, from what it has applied."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests of RocketMQ's tools that ask for what there is none of here: each is told why.
+"""Requests of RocketMQ's tools that this broker does not support, each with the reason.
 
-They are answered with the code of a request that is not supported (3), as an unknown one, and with a text
-that says what there is instead.
+They are answered with code 3 (not supported), as unknown requests are, and with a text that says what to use
+instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The replicated log as RocketMQ's tools ask for it: 907 GET_BROKER_HA_STATUS, 1007 GET_BROKER_EPOCH_CACHE,
-329 DELETE_EXPIRED_COMMITLOG, 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC (AdminBrokerProcessor).
+"""The replicated log for RocketMQ's tools: 907 GET_BROKER_HA_STATUS, 1007 GET_BROKER_EPOCH_CACHE, 329
+DELETE_EXPIRED_COMMITLOG, 306 CLEAN_EXPIRED_CONSUMEQUEUE, 316 CLEAN_UNUSED_TOPIC (AdminBrokerProcessor).
 
-They ask a master and its slaves: here the leader and its followers. Any broker answers, of itself.
+The tools ask a master and its slaves, which are here the leader and its followers. Any broker answers about
+itself.
 """
 
 from __future__ import annotations

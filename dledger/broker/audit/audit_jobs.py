@@ -1,7 +1,7 @@
-"""Scans of the own store that auditors ask for: one after another, in a lane of their own, at a bounded rate.
+"""Scans of this broker's store for auditors: one after another, in a lane of their own, at a limited rate.
 
-Each is a job; its rows are kept as encoded pages until others need the room, so that they can be fetched page
-by page, and so that a second auditor may take what the first one had read.
+Each scan is a job. Its rows are kept as encoded pages until their room is needed, so that they can be fetched
+page by page, and so that a second auditor can use what was read for the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Audit of this broker's replica over the network: 28001 to 28008 (`remoting.audit_headers`).
 
-Any node answers, whatever its role: the auditor compares them. Answers say what lies on the disk, by the same
-code that audits a directory, bounded by the checkpoint as it was when the replica described itself.
+Any node answers, whatever its role: the auditor compares the answers. An answer says what is on the disk, up
+to the checkpoint at the time when the replica described itself. The code is the same that audits a directory.
 """
 
 from __future__ import annotations
@@ -218,9 +218,6 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
 
 def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
     """Messages of a segment by queue. RemotingError if they are malformed, or more than fit into the segment.
-    237:A task that stays the same once the segment is full, committed and indexed.
-
-    The rows of such a segment stay the same as well, so auditors that come at different times share one job.
     """
     from dledger.audit.findings import QueueRow
 
@@ -239,9 +236,9 @@ def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
 
 
 def settled(task: SegmentTask) -> SegmentTask:
-    """A task that does not change any more once the segment is full, committed and indexed.
+    """A task that stays the same once the segment is full, committed and indexed.
 
-    Its rows are the same then, so that scans for auditors who came at different times are the same job.
+    The rows of such a segment stay the same as well, so auditors that come at different times share one job.
     """
     if task.next_first is None or task.committed < task.next_first - 1 or task.index_end < task.next_first:
         return task

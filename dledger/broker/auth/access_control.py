@@ -1,11 +1,14 @@
-"""Access control 1.0 (`aclEnable`): who signs is who it says, and may do what its account may.
+"""Access control 1.0 (`aclEnable`): checks that a request is signed by an account, and that the account may
+make it.
 
-In this order, as PlainPermissionManager.validate: a global white list lets in; the account must be known; its
-white list lets in; the signature must be right; then the permissions. A forwarded request is checked by the
-follower and by the leader: the signature is its client's, who cannot have signed the fields that the follower
-added. Addresses of forwarded requests are believed of members only (`Origins`).
+The order is that of PlainPermissionManager.validate: a global white list lets a client in; else the account
+must be known; its white list lets the client in; else the signature must be right, and then the permissions
+are checked. A forwarded request is checked by the follower and by the leader. Its signature is the client's,
+so it does not cover the fields that the follower added. The client address in a forwarded request is believed
+only from members (`Origins`).
 
-Files are read again within 2 s of a change, by one worker; those that cannot be used leave all as it was.
+A worker reads the files again within 2 s of a change. If a changed file cannot be used, the accounts stay as
+they are.
 """
 
 from __future__ import annotations

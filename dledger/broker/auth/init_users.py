@@ -1,4 +1,4 @@
-"""Users that a leader creates where there are none of their names: `initAuthenticationUser`,
+"""Users that a leader creates if they do not exist: `initAuthenticationUser`,
 `innerClientAuthenticationCredentials`, and those of a file of accounts (`migrateAuthFromV1Enabled`,
 AuthMigrator)."""
 

@@ -1,9 +1,10 @@
-"""Whether the members of a consumer group agree with each other.
+"""Whether the members of a consumer group have the same subscriptions and different client ids.
 
-Messages of a queue go to one member, and what it does not want is skipped for all. So two members that
-subscribe differently lose messages in silence, as with RocketMQ. And two consumers with one client id take
-each other for themselves: both get everything. Neither can be refused, as programs live with it; both are
-said in the log, in the metrics and to the clients.
+Messages of a queue go to one member, and those that it does not subscribe to are skipped for the whole group.
+So if two members subscribe differently, messages are lost without any error, as with RocketMQ. If two
+consumers have the same client id, each takes the other for itself, and both get all messages. Neither can be
+refused, because existing programs depend on it. Both are reported in the log, in the metrics and to the
+clients.
 """
 
 from __future__ import annotations

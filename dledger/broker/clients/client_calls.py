@@ -1,8 +1,8 @@
-"""Asking a client, wherever it is connected: here, or at another member of the group.
+"""Sending a request to a client, wherever it is connected: here, or at another member of the group.
 
-A client is connected to the brokers that it speaks to, which after a switch need not be the leader. A broker
-that does not know it passes the request on to the other members, one after the other; those pass it no
-further.
+A client is connected to the brokers that it talks to, which after a change of leader need not include the
+leader. A broker that does not know the client passes the request on to the other members, one after the
+other. These do not pass it on again.
 """
 
 from __future__ import annotations

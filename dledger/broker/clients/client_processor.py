@@ -68,12 +68,7 @@ class _Heard:
 
     def still(self, digest: bytes) -> bool:
         """Whether a heartbeat with this digest changes nothing except the time at which its client was last
-        seen. 89:Note the producers and consumers of one client. The leader creates new groups.
-
-        If a group cannot be created (a limit), the heartbeat does not fail, because it is for all groups of
-        the client. Its members are known, as on the followers, and each of their pulls is refused with the
-        reason.
-        """
+        seen."""
         return digest == self.digest and self.current
 
 
@@ -95,10 +90,11 @@ class ClientProcessor(LeaderService):
         may=required.Rule(special=required.of_heartbeat),
     )
     def heartbeat(self, call: Call[None]) -> None:
-        """Producers and consumers of one client. The leader creates groups that are new.
+        """Note the producers and consumers of one client. The leader creates new groups.
 
-        A group that cannot be created (a limit) does not fail the heartbeat, which speaks for all groups of
-        the client: its members are known, as on the followers, and each of their pulls is told the reason.
+        If a group cannot be created (a limit), the heartbeat does not fail, because it is for all groups of
+        the client. Its members are known, as on the followers, and each of their pulls is refused with the
+        reason.
         """
         now = asyncio.get_running_loop().time()
         digest = blake2b(call.request.body, digest_size=16).digest()

@@ -1,8 +1,9 @@
-"""Who is connected: producers and consumers by group (ProducerManager, ConsumerManager).
+"""Connected producers and consumers by group (ProducerManager, ConsumerManager).
 
-In memory, on every node: clients send heartbeats to all brokers of a group, and all must list the same
-consumers, else the clients divide the queues differently. Those that do not know the leader yet (it was
-restarted after they asked for routes) are told to it by the brokers that hear them (`membership_relay`).
+The table is in memory, on every node. Clients send heartbeats to all brokers of a group, and all brokers must
+list the same consumers, otherwise the clients divide the queues differently. A client may not know the leader
+yet (it was restarted after the client asked for routes). Then the brokers that receive its heartbeats report
+it to the leader (`membership_relay`).
 """
 
 from __future__ import annotations

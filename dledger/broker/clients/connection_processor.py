@@ -1,7 +1,7 @@
-"""Who is connected: 203, 204, 300, 343, 345 (AdminBrokerProcessor).
+"""Connected clients: 203, 204, 300, 343, 345 (AdminBrokerProcessor).
 
-Answered by the leader, from its own connections and its applied state: consumers tell all brokers of a group
-about themselves, but one that was just started knows only some, and producers speak to leaders.
+The leader answers, from its own connections and its applied state. Consumers send heartbeats to all brokers
+of a group, but a broker that was just started knows only some of them, and producers talk only to leaders.
 """
 
 from __future__ import annotations

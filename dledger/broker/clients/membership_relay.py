@@ -1,12 +1,13 @@
-"""Consumers that the leader does not hear: brokers that do tell it (28101).
+"""Followers report consumers that only they hear to the leader (28101).
 
-Clients send heartbeats to the brokers of their last route (each 30 s by default). A broker that was away
-meanwhile, and leads again, is not among them: it would list a part of a group's consumers, those would take
-the queues of all others, and pulls that followers forward would be answered that nobody knows the group.
+Clients send heartbeats to the brokers of their last route (every 30 s by default). A broker that was away
+meanwhile and now leads again is not in these routes. It would list only a part of a group's consumers, these
+would take the queues of all others, and forwarded pulls would be refused because the group is unknown.
 
-A follower tells the leader whom it hears: everything when somebody else leads and now and then, what changed
-at once. The leader lists them (38, 203, 400) and has the follower pass on what they are to hear (40); whoever
-speaks to it himself is its own. Nothing here is state of the group: heartbeats make it anew.
+A follower therefore reports the consumers that it hears. It reports everything after a change of leader and
+from time to time, and changes at once. The leader lists these consumers (38, 203, 400) and has the follower
+pass notices (40) on to them. A consumer that sends heartbeats to the leader itself counts as the leader's
+own. None of this is replicated: heartbeats rebuild it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""40 NOTIFY_CONSUMER_IDS_CHANGED: who is a member of a group that changed hears of it, without a flood.
+"""40 NOTIFY_CONSUMER_IDS_CHANGED: the members of a changed group are notified, at a limited rate.
 
-Each change of a group of m members is m requests, and when they all come at once, as after a start or a
-switch of leader, that is m changes. So a group is told at once, and what changes within `GAP_S` from then is
-told together at its end: whoever is told asks for all members anyway. Of groups with very many members, a
-slice is told in each turn of the loop.
+Each change of a group of m members causes m requests. If all members come at once, as after a start or a
+change of leader, there are m such changes. So a group is notified at once, and further changes within `GAP_S`
+lead to one more notice at the end of that time: each notified client asks for all members anyway. For groups
+with very many members, one slice is notified in each turn of the loop.
 """
 
 from __future__ import annotations

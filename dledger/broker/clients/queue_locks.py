@@ -4,10 +4,19 @@ Consumers that work in order lock their queues, and renew the locks every 20 s. 
 log (`formats.state.locks`). The time since the owner was last heard is measured here, in loop time, which
 does not depend on the wall clock. Four rules keep a queue from having two owners:
 
-* An answer waits until an entry of its own is committed, so a deposed leader answers nobody. The entry of a client that only renews its locks names no queue.
-* A leader counts `rebalanceLockMaxLiveTime` (60 s) from the last request of the owner, or from the opening of its term if that is later. By then all answers of its predecessor have expired, because clients use a lock for at most 30 s after an answer.
+* An answer waits until an entry of its own is committed, so a deposed leader answers nobody. The entry of a
+  client that only renews its locks names no queue.
+* A leader counts `rebalanceLockMaxLiveTime` (60 s) from the last request of the owner, or from the opening of
+  its term if that is later. By then all answers of its predecessor have expired, because clients use a lock
+  for at most 30 s after an answer.
 * An expired lock is removed, or given to another client, by an operation in the log.
-* A client that locks a queue again uses a higher epoch, which is in the log as well. A late request from before has a lower epoch and is ignored. Clients of other projects have no epochs. If such a client has locked a queue at this leader directly, only a direct request unlocks it, because a request that another broker forwards may be very late. As in RocketMQ a lock survives the connection and the unregistration of its owner: clients unlock (42) when they end.
+* A client that locks a queue again uses a higher epoch, which is in the log as well. A late request from
+  before has a lower epoch and is ignored. Clients of other projects have no epochs. If such a client has
+  locked a queue at this leader directly, only a direct request unlocks it, because a request that another
+  broker forwards may be very late.
+
+As in RocketMQ a lock survives the connection and the unregistration of its owner: clients unlock (42) when
+they end.
 """
 
 from __future__ import annotations
@@ -72,11 +81,7 @@ class QueueLocks(LeaderService):
 
     @property
     def count(self) -> int:
-        """How many queues are locked, while this node leads. 95:Lock queues, or renew locks. The answer lists
-        the queues that the client has locked now.
-
-        Every broker of the group has the same locks, so `onlyThisBroker` changes nothing.
-        """
+        """How many queues are locked, while this node leads."""
         return len(self._heard)
 
     @handles(
@@ -87,9 +92,9 @@ class QueueLocks(LeaderService):
         does=actions.LOCKED,
     )
     def lock(self, call: LeaderCall[None]) -> None:
-        """Lock queues, or go on with those that one has; the answer has those that are the client's now.
+        """Lock queues, or renew locks. The answer lists the queues that the client has locked now.
 
-        Every broker of the group has the same locks: `onlyThisBroker` asks for nothing else.
+        Every broker of the group has the same locks, so `onlyThisBroker` changes nothing.
         """
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer

@@ -1,10 +1,10 @@
-"""Consumers that still wait at the leader before this one hear who leads now (40 with `leaderAddr`).
+"""Consumers that still wait at the previous leader are notified of the new one (40 with `leaderAddr`).
 
 A leader whose process hangs or is stopped closes no connection, and its machine acknowledges what is sent to
 it: a pull that waits there would wait for its own time-out of 30 s. Our clients send a heartbeat to every
-broker as soon as they know of another leader. So whoever sent none within `WAIT_S` does not know, and is told
-over the connection of its last heartbeat. Clients of other projects are not: a notice makes them ask for the
-members of their groups and look for no leader.
+broker as soon as they know of another leader. So a client that sent none within `WAIT_S` does not know it,
+and is notified over the connection of its last heartbeat. Clients of other projects are not notified: a
+notice makes them ask for the members of their groups, but not look for a leader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The HTTP port's connections: few, none that says nothing for long, and little that they do not take.
+"""The connections of the HTTP port, with limits on their number, their idle time and their unread answers.
 
-aiohttp bounds none of it: a connection without a request stays for ever, so many of them take all descriptors
-of the broker, and whoever asks for the metrics and does not read leaves them in its memory.
+aiohttp has no such limits: a connection without a request stays for ever, so many of them use up all file
+descriptors of the broker, and a client that asks for metrics without reading fills its memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What producers send.
+"""Receiving what producers send.
 
 * `send_processor`        the send codes: checks first, then the message is sealed
-* `send_back_processor`   what consumers give back, to get it again later
-* `disposition`           what kind of message it is: the one place where that is decided
+* `send_back_processor`   messages that consumers send back, to get them again later
+* `disposition`           decides what kind of message was sent, here and nowhere else
 """

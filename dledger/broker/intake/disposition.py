@@ -1,8 +1,8 @@
-"""What kind of message a producer sent: the one place where that is decided (SendMessageProcessor and the
-hooks of RocketMQ's that look at properties before a message is put).
+"""Decides what kind of message a producer sent, here and nowhere else (SendMessageProcessor and the hooks of
+RocketMQ's that look at properties before a message is put).
 
-The kind follows from flags, properties and topic, and from nothing else, so that a message means the same by
-itself and in a batch."""
+The kind follows only from flags, properties and topic, so that a message means the same alone and in a batch.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from dledger.remoting.errors import RemotingError
 
 DELAY_LEVEL = "DELAY"
 TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_DELIVER_TIME)
-"""Properties that say when; the last one is that of older clients."""
+"""Properties with the delivery time or the delay; the last one is that of older clients."""
 _TELLING = re.compile(f"(?:^|\x02)({'|'.join((DELAY_LEVEL, TRAN_MSG, TIMER_OUT_MS, *TIMERS))})\x01([^\x02]*)")
 
 
 class Disposition(Enum):
-    """What becomes of a message."""
+    """The kind of a message, which decides where it is put."""
 
     ORDINARY = "ordinary"
     RETRY = "retry"
-    """Of a consumer group, without a delay level: it comes at once."""
+    """From a consumer group, without a delay level: delivered at once."""
     DELAYED = "delayed"
-    """By a delay level."""
+    """Delivered after a delay level."""
     TIMED = "timed"
-    """At a point in time."""
+    """Delivered at a point in time."""
     HALF = "transactional"
-    """Until its producer says what becomes of it."""
+    """Not delivered until its producer commits it."""
 
 
 def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
@@ -60,7 +60,7 @@ def disposition_of(topic: str, sys_flag: int, properties: str) -> Disposition:
 
 
 def delay_level_of(properties: str) -> int:
-    """The delay level that these properties name, 1 or more; RemotingError 13 when it is no number."""
+    """The delay level in these properties, 1 or more. RemotingError 13 if it is not a number."""
     text = dict(_TELLING.findall(properties)).get(DELAY_LEVEL, "")
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{DELAY_LEVEL}: {text[:20]!r} is no delay level")
@@ -68,7 +68,8 @@ def delay_level_of(properties: str) -> int:
 
 
 def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition:
-    """The same; RemotingError 13 for what cannot be as it is meant, 29 for flags that no client may set."""
+    """The kind of a message, as `disposition_of`. RemotingError 13 for properties that contradict each other,
+    29 for flags that no client may set."""
     if not sys_flag & SPECIAL_FLAGS and not may_wait(properties):
         return Disposition.RETRY if topic.startswith(RETRY_PREFIX) else Disposition.ORDINARY
     kind = disposition_of(topic, sys_flag, properties)
@@ -80,8 +81,8 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
 
 
 def _check_half(topic: str, sys_flag: int, properties: str) -> None:
-    """RemotingError 13 for what would not be what its producer means: RocketMQ takes TRAN_MSG alone for a
-    half message, and loses the way of one that is to wait for its time as well."""
+    """RemotingError 13 for a half message that would not do what its producer means. RocketMQ takes TRAN_MSG
+    alone for a half message, and loses the destination of one that is also delayed."""
     told = dict(_TELLING.findall(properties))
     problem = ""
     if told.get(TRAN_MSG) != "true":

@@ -1,4 +1,4 @@
-"""What producers send, as a feature of the broker."""
+"""Receiving what producers send, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger.broker.topic.feature import TopicFeature
 
 
 class IntakeFeature(Feature):
-    """The ways in."""
+    """All ways in which messages enter the broker."""
 
     def __init__(
         self,

@@ -1,21 +1,21 @@
-"""Plain sends, a read of them at a time: from the bytes of their frames to sealed entries and finished
-answers.
+"""The fast path of sends: all plain sends in one read of a connection go from the bytes of their frames to
+sealed entries and encoded answers in one loop.
 
-A message that is sent by itself, by JSON, by somebody who waits for the answer, to a topic that exists, to be
-read at once, is what nearly all messages are. For each of them the way of all requests (a command, its
-header, a handler's checks, a record, an entry, an answer that waits) takes some fifty calls. `seal_sends`
-does the same in one loop, and asks once a read what is the same for all of a read: whether this node leads,
-whether there is room, what time it is.
+Nearly all messages are plain: sent alone, as JSON, not one-way, to an existing topic, for immediate delivery.
+On the general path (a command, its header, a handler's checks, a record, an entry, an answer that waits) each
+of them takes about fifty calls. `seal_sends` does the same in one loop. What is the same for the whole read
+is checked once: whether this node leads, whether there is room, what time it is.
 
-It does nothing else: at the first frame that is anything else, or that would be refused, it stops, and that
-frame and what comes behind it in this read go the way of all requests. So every rule, refusal and rare kind
-of message stands once, in `send_processor`; here stands how to see that none of them is touched. What is
-told, stored and counted is the same, byte by byte: `tests/broker/test_plain_sends.py` drives both ways with
-the same bytes.
+It stops at the first frame that is anything else or that would be refused. This frame and all frames behind
+it in this read take the general path. So every rule, refusal and rare kind of message is defined once, in
+`send_processor`; the code here only recognizes messages that need none of them. Answers, stored bytes and
+counters are the same on both paths, byte by byte: `tests/broker/test_plain_sends.py` drives both with the
+same bytes.
 
-Where the compiled twin is (`dledger._fast`), it goes first; what it leaves is for `seal_sends` here, which
-is its specification. Where requests are signed, it takes those whose signature is right and whose account
-may send there (`Access.key_of`); all others, and all without it, go the way of all requests.
+If the compiled twin (`dledger._fast`) is available, it runs first; `seal_sends` here takes what it leaves,
+and is its specification. If requests must be signed, the compiled twin takes those with a valid signature
+from an account that may send there (`Access.key_of`). All others, and all without the compiled twin, take the
+general path.
 
 | read            | one call of `PlainSends.take`                                                     |
 |-----------------|-----------------------------------------------------------------------------------|
@@ -59,15 +59,15 @@ from dledger.remoting.server import Connection
 BEGIN_V2 = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2
 BEGIN_V1 = b'{"code":%d,' % RequestCode.SEND_MESSAGE
 _BEGINNINGS = (BEGIN_V2, BEGIN_V1)
-"""How the headers of all known clients begin. One that does not goes the way of all requests."""
+"""How the headers of all known clients begin. A request that begins otherwise takes the general path."""
 _SHORT = struct.Struct(">h")
 _ANSWER = b'%b%b%016X","queueId":"%d","queueOffset":"%d"%b},"flag":1,"language":"JAVA","opaque":%d%b'
-"""As `SendAnswers` has it."""
+"""The answer, as `SendAnswers` encodes it."""
 _NOTHING = (0, 0, 0)
 
 
 class _Send(msgspec.Struct, eq=False, gc=False):
-    """The envelope (`remoting.commands.Request`) with the fields of the header in it."""
+    """The envelope of a request (`remoting.commands.Request`) together with the fields of its header."""
 
     code: int
     opaque: int = 0
@@ -90,19 +90,19 @@ _decode_v2 = msgspec.json.Decoder(_SendV2, strict=False).decode
 
 
 class Terms(NamedTuple):
-    """What holds for all messages of a broker while its settings stay."""
+    """Values that stay the same for all messages until the settings change."""
 
     max_frame: int
     max_body: int
     added: bytes
-    """Properties that each message gets."""
+    """Encoded properties that are added to each message."""
     answer_head: bytes
     host_hex: bytes
     answer_tail: bytes
     store_host: bytes
     stored_again: Container[bytes]
     looked_for: Container[bytes]
-    """Unique ids of messages that are looked for before they are stored (`resends`)."""
+    """Unique ids of messages that are being looked up before they are stored (`resends`)."""
 
 
 def seal_sends(
@@ -116,8 +116,8 @@ def seal_sends(
     answers: AnswerRun,
 ) -> int:
     """Seal the plain sends at the front of `buffer[at:end]` into `run`, and put their answers into `answers`.
-    Where the first frame begins that is not complete, no plain send, or finds no room; nothing of that is
-    done."""
+    Returns the position of the first frame that is incomplete, is not a plain send, or has no room; nothing
+    is done for it."""
     max_frame, max_body, added, answer_head, host_hex, answer_tail, store_host, stored_again, looked_for = (
         terms
     )
@@ -232,7 +232,7 @@ def seal_sends(
 
 
 class PlainSends:
-    """Offered each read of each connection (`remoting.connection.Bulk`)."""
+    """Takes the plain sends at the front of each read of each connection (`remoting.connection.Bulk`)."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class PlainSends:
         answers: SendAnswers,
         access: Access | None,
     ) -> None:
-        """`access`: who may send, where that is asked for."""
+        """`access`: checks which accounts may send; None if requests are not signed."""
         self._access = access
         self._gate = core.gate
         self._checks = send_checks

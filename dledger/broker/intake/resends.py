@@ -1,21 +1,20 @@
-"""A message that is sent again is stored once: the second send is answered with the first one's result.
+"""A message that is sent again is stored once: the second send is answered with the result of the first. A
+send is looked up before it is stored in three cases: its producer marks it as sent again (`__RESEND`, our
+client); its unique id is that of a stored send that was marked so (`formats.state.resends`: the first send
+may arrive last); or its topic is one of `duplicateCheckTopics`. All other sends are not delayed, and cost two
+look-ups in tables that are nearly always empty.
 
-A send is looked for before it is stored where its producer says that it is a repetition (`__RESEND`, our
-client), where its unique id is that of a repetition that is stored (`formats.state.resends`: the first send
-may come in last), and where the topic is one of `duplicateCheckTopics`. All other sends are not delayed, and
-cost two looks into tables that are nearly always empty.
+Sends are looked up in the index by key, which holds the unique id of every message of the log. So the window
+of deduplication is the whole log, on every leader, and takes no memory. Three rules make the result certain:
 
-The place to look is the index by key, which holds the unique id of every message of the log: so the window is
-the whole log, whoever leads, and takes no memory. What makes the answer certain:
-
-* *What was appended before is applied first*, so that the index has it. A new leader has applied all that can
-  ever be committed before its term is open.
+* *Everything that was appended before is applied first*, so that the index has it. A new leader has applied
+  all that can ever be committed before its term is open.
 * *Sends of the same id wait for each other* while one is looked for.
-* *What was found is committed*, so it may be told at once. What was not found is sealed in the turn in which
-  that is known, and with it the row that remembers its id.
+* *A message that is found is committed*, so it may be the answer at once. A send that is not found is sealed
+  in the same turn of the loop, together with the row that remembers its id.
 
-A repetition is the same topic, unique id and body. Copies that consumers give back (%RETRY%) have all of
-these alike and are meant, so retry topics and dead letters are not looked at."""
+A repetition is the same topic, unique id and body. Copies that consumers send back (%RETRY%) have all three
+in common and are intended, so retry topics and dead letter topics are not checked."""
 
 from __future__ import annotations
 
@@ -55,62 +54,62 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.live_settings import LiveSettings
 
 RESEND_TEXT = f"{RESEND}\x011\x02"
-"""How the properties of a message end that is sent again."""
+"""The end of the properties of a message that is marked as sent again."""
 RESEND_BYTES = RESEND_TEXT.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
 ALL_TOPICS = "*"
 MAX_WAITING = 20_000
-"""Sends that are looked for at once; one more is answered SYSTEM_BUSY."""
+"""Sends that wait for their look-up; one more is refused with SYSTEM_BUSY."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Their bodies together; the same."""
+"""Bytes of the bodies of these sends together; more are refused with SYSTEM_BUSY."""
 MAX_TOGETHER = 128
-"""Sends that one job looks for: some 3 ms of a worker, and as much of the loop."""
+"""Sends that one job looks up: about 3 ms of a worker, and as much of the loop."""
 MAX_COPIES = 1024
-"""Messages of one topic with one unique id that are looked at, the newest first: checks of a transaction put
-its half message that often at most."""
+"""Most messages of one topic with one unique id that are compared, the newest first. Checks of a transaction
+store copies of its half message at most this often."""
 PATIENCE_OF_OTHERS_S = 2.0
-"""How long sends wait for the index that do not say that they are repetitions: their producers take
-SYSTEM_BUSY for the end. The others wait for `waitTimeMillsInSendQueue`, and ask again."""
+"""Seconds that a send waits for the index if it is not marked as sent again: its producer takes SYSTEM_BUSY
+as final. A send that is marked waits for `waitTimeMillsInSendQueue`, and its producer tries again."""
 RETRY_S = 0.01
-"""Before an index that could not say is asked again."""
+"""Seconds until an index that could not answer is asked again."""
 COST_A_TURN, COST_OF_ONE = 512 * 1024, 8 * 1024
-"""Bytes of messages that are compared or stored in one turn of the loop, and what one costs beside them: some
-3 ms."""
+"""Bytes of messages that are compared or stored in one turn of the loop (about 3 ms), and the fixed cost of
+one message in the same unit."""
 COST_OF_TEXT = 8
-"""A byte of properties costs as much as so many of a body."""
+"""Cost of a byte of properties, in bytes of a body."""
 
 
 class Found(NamedTuple):
-    """The first send's result. `positions`: physical offsets, of a batch all."""
+    """The result of the first send. `positions`: physical offsets, one for each message of a batch."""
 
     store_host: bytes
     positions: list[int]
     queue_id: int
     queue_offset: int
     due: int = 0
-    """When a timer message comes, in ms."""
+    """Due time of a timer message, in ms."""
 
 
 class Sent(NamedTuple):
-    """What tells one send from another. Of a batch all its messages, by id and CRC of the body."""
+    """What identifies a send: id and CRC of the body, for each message of a batch."""
 
     topic: str
-    """Where its first copy is, if there is one."""
+    """The topic that its first copy is in, if there is one."""
     ids: list[bytes]
     crcs: list[int]
     text_size: int
-    """Characters of its properties."""
+    """Characters of the properties."""
     or_topic: str = ""
-    """Or here: a timer message that came at once, or has come."""
+    """A second topic that the first copy may be in, for a timer message that was delivered."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Where it may be."""
+        """The topics that its first copy may be in."""
         return (self.topic, self.or_topic) if self.or_topic else (self.topic,)
 
 
 class _Repeated:
-    """One send that is looked for."""
+    """One send that is being looked up."""
 
     __slots__ = ("again", "answer", "came", "connection", "cost", "deadline", "request", "sent", "size")
 
@@ -136,12 +135,12 @@ class _Repeated:
 
     @property
     def id(self) -> bytes:
-        """By which it is remembered."""
+        """The unique id by which it is remembered."""
         return self.sent.ids[0]
 
 
 class Resends(LeaderService):
-    """Looks for sends."""
+    """Looks up sends in the log before they are stored."""
 
     def __init__(
         self,
@@ -158,12 +157,13 @@ class Resends(LeaderService):
         self._settings = settings
         self._writer: CommitLogWriter | None = None
         self.stored: dict[bytes, int] = {}
-        """Ids of repetitions that are stored, the oldest first, with the time of each: rows of the state."""
+        """Ids of repeated sends that are stored, the oldest first, with their times: the rows of the state.
+        """
         self.looking: dict[bytes, int] = {}
-        """Ids that are looked for now, and how many sends of each."""
+        """Ids that are being looked up, and the number of sends with each."""
         self._waiting: deque[_Repeated] = deque()
         self._under_way: deque[_Repeated] = deque()
-        """Out of `_waiting`, and not answered yet."""
+        """Sends taken from `_waiting` that are not answered yet."""
         self._bytes = 0
         self._pace = Pace(COST_A_TURN)
         self._wanted = asyncio.Event()
@@ -171,12 +171,12 @@ class Resends(LeaderService):
         self.recognized: int = 0
         """Sends that were answered with the result of an earlier one, since this broker started."""
         self.looked: int = 0
-        """Sends that were looked for."""
+        """Sends that were looked up since this broker started."""
 
     # -- what the send processor asks -----------------------------------------------------------------
 
     def checks(self, topic: str) -> bool:
-        """Whether all sends to this topic are looked for (`duplicateCheckTopics`)."""
+        """Whether all sends to this topic are looked up (`duplicateCheckTopics`)."""
         topics = self._settings.now.duplicate_check_topics
         return topic in topics or ALL_TOPICS in topics
 
@@ -190,10 +190,9 @@ class Resends(LeaderService):
         answer: Callable[[Found], None],
         again: Callable[[CommitLogWriter], None],
     ) -> bool:
-        """Look for a send: then comes `answer` with what was found, or `again`, in the turn in which it is to
-        be sealed, or the request is answered with an error. False when it is none to be looked for.
-
-        RemotingError 2 when there are too many."""
+        """Look up a send. Then `answer` is called with the result, or `again` if there is none (the send is
+        sealed in the same turn of the loop), or the request is answered with an error. Returns False if the
+        send needs no look-up. RemotingError 2 if too many wait."""
         if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
             return False
         now = asyncio.get_running_loop().time()
@@ -212,8 +211,9 @@ class Resends(LeaderService):
         return True
 
     def remember(self, writer: CommitLogWriter, topic: str, unique_id: bytes) -> tuple[Op, ...]:
-        """Operations to be sealed with a message that was looked for and not found: its id is remembered from
-        here on. None where all sends are looked for, and while a voter knows no such table."""
+        """Operations to seal together with a message that was looked up and not found, so that its id is
+        remembered. Empty if all sends to the topic are looked up, or while a voter does not know this table.
+        """
         if self.checks(topic) or not writer.may_write(Resend.operation):
             return ()
         now = max(writer.clock_ms(), 0)
@@ -229,19 +229,19 @@ class Resends(LeaderService):
     # -- one leadership -------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """The term is open: everything that may be committed is applied."""
+        """The term is open and everything that may be committed is applied: load the stored ids."""
         self._writer = writer
         rows = sorted(self._store.state[RESENDS].rows.values(), key=lambda row: (row.time, row.id))
         self.stored.clear()
         self.stored.update((row.id.encode(), row.time) for row in rows)
 
     def applied(self, index: int) -> None:
-        """The state holds everything up to this entry."""
+        """The state now holds everything up to this entry."""
         if self._barrier is not None and self._barrier[0] <= index and not self._barrier[1].done():
             self._barrier[1].set_result(None)
 
     async def run(self) -> None:
-        """Look for what comes, in its order."""
+        """Look up the waiting sends in their order."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -249,7 +249,7 @@ class Resends(LeaderService):
                 await self._look()
 
     def end(self, reason: str) -> None:
-        """What is still looked for was not executed: it goes on as if it came now."""
+        """Sends that are still being looked up were not executed: treat them as if they came now."""
         left = [*self._under_way, *self._waiting]
         self._under_way.clear()
         self._waiting.clear()
@@ -299,7 +299,7 @@ class Resends(LeaderService):
             self._settle(item, found)
 
     async def _all_applied(self) -> None:
-        """Everything that was appended so far."""
+        """Wait until everything that was appended so far is applied."""
         assert self._writer is not None
         last = self._writer.last_index
         if self._store.applied_index < last:
@@ -333,7 +333,7 @@ class Resends(LeaderService):
         return None
 
     async def _message(self, sent: Sent, number: int, position: int) -> Record | None:
-        """The message at a place, if it is this one of a send."""
+        """The message at a position, if it is message `number` of the send; else None."""
         message = await self._reader.message_at(position)
         if message is None:
             return None
@@ -364,7 +364,7 @@ class Resends(LeaderService):
             connection.respond(request, code, remark=error.remark)
 
     def _too_late(self, now: float, why: str) -> None:
-        """The index is behind: who has waited long enough is told so, the others wait on."""
+        """The index is behind: refuse the sends whose deadline has passed, let the others wait on."""
         left = list(self._under_way)
         self._under_way.clear()
         for item in reversed(left):

@@ -1,5 +1,5 @@
-"""What a producer is told of a message that is stored, and what every stored message says besides its own
-properties: encoded once, but for what changes from message to message."""
+"""Answers to sends, and the properties that the broker adds to every message. All that does not change from
+message to message is encoded once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dledger.runtime.live_settings import LiveSettings
 
 
 def added_properties(config: BrokerConfig) -> bytes:
-    """What this broker adds to the properties of each message."""
+    """The properties that this broker adds to each message."""
     return encode_properties(
         {
             "MSG_REGION": config.region_id,
@@ -27,12 +27,12 @@ def added_properties(config: BrokerConfig) -> bytes:
 
 
 class SendAnswers:
-    """Encodes them, as the settings are now."""
+    """Encodes answers to sends with the current settings."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
         self.host_hex: str = settings.now.store_host.hex().upper()
-        """This broker's address as it begins a message id (`formats.message_ids`)."""
+        """This broker's address in hexadecimal, as message ids begin (`formats.message_ids`)."""
         self._settings_changed(settings.now)
         settings.listen(self._settings_changed)
 
@@ -42,7 +42,7 @@ class SendAnswers:
             region,
             trace.encode(),
         )
-        """How it begins."""
+        """Beginning of an answer in JSON."""
 
     def encode(
         self,
@@ -54,8 +54,8 @@ class SendAnswers:
         handle: str = "",
         store_host: bytes | None = None,
     ) -> bytes:
-        """The whole frame. `positions`: physical offsets; `unique_key`: of a single message; `handle`: by
-        which a timer message can be recalled; `store_host`: who stored it, if it was another broker."""
+        """The whole frame. `positions`: physical offsets; `unique_key`: of a single message; `handle`:
+        recalls a timer message; `store_host`: the broker that stored it, if it was another one."""
         host = self.host_hex if store_host is None else store_host.hex().upper()
         ids = ",".join([f"{host}{position:016X}" for position in positions])
         if request.serialize is SerializeType.JSON:
@@ -63,7 +63,7 @@ class SendAnswers:
         return self._binary(request, ids, queue_id, queue_offset, unique_key, handle)
 
     def of_batch(self, request: Request, ids: bytes, queue_id: int, queue_offset: int) -> bytes:
-        """The whole frame, from offset message ids with commas between them."""
+        """The whole frame for a batch. `ids`: offset message ids separated by commas."""
         if request.serialize is SerializeType.JSON:
             return self._json(request, ids, queue_id, queue_offset, b"", "")
         return self._binary(request, ids.decode(), queue_id, queue_offset, b"", "")
@@ -118,7 +118,7 @@ class SendAnswers:
 
 
 def quoted(value: bytes) -> bytes:
-    """As a JSON string."""
+    """A value as a JSON string."""
     if value.isalnum():
         return b'"%b"' % value
     return msgspec.json.encode(value.decode(errors="replace"))

@@ -1,8 +1,9 @@
 """Send-back: 36 CONSUMER_SEND_MSG_BACK (SendMessageProcessor.consumerSendMsgBack).
 
-A consumer could not process a message: a copy of it comes to its group again after a while, or goes to the
-group's dead letters after so many times. The copy is in the log before the consumer hears of it; its own
-offset moves on then. What is refused here, clients send to the retry topic themselves.
+A consumer that could not process a message sends it back. A copy is delivered to its group again after a
+delay, or goes to the group's dead letters after too many tries. The copy is in the log before the consumer
+gets the answer and moves its offset on. If the request is refused, clients send the message to the retry
+topic themselves.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
 
 FIRST_LEVEL = 3
-"""Delay level of the first retry (10 s); each further one has the next level."""
+"""Delay level of the first retry (10 s); each further retry has the next level."""
 HONOURS_MAX_RECONSUME = 121
-"""V3_4_9: clients from here on say maxReconsumeTimes themselves."""
+"""Version V3_4_9: clients from this version on send maxReconsumeTimes themselves."""
 
 
 class SendBackProcessor:
@@ -68,7 +69,7 @@ class SendBackProcessor:
         may=required.OF_GROUP,
     )
     def send_back(self, call: LeaderCall[ConsumerSendMsgBackHeader]) -> None:
-        """A message comes again, or is given up."""
+        """Store a copy of a message for a later retry, or in the dead letters."""
         name = call.header.group
         group = self._creation.group_for_consumer(call.writer, self._store.state, name)
         if group is None:

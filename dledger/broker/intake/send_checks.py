@@ -1,9 +1,8 @@
-"""Reasons to refuse what producers send, in one list: what is in it holds on every way in.
-
-A send comes in four ways: alone or in a batch, and each of them by the fast path (plain sends of a read, by
-the compiled twins or by Python) or by the way of all requests. While a check is `active`, the fast paths
-leave every send to the way of all requests, which asks all checks. So a new reason to refuse is a
-`SendCheck`, and a place in `send_checks` of the `feature.py` of its folder, and nothing else.
+"""Reasons to refuse a send, in one list that applies to every way in which a send can arrive. There are four
+ways: alone or in a batch, and each of these by the fast path (plain sends of a read, in compiled code or in
+Python) or by the general path. While a check is `active`, the fast paths leave every send to the general
+path, which asks all checks. So a new reason to refuse needs only a `SendCheck`, and an entry in `send_checks`
+of the `feature.py` of its folder.
 
 What a check must let through:
 
@@ -16,8 +15,8 @@ What a check must let through:
 | a message that a consumer gives back (request 36)    | no: it is stored already, and must come again     |
 | what the broker itself delivers: timers, delays, ... | no: it was accepted before                        |
 
-Room in the log, the size of a body, the permission of a topic and the kind of a message are no checks of
-this kind: the fast paths know them, and leave what would be refused.
+Room in the log, the size of a body, the permission of a topic and the kind of a message are not checks of
+this kind: the fast paths test them themselves, and leave what would be refused to the general path.
 """
 
 from __future__ import annotations
@@ -29,28 +28,29 @@ from dledger.broker.topic.topic_names import DLQ_PREFIX, RETRY_PREFIX
 
 
 class Offered(NamedTuple):
-    """What is known of a send before it is looked at closely."""
+    """What is known about a send before its messages are parsed."""
 
     topic: str
     group: str
-    """Of the producer, as it says."""
+    """The producer group, as the client names it."""
     version: int
-    """Of the client."""
+    """Version of the client."""
     size: int
-    """Bytes of the body: of one message, or of a whole batch as it was sent."""
+    """Bytes of the body of one message, or of a whole batch as it was sent."""
 
 
 class SendCheck:
-    """One reason to refuse. A subclass overrides what it needs; every method is short, and on the loop."""
+    """One reason to refuse a send. A subclass overrides what it needs. Every method runs on the loop, so it
+    must be short."""
 
     once: bool = False
-    """Whether a send that went by before a search for its first copy is not asked again after it."""
+    """Whether `check` is skipped after a search for a first copy, because it was passed before the search."""
     lets_retries: bool = False
-    """Whether sends to topics of retries and dead letters are not asked."""
+    """Whether sends to retry and dead letter topics are not checked."""
 
     @property
     def active(self) -> bool:
-        """Whether it may refuse anything now. While it may, no send takes the fast path."""
+        """Whether it may refuse anything now. While it is active, no send takes the fast path."""
         raise NotImplementedError
 
     def check(self, send: Offered) -> None:
@@ -61,18 +61,18 @@ class SendCheck:
         they will be stored."""
 
     def stored(self, send: Offered, messages: int) -> None:
-        """It was not refused, and becomes that many messages now."""
+        """The send passed all checks and is about to be stored as this many messages."""
 
 
 class SendChecks:
-    """All checks of one broker, asked in their order."""
+    """All checks of one broker, in their order."""
 
     def __init__(self) -> None:
         self._checks: tuple[SendCheck, ...] = ()
         self._of_messages: tuple[SendCheck, ...] = ()
 
     def ask(self, checks: Sequence[SendCheck]) -> None:
-        """These are the checks of all features. Called once, before the broker answers anything."""
+        """Set the checks of all features. Called once, before the broker answers anything."""
         self._checks = tuple(checks)
         self._of_messages = tuple(
             check for check in checks if type(check).check_message is not SendCheck.check_message
@@ -80,7 +80,7 @@ class SendChecks:
 
     @property
     def active(self) -> bool:
-        """Whether one may refuse anything now."""
+        """Whether any check is active."""
         for check in self._checks:  # noqa: SIM110  # `any` with a generator takes twice as long
             if check.active:
                 return True
@@ -88,23 +88,23 @@ class SendChecks:
 
     @property
     def looks_at_messages(self) -> bool:
-        """Whether one wants to see each message of a batch now."""
+        """Whether any active check must see each message of a batch."""
         return any(check.active for check in self._of_messages)
 
     def check(self, send: Offered, again: bool = False) -> None:
-        """RemotingError of the first that refuses. `again`: the same send goes on after a search."""
+        """RemotingError of the first check that refuses. `again`: the same send continues after a search."""
         for check in self._checks:
             if check.active and not (again and check.once) and not _passes(check, send):
                 check.check(send)
 
     def check_message(self, send: Offered, body_size: int, properties: bytes, again: bool = False) -> None:
-        """RemotingError of the first that refuses one message of a send. `again`: as in `check`."""
+        """RemotingError of the first check that refuses one message of a send. `again`: as in `check`."""
         for check in self._of_messages:
             if check.active and not (again and check.once) and not _passes(check, send):
                 check.check_message(send, body_size, properties)
 
     def stored(self, send: Offered, messages: int) -> None:
-        """Tell those that count."""
+        """Notify the active checks that a send is about to be stored."""
         for check in self._checks:
             if check.active and not _passes(check, send):
                 check.stored(send, messages)

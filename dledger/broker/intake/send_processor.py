@@ -1,7 +1,7 @@
 """Send: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2, 320 SEND_BATCH_MESSAGE (SendMessageProcessor).
 
-Everything that can refuse comes first; then the message is sealed, which cannot fail, and its answer,
-already encoded, waits for the commit (safety.md S12, S24).
+All checks that can refuse come first. Then the message is sealed, which cannot fail, and its answer, already
+encoded, waits for the commit (safety.md S12, S24).
 
 | answer | when                                                                                         |
 |--------|----------------------------------------------------------------------------------------------|
@@ -84,11 +84,11 @@ from dledger.remoting.headers import SendMessageHeader, SendMessageV2Header
 from dledger.remoting.limits import MAX_FRAME_SIZE
 
 _BATCH_HEAD = struct.Struct(">iiiii")
-"""Of one message of a batch body: total size, magic (0), CRC (0), flag, body size."""
+"""Header of one message in a batch body: total size, magic (0), CRC (0), flag, body size."""
 _SHORT = struct.Struct(">h")
 _UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
-"""Messages of one batch: it is sealed in one step, at some 8 microseconds a message."""
+"""Most messages in one batch: it is sealed in one step, at about 8 microseconds a message."""
 
 
 _WAITS_IN = {
@@ -100,7 +100,7 @@ _WAITS_IN = {
 
 
 class _Placed(msgspec.Struct, eq=False, gc=False):
-    """Where a message goes, and what is stored of it."""
+    """The topic and queue of a message, and the parts of it that change before it is stored."""
 
     slot: TopicSlot
     queue_id: int
@@ -108,9 +108,9 @@ class _Placed(msgspec.Struct, eq=False, gc=False):
     properties: bytes
     unique_key: bytes
     due: int = 0
-    """When a timer message comes, in ms since the epoch; 0 for others."""
+    """Due time of a timer message, in ms since the epoch; 0 for other messages."""
     ops: tuple[Op, ...] = ()
-    """Operations in the same batch."""
+    """Operations that are stored in the same batch."""
 
 
 SendCall = LeaderCall[SendMessageHeader] | LeaderCall[SendMessageV2Header]
@@ -151,7 +151,7 @@ class SendProcessor:
         self._ip = config.store_host[:4]
 
     def _settings_changed(self, config: BrokerConfig) -> None:
-        """Take over what does not change from message to message."""
+        """Take over the settings that apply to every message."""
         self._max_message_size = config.max_message_size
         self._checks_topics = bool(config.duplicate_check_topics)
         self._added = added_properties(config)
@@ -265,7 +265,7 @@ class SendProcessor:
     def _put_where_it_waits(
         self, writer: CommitLogWriter, placed: _Placed, kind: Disposition, text: str, level: int
     ) -> None:
-        """Change the place and the properties of a message that does not go to its own queue at once."""
+        """Change the place and the properties of a message that is not delivered at once."""
         slot, queue_id = placed.slot, placed.queue_id
         if kind is Disposition.DELAYED:
             placed.slot, placed.queue_id, text = self._delayed(writer, slot, queue_id, text, level)
@@ -282,7 +282,7 @@ class SendProcessor:
     def _answer(
         self, call: SendCall, slot: TopicSlot, index: int, answer: bytes, when: PendingResponses
     ) -> None:
-        """Give the answer to a send to a topic: in one that a send created, once the NameServers know it."""
+        """Answer a send. If a send created the topic, the answer waits until the NameServers know it."""
         connection, request = call.connection, call.request
         if slot.config.name in call.writer.unannounced:
 
@@ -294,7 +294,7 @@ class SendProcessor:
             when.add(index, connection, request, answer)
 
     def _look_for(self, call: SendCall, text: str, sent: Sent) -> bool:
-        """Whether a send waits until it is known if it is stored already. `text`: properties of its (first)
+        """Whether the send is looked up before it is stored, and so waits. `text`: properties of its (first)
         message."""
         resent = text.endswith(RESEND_TEXT)
         topic, ids = call.header.topic, sent.ids
@@ -330,9 +330,9 @@ class SendProcessor:
     def _delayed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str, level: int
     ) -> tuple[TopicSlot, int, str]:
-        """Where a message with a delay level waits, and its properties there (PutMessage hook). A dead letter
-        waits no more. While a member of the group runs a version that delivers nothing, a retry comes at
-        once, and others are refused (14)."""
+        """The queue in which a message with a delay level waits, and its properties there (PutMessage hook).
+        A dead letter is not delayed. While a member of the group runs a version that cannot deliver delayed
+        messages, a retry is delivered at once, and other messages are refused (14)."""
         values = decode_properties(text)
         retry = slot.is_retry
         if slot.is_dead_letter or (retry and not writer.may_write(DelayProgress.operation)):
@@ -345,8 +345,8 @@ class SendProcessor:
     def _timed(
         self, writer: CommitLogWriter, slot: TopicSlot, queue_id: int, text: str
     ) -> tuple[TopicSlot, int, str, int]:
-        """Where a message waits for its time, its properties there, and when it is due, in ms; 0 where that
-        is over, and it comes at once."""
+        """The queue in which a message waits for its time, its properties there, and its due time in ms. The
+        due time is 0 if the time has passed: then the message is delivered at once."""
         values = decode_properties(text)
         due = due_time(values, writer.clock_ms(), self._settings.now)
         if due is None:
@@ -359,14 +359,15 @@ class SendProcessor:
         return waiting, 0, encode_properties(values), due
 
     def _handle(self, topic: str, due: int, unique_key: bytes) -> str:
-        """By what a timer message can be recalled; empty for others."""
+        """The handle that recalls a timer message; empty for other messages."""
         if not (due and self._settings.now.recall_enable):
             return ""
         name, key = self._settings.now.broker_name, unique_key.decode(errors="replace")
         return RecallHandle(topic, name, due, key).encode()
 
     def _properties(self, text: str) -> tuple[bytes, bytes]:
-        """What is stored, and the message's unique key; RemotingError 13 when it is too much."""
+        """The properties to store, and the unique key of the message. RemotingError 13 if the properties are
+        too long."""
         raw = text.encode()
         if was_sent_on(raw):
             values = decode_properties(text)
@@ -385,7 +386,8 @@ class SendProcessor:
         return raw, key
 
     def _with_unique_key(self, raw: bytes) -> tuple[int, bytes]:
-        """For clients that give none: where the key begins, and the properties with it."""
+        """Add a unique key, for clients that give none: the position of the key, and the properties with it.
+        """
         self._counter = (self._counter + 1) & 0xFFFF
         millis = self._env.wall.now_ms() & 0xFFFFFFFF
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)
@@ -452,7 +454,7 @@ class SendProcessor:
         self._answer(call, slot, index, answer, self._committed)
 
     def _plain_batch(self, call: SendCall, offered: Offered | None, messages: int, size: int) -> None:
-        """The same where nothing about its messages is unusual, by the compiled twin."""
+        """Store a batch of plain messages with the compiled twin."""
         connection, request, header, writer = call.connection, call.request, call.header, call.writer
         slot, queue_id = self._target(writer, header)
         total = _stored_size(slot, messages, size)
@@ -484,9 +486,10 @@ class SendProcessor:
         self._answer(call, slot, index, answer, self._committed)
 
     def _split(self, topic: str, sys_flag: int, body: bytes) -> tuple[list[tuple[int, bytes, bytes]], int]:
-        """Flag, body and stored properties of each message of a batch, and the bytes of the last two.
+        """Flag, body and stored properties of each message of a batch, and the bytes of all bodies and
+        properties.
 
-        RemotingError 13 when it is no batch.
+        RemotingError 13 if the body is not a batch.
         """
         check_disposition(topic, sys_flag, "")
         messages: list[tuple[int, bytes, bytes]] = []
@@ -570,7 +573,8 @@ class SendProcessor:
         request: Request,
         reconsume_times: int,
     ) -> tuple[TopicSlot, int]:
-        """A message that was tried too often goes to `%DLQ%group` (handleRetryAndDLQ)."""
+        """The target of a message in a retry topic: after too many tries `%DLQ%group`, else its queue
+        (handleRetryAndDLQ)."""
         name = slot.config.name[len(RETRY_PREFIX) :]
         group = writer.group(name)
         limit = 16 if group is None else group.retry_max
@@ -582,7 +586,8 @@ class SendProcessor:
 
 
 def _stored_size(slot: TopicSlot, messages: int, size: int) -> int:
-    """Bytes of their entries, of which bodies and properties have `size`; RemotingError 13 when too many."""
+    """Bytes of the entries of a batch; `size`: bytes of its bodies and properties. RemotingError 13 if that
+    is too large."""
     total = size + messages * (HEADER_SIZE + FIXED_SIZE + len(slot.field) + _SHORT.size)
     if total > MAX_ENTRY_SIZE:
         raise _too_large(f"batch of {messages} messages as stored", total, MAX_ENTRY_SIZE)

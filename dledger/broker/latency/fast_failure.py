@@ -1,10 +1,10 @@
 """Sends are refused at once while the log does not move (BrokerFastFailure).
 
-RocketMQ keeps requests in queues before threads that work on them, and empties these queues while the page
-cache stands still. Here a request is worked on as it comes; what waits is what was appended and is not
-committed. Its time is measured. While the oldest of it waits for longer than `osPageCacheBusyTimeOutMills`,
-further sends would only wait behind it: they are refused, which tells their producers that they are not
-stored, where a time-out would tell nothing.
+RocketMQ keeps requests in queues before its worker threads, and empties these queues while the page cache is
+stalled. Here a request is handled as it arrives; what waits is the sends that were appended and are not
+committed yet. Their waiting time is measured. While the oldest of them waits for longer than
+`osPageCacheBusyTimeOutMills`, further sends would only wait behind it, so they are refused. The refusal says
+that the message was not stored; a time-out would leave that open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Groups that read far behind the end of the log are stopped, where a setting says so
-(BrokerController.protectBroker): what they read comes from the device, and slows down everybody else.
+"""Groups that read far behind the end of the log are disabled if a setting says so
+(BrokerController.protectBroker): their reads come from the device and slow down everybody else.
 
-How far behind a group is tells the position of the last message that it was given, of each of its queues.
-Who has not pulled for a while does no harm, and is not stopped.
+How far a group is behind is taken from the position of the last message that it was given, for each of its
+queues. A group that has not pulled since the last look does no harm and is not disabled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What consumers pull.
+"""Pulls of consumers.
 
 * `pull_processor`      the pull codes
 * `pull_hold`           pulls that wait for messages

@@ -20,7 +20,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class LongPollingFeature(Feature):
-    """What consumers pull, and pulls that wait at a leader that is lost."""
+    """Pulls of consumers, and pulls that wait at a leader that is lost."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Pulls that wait for messages (PullRequestHoldService): long polling without a thread or timer each.
 
-They are found by queue when a chunk brought messages there, looked at once per chunk, and expire by one
-timer that runs while any is held.
+They are kept by queue. When a chunk brings messages to a queue, its pulls are tried once per chunk. One
+timer, which runs while any pull is held, ends those whose time is up.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 SWEEP_INTERVAL_S = 0.1
-"""How late a time-out may be noticed."""
+"""Seconds between two sweeps: a time-out is noticed this late at most."""
 ROOM_WAIT_S = 1.0
-"""How long a pull at least waits while too many answers are unsent, also one that asked not to wait: else its
-client would ask again at once."""
+"""Least seconds that a pull waits while too many answers are unsent, even if it asked not to wait; otherwise
+its client would ask again at once."""
 MAX_SUSPEND_S = 60.0
-"""What a request may ask for at most; clients give up on an answer after 30 s."""
+"""Most seconds that a request may wait, even if it asks for more; clients cancel a pull after 30 s."""
 
 
 @dataclass(slots=True)
 class Pull:
-    """One pull, checked: what to read for whom. `offset` moves over messages that do not match."""
+    """One pull that passed the checks. `offset` moves past messages that do not match."""
 
     connection: Connection
     request: Request
@@ -41,13 +41,14 @@ class Pull:
     suspend_s: float
     deadline: float = 0.0
     took_s: float = 0.0
-    """Reading from the device."""
+    """Seconds spent on reading from the device."""
     for_room: bool = False
     """It waits until fewer answers are unsent (`ServerLimits.max_unsent`), whatever its queue holds."""
 
 
 class HeldPulls:
-    """Held pulls by queue. `retry` is called for those whose queue grew, `expired` when time is up."""
+    """Held pulls by queue. `retry` is called for a pull whose queue grew, `expired` for one whose time is up.
+    """
 
     def __init__(
         self, limit: Callable[[], int], retry: Callable[[Pull], None], expired: Callable[[Pull], None]
@@ -62,13 +63,13 @@ class HeldPulls:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold_for_room(self, pull: Pull) -> bool:
-        """Keep a pull until there is room for its answer. False at the limit or when time is up."""
+        """Hold a pull until there is room for its answer. False if too many are held or its time is up."""
         pull.for_room = True
         pull.suspend_s = max(pull.suspend_s, ROOM_WAIT_S)
         return self.hold(pull)
 
     def hold(self, pull: Pull) -> bool:
-        """Keep a pull; its deadline is set at the first time. False at the limit or when time is up."""
+        """Hold a pull; its deadline is set the first time. False if too many are held or its time is up."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         first = pull.deadline == 0.0
@@ -85,7 +86,7 @@ class HeldPulls:
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """These queues got messages."""
+        """These queues got messages: retry their pulls."""
         if not self.count:
             return
         for queue in queues:
@@ -96,7 +97,7 @@ class HeldPulls:
                     self._retry(pull)
 
     def take_of(self, group: str, topic: str, queues: Iterable[int]) -> list[Pull]:
-        """Those of a group for these queues, which are held no more."""
+        """Remove and return the pulls of a group for these queues."""
         taken: list[Pull] = []
         for queue_id in queues:
             pulls = self._by_queue.get((topic, queue_id), [])
@@ -110,7 +111,7 @@ class HeldPulls:
         return taken
 
     def take_topic(self, topic: str) -> list[Pull]:
-        """Those for a topic, which are held no more."""
+        """Remove and return the pulls for a topic."""
         taken: list[Pull] = []
         for queue_id in range(MAX_QUEUES + 1):
             taken += self._by_queue.pop((topic, queue_id), ())
@@ -122,7 +123,7 @@ class HeldPulls:
             yield from pulls
 
     def take_all(self) -> list[Pull]:
-        """Hold nothing any more; what was held."""
+        """Remove and return all held pulls."""
         pulls = list(self)
         self._by_queue.clear()
         self.count = 0

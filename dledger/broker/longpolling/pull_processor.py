@@ -1,10 +1,10 @@
 """Pull: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID (PullMessageProcessor).
 
-Read point (safety.md S25): the applied index of the leader. With `slaveReadEnable` a follower answers what
-it has applied itself, all of it committed, to pulls that commit no offset; the leader suggests one
-(`suggestWhichBrokerId`) to who reads what is not in memory any more. Else a follower forwards a pull. Answers
-are views of mapped segments, gathered by the connection in one write; what needs the device is read by a
-worker.
+Read point (safety.md S25): the applied index of the leader. With `slaveReadEnable` a follower answers pulls
+that commit no offset from what it has applied itself, all of which is committed; the leader suggests such a
+follower (`suggestWhichBrokerId`) to consumers that read what is no longer in memory. Otherwise a follower
+forwards a pull. Answers are views of mapped segments, which the connection gathers in one write; a worker
+reads what needs the device.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from dledger.remoting.headers import (
 APPLIED = "applied index of the leader"
 APPLIED_OR_HERE = f"{APPLIED}; with slaveReadEnable also that of a follower, for pulls that commit no offset"
 DEFAULT_COUNT = 32
-"""Messages for a request that asks for none (a bug of a client, which would else spin)."""
+"""Messages for a request that asks for none (a bug of a client, which would otherwise pull in a tight loop).
+"""
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -97,7 +98,8 @@ class PullProcessor(LeaderService):
         )
         offsets.reset_listeners.append(self._reset)
         self._looking: deque[Pull] = deque()
-        """Woken pulls whose filter reads properties: one a turn of the loop, as each may take 5 ms of it."""
+        """Woken pulls whose filter reads properties: one is served in each turn of the loop, because each may
+        take 5 ms."""
         self.messages: int = 0
         """Messages given out since start."""
         self.bytes: int = 0
@@ -119,7 +121,7 @@ class PullProcessor(LeaderService):
         may=required.CONSUME,
     )
     def pull(self, call: LeaderCall[PullMessageHeader]) -> None:
-        """Messages from an offset on, now or when there are some."""
+        """Give out messages from an offset on, now or when there are some."""
         header = call.header
         self._check(call.writer, header)
         if self._rates.limited:
@@ -141,7 +143,8 @@ class PullProcessor(LeaderService):
         self._serve(self._made(call, wanted))
 
     def pull_here(self, call: Call[PullMessageHeader]) -> bool:
-        """A pull at a broker that does not lead: whether it is answered here, with messages."""
+        """Answer a pull at a broker that does not lead. Returns whether it is answered here, with messages.
+        """
         header, state = call.header, self._store.state
         if not self._settings.now.slave_read or header.sysFlag & PULL_COMMIT_OFFSET:
             return False
@@ -197,7 +200,8 @@ class PullProcessor(LeaderService):
         )
 
     def _suggested(self, queue_id: int) -> int:
-        """Of a follower that runs, for who reads what is not in memory; 0: the leader itself."""
+        """Id of a running follower to suggest to a consumer that reads what is not in memory; 0: the leader
+        itself."""
         config = self._settings.now
         if not config.slave_read:
             return 0
@@ -206,7 +210,7 @@ class PullProcessor(LeaderService):
         return route_id(others[queue_id % len(others)]) if others else 0
 
     def _send_on(self, call: LeaderCall[PullMessageHeader], offset: int) -> None:
-        """The group's offsets were reset: the consumer goes on there."""
+        """Answer that the group's offset was reset: the consumer goes on at the new offset."""
         low, high = self._store.queues.range_of(call.header.topic, call.header.queueId)
         call.respond(
             ResponseCode.PULL_OFFSET_MOVED,
@@ -215,21 +219,22 @@ class PullProcessor(LeaderService):
         )
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Those who wait hear of a reset at once."""
+        """Handle the pulls of a group again at once after a reset of its offsets."""
         for pull in self.held.take_of(group, topic, offsets):
             pull.connection.again(pull.request)
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
-        """Messages were applied to these queues."""
+        """Messages were applied to these queues: wake their pulls."""
         self.held.arrived(queues)
 
     def deleted(self, topic: str) -> None:
-        """Those who wait hear of it at once."""
+        """Handle the pulls of a deleted topic again at once, so that they are refused."""
         for pull in self.held.take_topic(topic):
             pull.connection.again(pull.request)
 
     def end(self, reason: str) -> None:
-        """Those who wait hear who leads, or go there."""
+        """Leadership ends: the waiting pulls are refused with the new leader's address, or forwarded to it.
+        """
         for pull in (*self.held.take_all(), *self._looking):
             self._gate.wait_or_refuse(pull.connection, pull.request)
         self._looking.clear()
@@ -294,7 +299,7 @@ class PullProcessor(LeaderService):
             )
 
     def _filter(self, header: PullMessageHeader) -> MessageFilter:
-        """What the group wants: from the request, or from its heartbeat."""
+        """The filter of a pull: from the request, or from the heartbeat of its group."""
         config = self._settings.now
         group = self._clients.consumers.get(header.consumerGroup)
         if header.sysFlag & PULL_SUBSCRIPTION:
@@ -328,7 +333,7 @@ class PullProcessor(LeaderService):
         return wanted
 
     def _of_topic(self, group: ConsumerGroup | None, topic: str) -> MessageFilter:
-        """A group's condition on properties for a topic; all where it has none, or none that can be read."""
+        """A group's condition on properties for a topic; the filter ALL if it has none, or an invalid one."""
         subscription = None if group is None else group.subscriptions.get(topic)
         if subscription is None or subscription.expressionType in ("", TAG):
             return ALL
@@ -387,8 +392,8 @@ class PullProcessor(LeaderService):
             self._answer(pull, result, ResponseCode.SUCCESS, self._suggested(pull.queue_id))
 
     def _wait_for_room(self, pull: Pull) -> None:
-        """Too many answers are unsent: it is looked at again when they are fewer, or answered that nothing
-        has come."""
+        """Too many answers are unsent: hold the pull until they are fewer, or answer that there are no
+        messages."""
         if not self.held.hold_for_room(pull):
             self._expired(pull)
 

@@ -1,19 +1,20 @@
 """Pulls that wait at a leader that is lost: its successor answers them.
 
-Java clients before 5.0, and those in C++ and Go, do not notice that the connection of a pull is gone: they
-wait for their own time-out of 30 s, and read nothing of that queue meanwhile. But they take an answer by
-its number alone, over whichever connection it comes, and they hold one to each broker of the group, for
-their heartbeats. So a leader tells the others of such pulls while they wait (28102), and who leads next
-answers them: nothing has come, ask again. Of a client that has no connection to the new leader, as that was
-away until just now, another follower does. The answer suggests to ask where it comes from
-(`suggestWhichBrokerId`), and so do the next ones over that connection until the client has looked for
-routes: the address that it takes for the leader's may be dead.
+Java clients before 5.0, and those in C++ and Go, do not notice that the connection of a pull is gone. They
+wait for their own time-out of 30 s, and read nothing of that queue meanwhile. But they accept an answer by
+its number alone, over any connection, and for their heartbeats they hold a connection to each broker of the
+group. So a leader reports such waiting pulls to the other brokers (28102), and the next leader answers them:
+no messages, ask again. If a client has no connection to the new leader, because that was away until just now,
+another follower answers. The answer suggests to ask the broker that it comes from (`suggestWhichBrokerId`),
+and so do the next ones over that connection until the client has looked for routes: the address that the
+client takes for the leader's may be dead.
 
-Two things keep an answer from meeting another request of that number. It goes to a connection that was
-there when it was told, to the same client id at the same address. And numbers go up: an answer that
-comes after that of the leader is one that nobody waits for, which clients ignore.
+Two things keep an answer from being taken for that of another request with the same number. It goes to a
+connection that existed when the pull was reported, to the same client id at the same address. And numbers
+only grow: if the answer arrives after that of the leader, no request waits for it and the client ignores it.
 
-Nothing here is state of the group. What is not told costs a client its time-out, as it did without this.
+None of this is replicated. A pull that was not reported costs a client its time-out, as it would without this
+module.
 """
 
 from __future__ import annotations
@@ -41,52 +42,55 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 DEAF = (LanguageCode.JAVA.name, LanguageCode.CPP.name, LanguageCode.GO.name)
-"""Clients that do not notice the loss of a connection, Java up to `NOTICES`."""
+"""Languages of clients that do not notice the loss of a connection; Java only below version `NOTICES`."""
 NOTICES = 412
-"""V5_0_0: Java clients from here on do."""
+"""Version V5_0_0: Java clients from this version on notice it."""
 SETTLE_S = 0.01
-"""Pulls that begin to wait within this time are told together; one that is answered within it need not be."""
+"""Pulls that begin to wait within this many seconds are reported together; one that is answered earlier need
+not be reported."""
 RETRY_S = 1.0
-"""After a member that did not take it."""
+"""Seconds until a member that did not accept a report is tried again."""
 OLDER_S = 60.0
-"""After one that does not know the request, and may be another version by then."""
+"""Seconds until a member that does not know the request is tried again: by then it may run another version.
+"""
 TIMEOUT_S = 3.0
 SLICE = 200
-"""Pulls of a request, and answers of a turn of the loop."""
+"""Pulls in one report, and answers in one turn of the loop."""
 PACE_S = 0.005
-"""Between two such turns."""
+"""Seconds between two turns in which answers are sent."""
 LEADER_FIRST_S = 0.3
-"""So long the new leader has to answer them; what its clients ask it then it tells."""
+"""Seconds that the new leader has to answer these pulls before followers do. Clients that ask the leader
+meanwhile are reported by it."""
 MAX_TELL = 384 * 1024
-"""Bytes of a request: more than `SLICE` pulls with the longest names have."""
+"""Bytes of a report, enough for `SLICE` pulls with the longest names; a longer one is refused."""
 MAX_UNTOLD = 20_000
-"""Pulls that wait to be told to a member; one more is not told to it."""
+"""Pulls that wait to be reported to a member; one more is not reported."""
 MAX_KEPT = 100_000
-"""Pulls of the leader that this broker knows of; one more takes the place of the oldest."""
+"""Pulls of the leader that this broker knows; one more replaces the oldest."""
 MAX_TERMS_AHEAD = 1000
-"""A term that is so far ahead of this broker's own is none: the two come over different connections, but not
-with so many elections between them."""
+"""A report whose term is this far above this broker's own is ignored. The two come over different
+connections, but not with so many elections between them."""
 PULL_LIVES_S = 60.0
-"""What is older is over: clients wait for 30 s."""
+"""Seconds after which a reported pull is dropped: clients wait for 30 s."""
 _Key = tuple[str, str, str, int]
-"""Client id, group, topic, queue id: of which a client has one pull under way."""
+"""Client id, group, topic, queue id: a client has one pull in flight for each."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """Another broker of the group, as the leader sees it."""
+    """Another broker of the group, as the leader knows it."""
 
     address: str
     untold: dict[_Key, tuple[WaitingPull, Connection]] = field(default_factory=dict)
     busy: bool = False
-    """It was told something and has not answered, or is left alone for a while."""
+    """A report is in flight, or the member is left alone for a while."""
     able: bool = True
-    """It knows the request."""
+    """Whether it knows the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A pull that the leader has, and this broker's own connection to its client."""
+    """A pull that waits at the leader, and this broker's own connection to its client."""
 
     pull: WaitingPull
     connection: Connection
@@ -95,7 +99,8 @@ class _Kept:
 
 
 class StrandedPulls(LeaderService):
-    """Tells while this broker leads, is told while it follows, and answers when it takes over."""
+    """Reports waiting pulls while this broker leads, accepts reports while it follows, and answers the pulls
+    when it takes over."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members, origins: Origins) -> None:
         self._clients = core.clients
@@ -108,26 +113,26 @@ class StrandedPulls(LeaderService):
         self._store = core.store
         self._log = core.env.log.child("stranded")
         self._others: dict[str, _Member] = {}
-        """By node id."""
+        """The other members by node id."""
         self._term = 0
-        """Of this leadership."""
+        """The term of this leadership."""
         self._wake = asyncio.Event()
         self._looked_at = 0.0
-        """Loop time at which the members of the group were looked at."""
+        """Loop time at which the list of members was last read."""
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        """The oldest first."""
+        """Reported pulls, the oldest first."""
         self._of_term = 0
-        """In which they were told."""
+        """The term in which they were reported."""
         self._stranded: dict[_Key, _Kept] = {}
-        """Those of a leader that is lost, until they are answered."""
+        """Pulls of a lost leader that are not answered yet."""
         self._timer: asyncio.TimerHandle | None = None
         self.answered: int = 0
-        """Since start."""
+        """Pulls answered since start."""
 
     # -- the leader -----------------------------------------------------------------------------------
 
     def waits(self, pull: Pull) -> None:
-        """A pull began to wait here."""
+        """A pull began to wait here: report it to the other members if its client needs that."""
         request = pull.request
         if (
             request.flag & (FLAG_REDIRECT | FLAG_FORWARDED)
@@ -146,14 +151,15 @@ class StrandedPulls(LeaderService):
                 other.untold[key] = one, pull.connection
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """What waited at the leader before is answered, and who follows is told from now on."""
+        """This broker leads: answer the pulls that waited at the previous leader, and report to the followers
+        from now on."""
         self._term = writer.term
         self._others = {}
         self._strand(0.0)
         self._look_for_others()
 
     async def run(self) -> None:
-        """Tell who follows."""
+        """Report waiting pulls to the followers."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -164,7 +170,7 @@ class StrandedPulls(LeaderService):
             await asyncio.sleep(SETTLE_S)
 
     def end(self, reason: str) -> None:
-        """Another one tells."""
+        """This broker leads no longer: report nothing."""
         self._others = {}
 
     def _look_for_others(self) -> None:
@@ -195,7 +201,8 @@ class StrandedPulls(LeaderService):
         self._client.invoke_nowait(other.address, code, fields, body, TIMEOUT_S, partial(self._told, other))
 
     def _told(self, other: _Member, result: Response | RemotingError) -> None:
-        """What a member that is away was not told it is not told again: there will be newer ones."""
+        """A report was answered or failed. It is not repeated for a member that is away: there will be newer
+        pulls."""
         if isinstance(result, Response) and result.code == ResponseCode.SUCCESS:
             self._free(other)
             return
@@ -221,7 +228,7 @@ class StrandedPulls(LeaderService):
         RequestCode.TELL_PULLS, needs=Needs.ANY, reads="its memory", max_body=MAX_TELL, may=required.ADMIN
     )
     def take(self, call: Call[None]) -> None:
-        """Pulls that wait at the leader."""
+        """Accept a report of pulls that wait at the leader."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of pulls")
         held = decode_held(call.request.body)
@@ -251,7 +258,8 @@ class StrandedPulls(LeaderService):
                 kept[key] = _Kept(pull, connection, now)
 
     def _strand_unless_silent(self) -> None:
-        """Where this broker does not forward, who asks here gets nowhere: only the new leader answers."""
+        """The leader is lost. If this broker does not forward requests, a client that asks here would not get
+        further, so the pulls are forgotten and only the new leader answers them."""
         if self._settings.now.forward_to_leader:
             self._strand(LEADER_FIRST_S)
         else:
@@ -260,7 +268,7 @@ class StrandedPulls(LeaderService):
     # -- both -----------------------------------------------------------------------------------------
 
     def _strand(self, wait_s: float) -> None:
-        """The leader is lost: its pulls are answered after so long."""
+        """The leader is lost: answer its pulls after this time."""
         if self._kept or self._stranded:
             self._stranded |= self._kept
             self._kept.clear()

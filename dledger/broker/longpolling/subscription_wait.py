@@ -1,10 +1,11 @@
-"""Pulls that are ahead of their client's heartbeat: they wait for it for a moment.
+"""Pulls that are ahead of their client's heartbeat: they wait a moment for it.
 
-A client pulls by its new subscription before each broker has heard of it. Answered at once (24, 25), Java
-clients pull again after 3 s, and a consumer whose heartbeat goes to many addresses gets nothing for long
-after its start. Two heartbeats of theirs exclude each other, too: the one that should tell of a new version
-is then not sent at all, up to the next rebalance 20 s later. So who filters by tags is served meanwhile, and
-who filters by properties is told to rebalance (40), which makes it send its heartbeat.
+A client pulls with its new subscription before each broker has received the heartbeat with it. If such a pull
+were refused at once (24, 25), Java clients would pull again after 3 s, and a consumer whose heartbeat goes to
+many addresses would get nothing for a long time after its start. Also, Java clients never send two heartbeats
+at the same time: one that should report a new version may then not be sent until the next rebalance, 20 s
+later. So a pull that filters by tags is served meanwhile, and a client that filters by properties is asked to
+rebalance (40), which makes it send its heartbeat.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import PULL_CLASS_FILTER, PullMessageHeader
 
 WAIT_S = 2.0
-"""How long a pull waits for the heartbeat; then it is answered that there was none."""
+"""Seconds that a pull waits for the heartbeat; then it is refused because of the missing subscription."""
 MAX_WAITING = 10_000
-"""Pulls that wait; one more is answered at once."""
+"""Pulls that wait; one more is refused at once."""
 
 _JAVA = LanguageCode.JAVA.name
 
@@ -39,15 +40,17 @@ class _Waiting:
 
 
 def _compares(call: Call[PullMessageHeader], known: Subscription) -> bool:
-    """Whether all messages may be given out, since a pull and what was heard before both go by tags, whose
-    text Java clients compare again. Not others: ali-ons takes each message without tags."""
+    """Whether all messages may be given out, because the pull and the known subscription both filter by tags
+    and Java clients compare the text of tags again. Other clients do not: ali-ons takes each message without
+    tags."""
     by_class = call.header.sysFlag & PULL_CLASS_FILTER or known.classFilterMode
     kinds = {call.header.expressionType or TAG, known.expressionType or TAG}
     return call.request.language == _JAVA and not by_class and kinds == {TAG}
 
 
 class SubscriptionWait:
-    """Pulls by consumer group. `retry` gets those whose group has said what they ask by."""
+    """Waiting pulls by consumer group. `retry` is called for a pull when its group has sent the subscription.
+    """
 
     def __init__(self, clients: Clients, retry: Callable[[PullCall], None]) -> None:
         self._clients = clients
@@ -59,7 +62,8 @@ class SubscriptionWait:
         clients.on_subscribed = self._heard
 
     def missing(self, call: Call[PullMessageHeader]) -> RemotingError | None:
-        """What the group's heartbeats have not said yet; None when they have, or where it is the same."""
+        """The error if the heartbeats of the group lack this subscription or have an older version; None if
+        the pull can be served."""
         header = call.header
         group = self._clients.consumers.get(header.consumerGroup)
         subscription = None if group is None else group.subscriptions.get(header.topic)
@@ -72,7 +76,7 @@ class SubscriptionWait:
         return None
 
     def wait(self, call: PullCall, otherwise: RemotingError) -> None:
-        """Keep a pull until its group has said it; raises `otherwise` where too many wait."""
+        """Hold a pull until its group has sent the subscription. Raises `otherwise` if too many wait."""
         if self.count >= MAX_WAITING:
             raise otherwise
         group, self._serial = call.header.consumerGroup, self._serial + 1
@@ -83,7 +87,7 @@ class SubscriptionWait:
         self.count += 1
 
     def take_all(self) -> list[PullCall]:
-        """Nothing waits any more; what did."""
+        """Remove and return all waiting pulls."""
         found = [(group, serial) for group, waiting in self._waiting.items() for serial in waiting]
         return [self._take(group, serial).call for group, serial in found]
 

@@ -8,11 +8,12 @@ from dledger.formats.state import ReplicatedState
 from dledger.runtime.cooperative import PAUSE_S
 
 ROW_SLICE = 10_000
-"""Consumer offsets of a group that are looked at in one go, about 1 ms."""
+"""Consumer offsets of a group that are read before the loop turns to other work, about 1 ms."""
 
 
 async def topics_of(state: ReplicatedState, group: str) -> list[str]:
-    """Each once; others run between slices."""
+    """The topics in which a group has offsets, without duplicates. The loop turns to other work between
+    slices."""
     rows = list(state.offsets.get(group, ()))
     topics: dict[str, None] = {}
     for start in range(0, len(rows), ROW_SLICE):

@@ -1,7 +1,7 @@
 """Offsets: 14, 15, 29, 30, 31, 32 (ConsumerManageProcessor, AdminBrokerProcessor).
 
-Answered by the leader only. A follower refuses with 14 and the leader's address, reads as well: its state
-may lag, and a consumer that read an old offset would consume again what its group has done.
+Only the leader answers. A follower refuses with 14 and the leader's address, also for reads: its state may
+lag, and a consumer that reads an old offset would consume the same messages again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TOLD = (
 )
 
 MEMBERS_KNOWN_S = 60.0
-"""How long after a leader has taken over no commit sets a group back. Clients of all languages look for new
-brokers and send a heartbeat every 30 s, so that by then each consumer was heard."""
+"""Seconds after a change of leader in which no commit moves a group back. Clients of all languages look for
+new brokers and send a heartbeat every 30 s, so that by then the leader knows each consumer."""
 
 
 class OffsetProcessor:
@@ -60,7 +60,8 @@ class OffsetProcessor:
         does=actions.CONSUMED,
     )
     def query(self, call: LeaderCall[QueryConsumerOffsetHeader]) -> None:
-        """What the group consumes next; 22 when it never said (the client then applies its rule)."""
+        """The offset that the group consumes next; 22 if it never reported one (the client then applies its
+        own rule)."""
         header = call.header
         answer = partial(self._answer_query, call)
         queue = (header.topic, header.queueId)
@@ -90,16 +91,16 @@ class OffsetProcessor:
         does=actions.Does(Action.SUB | Action.UPDATE, topics=("topic",), groups=("consumerGroup",)),
     )
     def update(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> None:
-        """The group consumed up to here. -1, which some clients send, is ignored.
+        """Note how far the group has consumed. -1, which some clients send, is ignored.
 
-        A group moves forward by a commit, and back only where somebody means it: by a reset (222), or by a
-        two-way commit that passes `_check_sets_back`. A one-way commit never sets a group back, nor does one
-        whose client says that it is an ordinary one (`setsBack` is false): it may be a late one, of the
-        consumer that had the queue before. Such a commit is answered with success and changes nothing.
+        A commit moves a group forward. Only an intended request moves it back: a reset (222), or a two-way
+        commit that passes `_check_sets_back`. A one-way commit never moves a group back, and neither does one
+        whose client marks it as ordinary (`setsBack` is false): it may be late, from the consumer that had
+        the queue before. Such a commit is answered with success and changes nothing.
 
-        While the group's consumers have not heard of a reset no commit counts, and only another reset takes
-        its place. Consumers hear of it with their next pull, so they are answered with success; whoever is no
-        consumer, and does not say what it means, is refused.
+        While no consumer of the group has heard of a reset, commits are ignored, and only another reset
+        replaces it. Consumers hear of it with their next pull, so their commits are answered with success. A
+        client that is not a consumer and does not mark its commit is refused.
         """
         header, writer = call.header, call.writer
         if header.commitOffset < 0:
@@ -130,7 +131,7 @@ class OffsetProcessor:
             self._offsets.wait(group, call.connection, call.request, call.respond)
 
     def _before_heard(self, call: LeaderCall[UpdateConsumerOffsetHeader], wanted: int) -> None:
-        """Answer a commit of a queue whose group is to go to the offset `wanted`, and has not heard of it."""
+        """Answer a commit for a queue while the group has not heard of a reset to the offset `wanted`."""
         header = call.header
         harmless = header.setsBack is False or call.request.oneway or header.commitOffset == wanted
         if not harmless and (header.setsBack or not self._by_member(call)):
@@ -142,11 +143,12 @@ class OffsetProcessor:
         call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
 
     def _check_sets_back(self, call: LeaderCall[UpdateConsumerOffsetHeader], current: int | None) -> None:
-        """RemotingError unless a two-way commit may set its group back.
+        """RemotingError unless a two-way commit may move its group back.
 
-        It may be late. A broker that does not lead may have found it unread after it was stopped or cut off,
-        when its client has gone on with this leader. A consumer that had the queue before may have sent it,
-        and a leader that has just taken over does not know yet who else is in the group.
+        The commit may be late. A broker that does not lead may have been stopped or cut off, and may have
+        found the commit unread when its client had already gone on with this leader. Or a consumer that had
+        the queue before sent it. And a leader that has just taken over does not know yet which other
+        consumers are in the group.
         """
         header = call.header
         what = (
@@ -180,17 +182,19 @@ class OffsetProcessor:
             )
 
     def _membership(self, call: LeaderCall[Any]) -> str:
-        """The version of the group's membership: the term, since each leader learns it anew, and a number."""
+        """The version of the group's membership: the term, because each leader learns the members anew, and a
+        number."""
         return f"{call.writer.term}.{self._clients.version_of(call.header.consumerGroup)}"
 
     def _by_member(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether it comes from a consumer of the group, or by way of a broker that hears one."""
+        """Whether the request comes from a consumer of the group, directly or through a broker that hears
+        one."""
         members = self._clients.consumers.get(call.header.consumerGroup)
         return members is not None and call.connection.serial in members.connections
 
     def _by_tool(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java report one-way, and
-        what waits for its answer belongs to no member."""
+        """Whether an administrator asks (mqadmin resetOffsetByTime -o): consumers in Java commit one-way, so
+        a two-way commit over a connection without a member comes from a tool."""
         if call.request.language != LanguageCode.JAVA.name:
             return False
         members = self._clients.consumers.get(call.header.consumerGroup)
@@ -221,7 +225,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def search(self, call: LeaderCall[SearchOffsetHeader]) -> None:
-        """Offset of a point in time."""
+        """The offset of a point in time."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         upper = (header.boundaryType or "lower").lower() == "upper"
@@ -242,7 +246,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def max_offset(self, call: LeaderCall[GetMaxOffsetHeader]) -> None:
-        """The offset that the next message will get, of what is committed."""
+        """The offset that the next message will get, counting committed messages only."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         offset = call.writer.next_applied(header.topic, header.queueId)
@@ -257,7 +261,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def min_offset(self, call: LeaderCall[QueueHeader]) -> None:
-        """The first message that still exists."""
+        """The offset of the first message that still exists."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         queue = self._store.queues.get(header.topic, header.queueId)
@@ -273,7 +277,7 @@ class OffsetProcessor:
         does=actions.OFFSET,
     )
     def earliest_time(self, call: LeaderCall[QueueHeader]) -> None:
-        """Store time of the first message, -1 for an empty queue."""
+        """Store time of the first message; -1 for an empty queue."""
         header = call.header
         check_queue(call.writer, header.topic, header.queueId)
         topic, queue_id = header.topic, header.queueId

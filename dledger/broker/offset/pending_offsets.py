@@ -1,9 +1,9 @@
 """Consumer offsets on the leader (ConsumerOffsetManager, safety.md S28).
 
-What consumers report gathers here and goes into the log as one entry per group at most every 200 ms, the
-highest offset of a queue winning. A read waits until what was reported before it is applied: it neither tells
-what is not committed (S25) nor an older offset than the reporter knows. Offsets do not go back, except by a
-logged reset, and an offset beyond the committed end is refused.
+Reported offsets are collected here and go into the log as one entry per group, at most every 200 ms; for each
+queue the highest offset counts. A read waits until the offsets reported before it are applied, so it returns
+neither an uncommitted offset (S25) nor an older one than its client reported. Offsets never decrease, except
+by a logged reset, and an offset beyond the committed end is refused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_ROWS = 1000
-"""Queues in one entry; a group with more takes several."""
+"""Most queues in one entry; a group with more takes several entries."""
 MAX_RESETS = 10_000
-"""Pairs of group and topic with a reset that no consumer has heard of; a further one is refused (2)."""
+"""Pairs of group and topic with a reset that no consumer has heard of; one more is refused (2)."""
 Answer = Callable[[], None]
 Waiter = tuple[Connection, Request, Answer]
 
@@ -46,23 +46,23 @@ class PendingOffsets(LeaderService):
         self._logged: deque[tuple[int, str, dict[tuple[str, int], int]]] = deque()
         """(index, group, offsets) of entries that are not applied yet."""
         self._latest: dict[tuple[str, str, int], tuple[int, int]] = {}
-        """Group, topic, queue id -> (index, offset) of the last of them that says something of it."""
+        """(group, topic, queue id) -> (index, offset) of the last entry in `_logged` that has this queue."""
         self._waiters: dict[str, list[Waiter]] = {}
-        """By group: two-way reports, answered when their entry is committed."""
+        """Two-way reports by group, answered when their entry is committed."""
         self._readers: dict[str, list[Waiter]] = {}
-        """By group: reads of what is not logged yet."""
+        """Reads by group that wait for offsets that are not logged yet."""
         self._reading: list[tuple[int, Waiter]] = []
-        """Answered when the entry of that index is applied."""
+        """Reads with an index, answered when the entry of that index is applied."""
         self.on_order_reset: Callable[[OrderKey, int], None] = lambda key, time_ms: None
-        """A queue that is popped in order waits for no acknowledgement any more of what was popped then."""
+        """Called with a queue that is popped in order, and the time of its last pop, when a reset ends its
+        wait for acknowledgements."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
         """Called with group, topic and new offsets by queue id when a reset that is announced is applied.
-
-        They are called in the order in which features are made: consumers are notified (220) before the pulls
-        that wait are answered."""
+        They are called in the order in which features are made: consumers are notified (220) before the
+        waiting pulls are answered."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's offset as last reported, committed or not; None when it never said."""
+        """The group's offset as last reported, committed or not; None if it never reported one."""
         reported = self._offsets.get(group, {}).get((topic, queue_id))
         if reported is not None:
             return reported
@@ -74,7 +74,7 @@ class PendingOffsets(LeaderService):
         return self._store.state.consumer_offset(group, topic, queue_id)
 
     def applied(self, index: int) -> None:
-        """Entries up to `index` are applied: the state has their offsets."""
+        """Entries up to `index` are applied: the state now has their offsets."""
         while self._logged and self._logged[0][0] <= index:
             _, group, offsets = self._logged.popleft()
             for topic, queue_id in offsets:
@@ -89,8 +89,8 @@ class PendingOffsets(LeaderService):
                     self._reading.append((at, waiter))
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take note of an offset. False when it lies beyond the committed end. While a reset of the queue was
-        not heard, nothing counts: who reports does not know of it."""
+        """Note a reported offset. False if it is beyond the committed end. While the group has not heard of a
+        reset of the queue, the report is ignored: its sender does not know of the reset."""
         if offset > self.end_of(topic, queue_id):
             return False
         if self.unheard(group, topic, queue_id) is not None:
@@ -101,13 +101,13 @@ class PendingOffsets(LeaderService):
         return True
 
     def end_of(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last message of a queue that is applied; 0 where its topic was deleted since."""
+        """Offset behind the last applied message of a queue; 0 if its topic was deleted since."""
         if self._writer is not None:
             return self._writer.next_applied(topic, queue_id)
         return self._store.state.next_offset(topic, queue_id)
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted: what was reported of it does not count any more."""
+        """A topic or a group is about to be deleted: forget what was reported for it."""
         if kind == "group":
             self._offsets.get(name, {}).clear()
             gone = [key for key in self._latest if key[0] == name]
@@ -122,12 +122,13 @@ class PendingOffsets(LeaderService):
     def reset(
         self, group: str, topic: str, offsets: Mapping[int, int], waiter: Waiter, *, announce: bool = True
     ) -> None:
-        """Log new offsets (queue id -> offset) of a group in a topic, lower or higher, as one whole; answer
-        when it is applied. What was reported before counts no more. RemotingError 2 or 14: nothing was done.
+        """Log new offsets (queue id -> offset) of a group in a topic, lower or higher, all or none; answer
+        when they are applied.
 
-        `announce`: consumers go there from where they are. Without, who set them knows. Of a queue that was
-        set to the same place before, and where none has heard of that yet, they are not told once more: a
-        consumer in Java stands still for 10 s each time.
+        Offsets reported before are forgotten. RemotingError 2 or 14: nothing was done. `announce`: the
+        connected consumers have to move there and are notified; without it the requester already knows. If a
+        queue was set to the same offset before and no consumer has heard of that yet, they are not notified
+        again: a consumer in Java pauses for 10 s each time.
         """
         writer = self._writer
         assert writer is not None  # whoever has a writer of now asks
@@ -169,7 +170,8 @@ class PendingOffsets(LeaderService):
         self._reading.append((index, (waiter[0], waiter[1], done)))
 
     def logged(self, index: int, group: str, offsets: dict[tuple[str, int], int]) -> None:
-        """Entry `index` sets these offsets, (topic, queue id) -> offset: who wrote it is not this."""
+        """Entry `index`, which another part of the broker wrote, sets these offsets: (topic, queue id) ->
+        offset."""
         reported = self._offsets.get(group)
         if reported:
             for queue, offset in offsets.items():
@@ -183,8 +185,8 @@ class PendingOffsets(LeaderService):
             self._latest[group, topic, queue_id] = (index, offset)
 
     def unheard(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where consumers of the group are to go in a queue, by a reset that is logged, committed or not, and
-        that none has followed."""
+        """The offset of a logged reset, committed or not, that no consumer of the group has followed yet;
+        None if there is no such reset."""
         writer = self._writer
         if writer is None:
             return None
@@ -193,8 +195,9 @@ class PendingOffsets(LeaderService):
         return None if row is None else row.offset(queue_id)
 
     def comes_from(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """A consumer reads a queue from here on: where it has to go instead, None when this is right. What
-        is not committed yet is not told. RemotingError 2 when there is no room to note that it has heard."""
+        """A consumer reads a queue from this offset on. Returns the offset where it has to go instead, or
+        None if the offset is right or the reset is not committed yet. RemotingError 2 if there is no room to
+        note that it has heard of the reset."""
         wanted = self.unheard(group, topic, queue_id)
         if wanted is None:
             return None
@@ -207,7 +210,8 @@ class PendingOffsets(LeaderService):
         return None
 
     def follow(self, group: str, topic: str, queue_id: int) -> None:
-        """Whoever reads the queue now has heard of a reset. RemotingError 2 without room to note it."""
+        """Note that the reader of a queue has heard of its reset. RemotingError 2 if there is no room for
+        that."""
         wanted, writer = self.unheard(group, topic, queue_id), self._writer
         if wanted is None or writer is None:
             return
@@ -216,7 +220,7 @@ class PendingOffsets(LeaderService):
         writer.append_op(heard_op(group, topic, queue_id, wanted))
 
     def wait(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
-        """Call `answer` when what the group reported so far is committed."""
+        """Call `answer` when all offsets that the group has reported so far are committed."""
         if group in self._offsets:
             self._waiters.setdefault(group, []).append((connection, request, answer))
         else:  # nothing new: it is in the applied state, or will be in a moment
@@ -226,7 +230,7 @@ class PendingOffsets(LeaderService):
     def read(
         self, group: str, queue: tuple[str, int], connection: Connection, request: Request, answer: Answer
     ) -> None:
-        """Call `answer` when the state has what was reported so far of a queue (topic, queue id)."""
+        """Call `answer` when the state has the offsets reported so far for a queue (topic, queue id)."""
         if queue in self._offsets.get(group, ()):
             self._readers.setdefault(group, []).append((connection, request, answer))
         else:
@@ -234,7 +238,7 @@ class PendingOffsets(LeaderService):
             self._when_applied(logged, (connection, request, answer))
 
     def read_group(self, group: str, connection: Connection, request: Request, answer: Answer) -> None:
-        """The same of all that was reported of a group."""
+        """Call `answer` when the state has all offsets that a group has reported so far."""
         if self._offsets.get(group):
             self._readers.setdefault(group, []).append((connection, request, answer))
         else:
@@ -242,7 +246,8 @@ class PendingOffsets(LeaderService):
             self._when_applied(logged, (connection, request, answer))
 
     def read_all(self, connection: Connection, request: Request, answer: Answer) -> None:
-        """The same of all groups, which are written now, as far as the log has room."""
+        """Call `answer` when the state has the offsets of all groups. They are written now, as far as the log
+        has room."""
         self.flush()
         self._when_applied([index for index, _, _ in self._logged], (connection, request, answer))
 
@@ -255,22 +260,23 @@ class PendingOffsets(LeaderService):
     # -- service --------------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """What is reported goes to this leadership."""
+        """Offsets reported from now on go to this leadership."""
         self._writer = writer
 
     async def run(self) -> None:
-        """Consumer offsets into the log, at intervals."""
+        """Write reported offsets to the log at intervals."""
         while True:
             await asyncio.sleep(self._interval_s)
             if self._gate.writer is not None:
                 self.flush()
 
     def hand_over(self) -> None:
-        """The next leader shall know them."""
+        """Write all reported offsets, so that the next leader knows them."""
         self.flush()
 
     def end(self, reason: str) -> None:
-        """Forget everything; those who wait for what is not committed hear who leads."""
+        """Forget everything; requests that wait for a commit are refused with the new leader's address, or
+        forwarded."""
         self._writer = None
         waiters = [
             waiter for table in (self._waiters, self._readers) for some in table.values() for waiter in some
@@ -282,7 +288,7 @@ class PendingOffsets(LeaderService):
             self._gate.wait_or_refuse(connection, request)
 
     def flush(self) -> None:
-        """Append what is pending. Without room in the log it waits for the next call."""
+        """Append all reported offsets. If the log has no room, they wait for the next call."""
         writer = self._writer
         if writer is None:
             return

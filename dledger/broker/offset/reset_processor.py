@@ -1,9 +1,10 @@
 """Resets: 222 INVOKE_BROKER_TO_RESET_OFFSET, 220 to consumers, 314 CLONE_GROUP_OFFSET (AdminBrokerProcessor).
 
-A reset is an operation of the log for all queues of a topic: it is done as a whole or not at all, whoever
-leads next. Consumers hear of it twice: those of now by 220, which lets them go back at once; and each with
-its next pull of such a queue (21 with the new offset), which those do that were not reached, or went by while
-220 was under way. Until then what they report of it does not count (`formats.state.resets`).
+A reset is one operation in the log for all queues of a topic, so it is done as a whole or not at all, also
+after a change of leader. Consumers learn of it in two ways: the connected ones are notified by 220, and move
+at once. And each next pull of such a queue is answered with the new offset (21), for consumers that were not
+reached or that pulled while 220 was in flight. Until then the offsets that they report are ignored
+(`formats.state.resets`).
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from dledger.runtime.cooperative import PAUSE_S
 
 APPLIED = "applied index of the leader"
 SLICE = 100
-"""Queues looked at in one go."""
+"""Queues that are processed before the loop turns to other work."""
 MAX_TOLD_BYTES = 64 * 1024
-"""Of 220 in one go, then others run."""
+"""Bytes of notices (220) that are sent before the loop turns to other work."""
 MAX_CLONED = 1000
-"""Topics that one request clones."""
+"""Most topics that one request clones; with more it is refused."""
 CPP = "CPP"
 """Clients of this language read a list where others read a map."""
 
@@ -66,8 +67,8 @@ class ResetProcessor:
         does=actions.Does(Action.UPDATE, topics=("topic",), groups=("group",)),
     )
     def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:
-        """Set a group's offsets in a topic, of all queues or one: to an offset, to a point in time, or (-1)
-        to the end. Without `isForce` only back."""
+        """Set a group's offsets in a topic, for all queues or one: to an offset, to a point in time, or (-1)
+        to the end. Without `isForce` offsets are only moved back."""
         header, writer = call.header, call.writer
         config = writer.topic(header.topic)
         if config is None:
@@ -109,7 +110,7 @@ class ResetProcessor:
         self._offsets.reset(header.group, header.topic, wanted, waiter)
 
     async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """Where a queue is to go on."""
+        """The new offset of a queue."""
         low, high = self._store.queues.range_of(header.topic, queue_id)
         if header.queueId >= 0 and header.offset is not None and header.offset != -1:
             if not low <= header.offset <= high:
@@ -129,7 +130,8 @@ class ResetProcessor:
         does=actions.Does(Action.UPDATE, topics=("topic",), groups=("destGroup",)),
     )
     def clone(self, call: LeaderCall[CloneGroupOffsetHeader]) -> None:
-        """Let a group go on where another one is, in a topic or in all of them. Of each topic as a whole."""
+        """Set the offsets of one group to those of another, in one topic or in all of them; each topic as a
+        whole."""
         header = call.header
         call.writer.check_versions(OffsetReset.operation)
         self._must_be_there(call.writer, header.srcGroup)
@@ -151,7 +153,7 @@ class ResetProcessor:
         self._clone_next(call, deque(topics))
 
     def _clone_next(self, call: LeaderCall[CloneGroupOffsetHeader], topics: deque[str]) -> None:
-        """Of the next topic; the one behind it when that is applied."""
+        """Clone the next topic; the one after it when that is applied."""
         header, writer = call.header, self._gate.writer
         while topics:
             if writer is None:
@@ -174,7 +176,7 @@ class ResetProcessor:
         call.respond()
 
     def _must_be_there(self, writer: CommitLogWriter, group: str) -> None:
-        """A name that is misspelt becomes no group."""
+        """Refuse an unknown group, so that a misspelt name does not create one."""
         if writer.group(group) is None and group not in self._store.state.offsets:
             raise _no_group(group)
 
@@ -189,7 +191,8 @@ class ResetProcessor:
     # -- telling consumers ----------------------------------------------------------------------------
 
     def _tell(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """220 to the consumers that are connected here. The others hear with their next pull."""
+        """Send 220 to the consumers that are connected here. The others learn of the reset with their next
+        pull."""
         members = self._clients.consumers.get(group)
         if members is None:
             return
@@ -215,7 +218,7 @@ def _no_group(group: str) -> RemotingError:
 
 
 def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """ResetOffsetBody. By hand: a topic may have a thousand queues."""
+    """ResetOffsetBody, encoded by hand because a topic may have a thousand queues."""
     fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
     rows = [
         b'{"brokerName":%b,"queueId":%d,"topic":%b}:%d' % (fixed[0], queue, fixed[1], offset)
@@ -225,7 +228,7 @@ def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
 
 
 def _list(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """ResetOffsetBodyForC."""
+    """ResetOffsetBodyForC, encoded by hand likewise."""
     fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
     rows = [
         b'{"brokerName":%b,"offset":%d,"queueId":%d,"topic":%b}' % (fixed[0], offset, queue, fixed[1])

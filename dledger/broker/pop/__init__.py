@@ -1,9 +1,9 @@
 """Pop consumption (PopMessageProcessor and what belongs to it).
 
-* `pop_ledger`       what is invisible, and until when
-* `pop_processor`    who pops, looks, or waits for messages
+* `pop_ledger`       which messages are invisible, and until when
+* `pop_processor`    the codes that pop, peek, or wait for messages
 * `pop_hold`         pops that wait for messages
-* `pop_order`        pops in order: what one changes
+* `pop_order`        pops in order: how one changes the state
 * `ack_processor`    acknowledgements, and longer or shorter invisible times
-* `revive_service`   what was not acknowledged comes again
+* `revive_service`   messages that were not acknowledged are delivered again
 """

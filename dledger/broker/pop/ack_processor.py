@@ -1,9 +1,9 @@
 """Acknowledgements of popped messages: 200051 ACK_MESSAGE, 200151 BATCH_ACK_MESSAGE, and 200053
 CHANGE_MESSAGE_INVISIBLETIME (AckMessageProcessor, ChangeInvisibleTimeProcessor).
 
-Each is an operation in the log, and answered when that is committed. One that comes late, when the message
-was acknowledged or came again already, changes nothing and is answered 0, as by RocketMQ: but not before
-what it found is committed, and a quorum has said that this node leads.
+Each is an operation in the log, and is answered when that is committed. A late one, for a message that was
+already acknowledged or delivered again, changes nothing and is answered 0, as in RocketMQ. That answer also
+waits until the state that it is based on is committed, and a quorum has confirmed that this node leads.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from dledger.remoting.pop_bodies import BatchAck, decode_batch_ack
 from dledger.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
 
 MAX_BATCH_ACKS = 256
-"""Checkpoints of one batch of acknowledgements."""
+"""Checkpoints in one batch of acknowledgements; with more it is refused."""
 MAX_BATCH_ACK_BODY = 64 * 1024
 
 
 class AckProcessor:
-    """Handlers of the codes that give messages back, or keep them."""
+    """Handlers of the codes that acknowledge messages or keep them longer."""
 
     def __init__(self, core: Core, offsets: PendingOffsets, pops: PopLedger) -> None:
         self._store = core.store
@@ -55,7 +55,7 @@ class AckProcessor:
 
     @handles(RequestCode.ACK_MESSAGE, AckMessageHeader, needs=Needs.LEADER, may=required.CONSUME)
     def ack(self, call: LeaderCall[AckMessageHeader]) -> None:
-        """One message is consumed."""
+        """Acknowledge one message."""
         header = call.header
         handle = self._handle(call.writer, header, beyond=1)
         if handle.in_order:
@@ -73,7 +73,8 @@ class AckProcessor:
         may=required.Rule(special=required.of_batch_ack),
     )
     def batch_ack(self, call: LeaderCall[None]) -> None:
-        """Many are: all of it happens, or nothing (but for pops in order, each for itself)."""
+        """Acknowledge many messages, all or none (except messages popped in order, which are acknowledged one
+        by one)."""
         body = decode_batch_ack(call.request.body)
         if not body.acks:
             raise RemotingError(ResponseCode.NO_MESSAGE, "no acknowledgement in the body")
@@ -107,8 +108,9 @@ class AckProcessor:
         may=required.CONSUME,
     )
     def change(self, call: LeaderCall[ChangeInvisibleTimeHeader]) -> None:
-        """A message stays invisible for so long from now on, under a new handle. One that is acknowledged,
-        or came again, is refused with NO_MESSAGE: a new handle for it would deliver it once more."""
+        """Keep a message invisible for a new time from now on, under a new handle. If it was already
+        acknowledged or delivered again, the request is refused with NO_MESSAGE, because a new handle would
+        deliver it once more."""
         header, writer = call.header, call.writer
         handle = self._handle(writer, header, beyond=0)
         if not 0 <= header.invisibleTime <= MAX_INVISIBLE_MS:
@@ -141,7 +143,8 @@ class AckProcessor:
     def _ack_in_order(
         self, writer: CommitLogWriter, key: OrderKey, time_ms: int, offsets: tuple[int, ...], *, strict: bool
     ) -> int | None:
-        """The group goes on behind what is acknowledged without a gap. Index, None where nothing changed."""
+        """Acknowledge messages popped in order; the group moves on to the first message that is not
+        acknowledged. Index of the entry, or None if nothing changed."""
         row = before = writer.pending[POP_ORDERS].rows.get(key)
         if row is None or row.time != time_ms:
             return None  # popped again meanwhile
@@ -198,8 +201,8 @@ class AckProcessor:
         done: dict[CheckpointKey, tuple[int, ...]],
         new: list[PopCheckpoint],
     ) -> int | None:
-        """Take messages out of their checkpoints, and give `new` ones, in one batch. Its index; None where
-        nothing changes."""
+        """Take messages out of their checkpoints and add the checkpoints `new`, in one batch. Index of its
+        last entry, or None if nothing changes."""
         ops: list[dict[str, Any]] = []
         counts: list[tuple[CheckpointKey, int, bool]] = []
         for key, offsets in done.items():

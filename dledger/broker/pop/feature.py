@@ -18,7 +18,7 @@ from dledger.broker.topic.feature import TopicFeature
 
 
 class PopFeature(Feature):
-    """Messages that are taken one by one, and come again unless they are acknowledged."""
+    """Messages that consumers take one by one, and that are delivered again unless they are acknowledged."""
 
     def __init__(self, core: Core, topic: TopicFeature, offsets: PendingOffsets, rates: RateLimits) -> None:
         self.ledger: PopLedger = PopLedger(core.store, core.settings)

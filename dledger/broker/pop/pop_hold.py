@@ -1,7 +1,8 @@
 """Pops that wait for messages (PopLongPollingService).
 
-They wait by topic, group, queue and filter, the first to come first. Messages that arrive wake one of each
-such line after the other, until one goes away empty. What is woken in one turn of the loop is bounded.
+They wait in lines by topic, group, queue and filter, first come first served. Messages that arrive wake the
+pops of each line one after the other, until one finds nothing. The number of pops woken in one turn of the
+loop is limited.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ WAKES = 64
 """Pops that are tried again in one turn of the loop."""
 
 LOOKS = 1024
-"""Queues that they look at in one turn, before the next pop has to wait for the next: about 3 ms."""
+"""Queues that pops examine in one turn of the loop (about 3 ms); beyond this the next pop waits for the next
+turn."""
 SWEPT = 256
 """Pops whose time is up that are answered in one turn of the loop."""
 
 Line = tuple[str, str, int, str]
-"""Topic, group, queue id, filter: those in it want the same."""
+"""Topic, group, queue id, filter: all pops in a line want the same messages."""
 
 
 @dataclass(slots=True)
 class Pop:
-    """One pop, checked. `queue_id` -1: all queues. `looks`: it only asks whether there are messages."""
+    """One pop that passed the checks. `queue_id` -1: all queues. `looks`: it only asks whether there are
+    messages."""
 
     connection: Connection
     request: Request
@@ -54,13 +57,14 @@ class Pop:
 
     @property
     def line(self) -> Line:
-        """Where it waits."""
+        """The line in which it waits."""
         kind = f"{'look ' if self.looks else ''}{'order ' if self.in_order else ''}"
         return (self.topic, self.group, self.queue_id, kind + self.wanted_text)
 
 
 class HeldPops:
-    """Held pops. `serve` tries one again and says whether it is answered; `expired` when its time is up."""
+    """Held pops. `serve` tries one again and returns whether it is answered; `expired` is called when its
+    time is up."""
 
     def __init__(
         self,
@@ -75,24 +79,25 @@ class HeldPops:
         self._expired = expired
         self._lines: dict[Line, deque[Pop]] = {}
         self._by_topic: dict[str, dict[Line, None]] = {}
-        """Lines that messages of a topic wake: those of its own name, and of the retry topics of it."""
+        """Lines that messages of a topic wake: those for the topic itself, and those for which it is a retry
+        topic."""
         self._of_group: dict[tuple[str, str], int] = {}
         self.count: int = 0
         self.looks: int = 0
-        """Queues that `serve` looked at in this turn of the loop: it counts them here."""
+        """Queues that `serve` examined in this turn of the loop; `serve` counts them here."""
         self.for_room: Connection | None = None
-        """The last one over which a pop came while too many answers were unsent, of all that come over its
-        port: it waits until they are fewer."""
+        """The last connection over which a pop came while too many answers were unsent, over all connections
+        of its port. Such pops wait until fewer answers are unsent."""
         self._timer: asyncio.TimerHandle | None = None
         self._woken: dict[Line, None] = {}
         self._waking: asyncio.Handle | None = None
 
     def __iter__(self) -> Iterator[Pop]:
-        """All that wait."""
+        """All held pops."""
         return chain.from_iterable(self._lines.values())
 
     def hold(self, pop: Pop) -> bool | None:
-        """Keep a pop: True. None when its time is up, False where too many wait."""
+        """Hold a pop. True if it is held, None if its time is up, False if too many wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if pop.deadline == 0.0:
@@ -112,7 +117,7 @@ class HeldPops:
         return self._of_group.get((topic, group), 0)
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """These queues got messages."""
+        """These queues got messages: wake the lines that wait for them."""
         if not self.count:
             return
         for queue in queues:
@@ -122,19 +127,19 @@ class HeldPops:
         self._wake()
 
     def wake(self, group: str, topic: str) -> None:
-        """Something else changed for those who wait for this topic."""
+        """Something other than new messages changed: wake the group's pops for this topic."""
         for line in self._by_topic.get(topic, ()):
             if line[1] == group:
                 self._woken[line] = None
         self._wake()
 
     def wake_all(self) -> None:
-        """For everybody."""
+        """Wake all lines."""
         self._woken.update(dict.fromkeys(self._lines))
         self._wake()
 
     def take_topic(self, topic: str) -> list[Pop]:
-        """Those for a topic, which are held no more."""
+        """Remove and return the pops for a topic."""
         taken: list[Pop] = []
         for line in [line for line in self._by_topic.get(topic, ()) if line[0] == topic]:
             for pop in list(self._lines[line]):
@@ -143,7 +148,7 @@ class HeldPops:
         return taken
 
     def take_all(self) -> list[Pop]:
-        """Hold nothing any more; what was held."""
+        """Remove and return all held pops."""
         pops = list(self)
         for table in (self._lines, self._by_topic, self._of_group, self._woken):
             table.clear()
@@ -174,7 +179,7 @@ class HeldPops:
         self._wake()
 
     def again(self, pop: Pop) -> None:
-        """A pop that was woken for nothing waits on, as the first of its line."""
+        """Put back a pop that was woken and found nothing, as the first of its line."""
         self._add(pop, first=True)
 
     def _add(self, pop: Pop, *, first: bool) -> None:

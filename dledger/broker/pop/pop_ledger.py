@@ -1,12 +1,12 @@
-"""What is invisible to consumers that pop, and until when: the leader's index of the tables in the log.
+"""Which popped messages are invisible, and until when: the leader's index of the tables in the log.
 
-The tables (`formats.state.pop`) say what was given to whom. Here is what a leader must find quickly: what is
-due next, and how much a queue of a group has in flight. It is made anew for each leadership, a slice at a
-time; until it is complete nobody pops, and nothing is revived.
+The tables (`formats.state.pop`) record which messages were given to which group. The index has what a leader
+must find quickly: what is due next, and how much a queue of a group has in flight. It is rebuilt for each
+leadership, a slice at a time. Until it is complete, no pop is served and nothing is revived.
 
-Invisible time is counted by the loop's clock. Only what an earlier leader gave away is placed by the wall
-clock, and never later than its whole invisible time from now: a clock that was ahead delays it by that much
-at most.
+Invisible time is measured by the loop's clock. Only for messages that an earlier leader gave out the due time
+comes from the wall clock, and it is never later than the full invisible time from now. So a clock that was
+ahead delays a message by that much at most.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.live_settings import LiveSettings
 
 MAX_FREED = 1000
-"""Resets of queues that are popped in order, whose times are remembered."""
+"""Resets of queues popped in order whose times are remembered; beyond this the oldest is forgotten."""
 SLICE = 1000
-"""Rows that are taken in at once at the begin of a leadership: about 2 ms."""
+"""Rows that are loaded in one turn of the loop at the beginning of a leadership, about 2 ms."""
 ROUNDING_S = 0.001
-"""Times in the log are whole milliseconds, rounded down."""
+"""Seconds added to due times: times in the log are whole milliseconds, rounded down."""
 SPARE = 4096
-"""Entries of the heap that may belong to nothing any more, before it is made anew."""
+"""Outdated entries that the heap may have before it is rebuilt."""
 
 MAX_POP_ORDERS = 20_000
-"""Queues of groups that pop in order; pops of one more find nothing. From the half on, those whose time is
-over are forgotten, with how often their messages were given."""
+"""Queues of groups that are popped in order; pops of one more find nothing. From half of this on, rows whose
+wait is over are removed, and with them how often their messages were given out."""
 
 Key = CheckpointKey | OrderKey
 
 
 class PopLedger(LeaderService):
-    """Of one leadership at a time."""
+    """The index of one leadership at a time."""
 
     def __init__(self, store: MessageStore, settings: LiveSettings[BrokerConfig]) -> None:
         self._store = store
         self._settings = settings
         self.writer: CommitLogWriter | None = None
         self.ready: bool = False
-        """Everything that earlier leaders gave away is known."""
+        """Whether all rows of earlier leaders are loaded."""
         self.on_room: Callable[[str, str], None] = lambda group, topic: None
-        """A queue of this group and topic, which had too much in flight, has room again."""
+        """Called with a group and a topic when one of its queues, which had too many messages in flight, has
+        room again."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_earlier: Callable[[], None] = lambda: None
-        """Something is due earlier than all that was known."""
+        """Called when something is due earlier than everything known before."""
         self._heap: list[tuple[float, int, Key]] = []
         self._due_s: dict[Key, float] = {}
         self._serial = 0
@@ -62,7 +63,7 @@ class PopLedger(LeaderService):
         self.messages: int = 0
         """Messages that are invisible."""
         self._orders: dict[OrderKey, int] = {}
-        """Queues whose messages one consumer has in order -> how many."""
+        """Queues whose messages one consumer has in order -> number of these messages."""
         self.freed: dict[OrderKey, int] = {}
         """Queues that a reset freed -> time of the last pop before it, in ms; the last MAX_FREED."""
         self._full: set[OrderKey] = set()
@@ -76,7 +77,7 @@ class PopLedger(LeaderService):
         self.writer = writer
 
     async def run(self) -> None:
-        """See `LeaderService`: take in what there is."""
+        """See `LeaderService`: load the rows of earlier leaders."""
         writer = self.writer
         if writer is None:
             return
@@ -118,7 +119,7 @@ class PopLedger(LeaderService):
         return min(max(time_ms + invisible_ms - writer.clock_ms(), 0), invisible_ms) / 1000
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic or a group is about to be deleted, and nothing of it is in flight any more."""
+        """A topic or a group is about to be deleted: forget its messages in flight."""
         rows, due = writer.pending[POPS].rows, self._due_s
         gone: Counter[OrderKey] = Counter()
         for key in writer.pending.keys_of(POPS, kind, name):  # there may be 50,000
@@ -132,12 +133,12 @@ class PopLedger(LeaderService):
     # -- what is appended -------------------------------------------------------------------------------
 
     def gave(self, row: PopCheckpoint, due_s: float) -> None:
-        """A checkpoint is in the log; what is left of it is due at `due_s` of the loop."""
+        """A checkpoint was appended; its remaining messages are due at loop time `due_s`."""
         self._count(row.key, len(row.offsets))
         self._set_due(row.key, due_s)
 
     def done(self, key: CheckpointKey, count: int, *, gone: bool) -> None:
-        """So many messages of a checkpoint are acknowledged or revived; `gone`: they were the last."""
+        """This many messages of a checkpoint were acknowledged or revived. `gone`: they were the last."""
         if key not in self._due_s:
             return  # not taken in yet: it will be, as it is then
         self._count(key, -count)
@@ -145,19 +146,19 @@ class PopLedger(LeaderService):
             del self._due_s[key]
 
     def ordered(self, row: PopOrder, due_s: float) -> None:
-        """A queue waits for the consumer that has its messages, until `due_s` of the loop."""
+        """A queue waits for the consumer that has its messages, until loop time `due_s`."""
         self.messages += len(row.offsets) - self._orders.get(row.key, 0)
         self._orders[row.key] = len(row.offsets)
         self._set_due(row.key, due_s)
 
     def order_ended(self, key: OrderKey) -> None:
-        """Nothing of it is in flight any more."""
+        """No message of this queue is in flight any longer."""
         self._due_s.pop(key, None)
         self.messages -= self._orders.pop(key, 0)
 
     def order_reset(self, key: OrderKey, time_ms: int) -> None:
-        """A group's offset in this queue was set: whoever pops next begins there. `time_ms`: of the last
-        pop."""
+        """A group's offset in this queue was set: the next pop begins there. `time_ms`: time of the last pop.
+        """
         self.order_ended(key)
         self.freed.pop(key, None)
         self.freed[key] = time_ms
@@ -166,25 +167,25 @@ class PopLedger(LeaderService):
         self.on_room(key[0], key[1])
 
     def order_due(self, key: OrderKey) -> None:
-        """A queue waits no longer: whoever pops next gets what is left again. Its row stays, as it says how
-        often each message was given, but nothing of it is in flight."""
+        """A queue waits no longer: the next pop gets the remaining messages again. Its row stays, because it
+        counts how often each message was given out, but none of them is in flight."""
         self.order_ended(key)
 
     def logged(self, index: int) -> None:
-        """Entry of the newest operation on the tables."""
+        """Note the entry of the newest operation on the tables."""
         self._last_index = index
 
     @property
     def unapplied(self) -> int | None:
-        """Index of the newest operation on the tables that is not applied yet, if there is one."""
+        """Index of the newest operation on the tables if it is not applied yet; else None."""
         return self._last_index if self._last_index > self._store.applied_index else None
 
     # -- questions --------------------------------------------------------------------------------------
 
     def room(self, group: str, topic: str, queue: int) -> int:
-        """How many more messages of a queue this group may have in flight; 0 while the ledger is not
-        complete. One group has at most half of what all may have: one whose consumers acknowledge nothing
-        does not stop the others."""
+        """How many more messages of a queue this group may have in flight; 0 while the ledger is incomplete.
+        One group gets at most half of the total, so that a group whose consumers acknowledge nothing does not
+        stop the others."""
         if not self.ready:
             return 0
         config = self._settings.now
@@ -196,11 +197,11 @@ class PopLedger(LeaderService):
         return max(min(of_queue, total // 2 - self._of_group[group], total - self.messages), 0)
 
     def due_s(self, key: Key) -> float | None:
-        """When a checkpoint, or the wait of a queue, is over; in seconds of the loop's clock."""
+        """Loop time at which a checkpoint is due, or the wait of a queue ends; None if it is unknown."""
         return self._due_s.get(key)
 
     def next_due(self) -> tuple[float, Key] | None:
-        """What is due first."""
+        """The loop time and key of what is due first; None if nothing is."""
         heap = self._heap
         while heap:
             due_s, _, key = heap[0]
@@ -210,7 +211,7 @@ class PopLedger(LeaderService):
         return None
 
     def postpone(self, key: Key, due_s: float) -> None:
-        """It could not be done now."""
+        """Try again at a later time what could not be done now."""
         if key in self._due_s:
             self._set_due(key, due_s)
 
@@ -243,8 +244,8 @@ class PopLedger(LeaderService):
 
 
 def order_wait_s(row: PopOrder, clock_ms: int) -> float:
-    """How long a queue still waits for its consumer, by the wall clock, in seconds: until the last of its
-    messages that are not acknowledged may be given again."""
+    """How long a queue still waits for its consumer, by the wall clock, in seconds: until all of its messages
+    that are not acknowledged may be given out again."""
     changed = dict(row.visible)
     times = [
         changed.get(offset, row.time + row.invisible) - clock_ms

@@ -1,7 +1,7 @@
-"""Pops in order: what one changes (ConsumerOrderInfoManager). Pure.
+"""Pops in order: how one changes the state (ConsumerOrderInfoManager). Pure.
 
 A queue of a group waits for the consumer that has its messages, until all are acknowledged or may be given
-again. The group's offset is that of the first message that is not acknowledged: it is popped again from
+out again. The group's offset is that of the first message that is not acknowledged: the next pop starts
 there.
 """
 
@@ -13,8 +13,8 @@ from dledger.formats.state import PopOrder
 
 
 def popped(before: PopOrder | None, row: PopOrder) -> PopOrder:
-    """The row of a new pop, with how often each message was given before. The same attempt again, of a
-    client that did not get the answer, counts once."""
+    """The row of a new pop, which counts how often each message was given out before. If a client that did
+    not get the answer repeats the same attempt, it counts once."""
     if before is None:
         return row
     given = dict(zip(before.offsets, before.counts, strict=True))
@@ -24,7 +24,7 @@ def popped(before: PopOrder | None, row: PopOrder) -> PopOrder:
 
 
 def acked(row: PopOrder, offset: int) -> PopOrder | None:
-    """The row after an acknowledgement; None when it is none of these messages."""
+    """The row after an acknowledgement; None if the offset does not belong to this pop."""
     if offset not in row.offsets:
         return None
     if offset in row.acked:
@@ -33,13 +33,13 @@ def acked(row: PopOrder, offset: int) -> PopOrder | None:
 
 
 def next_offset(row: PopOrder) -> int:
-    """The first message that is not acknowledged, or what follows the last one."""
+    """The first offset that is not acknowledged, or the one after the last message."""
     left = (offset for offset in row.offsets if offset not in row.acked)
     return next(left, row.offsets[-1] + 1)
 
 
 def all_acked(row: PopOrder) -> bool:
-    """Nothing of it is left."""
+    """Whether all messages are acknowledged."""
     return len(row.acked) == len(row.offsets)
 
 

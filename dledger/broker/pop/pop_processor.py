@@ -1,9 +1,9 @@
 """Pop: 200050 POP_MESSAGE, 200052 PEEK_MESSAGE, 200054 NOTIFICATION, 200055 POLLING_INFO
 (PopMessageProcessor, PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor).
 
-A pop reads from the group's offset on, and puts into one batch of the log: the offset behind what it takes,
-and a checkpoint for each queue. Only when that is committed, the messages go out. Nobody else gets them until
-they are revived (`revive_service`).
+A pop reads from the group's offset on. It appends one batch to the log: the offset behind the messages that
+it takes, and a checkpoint for each queue. The messages are sent only when this batch is committed. No other
+consumer gets them until they are revived (`revive_service`).
 """
 
 from __future__ import annotations
@@ -73,18 +73,21 @@ from dledger.runtime.files import Buffer
 
 APPLIED = "applied index of the leader"
 SCAN_S = 5.0
-"""How long one pop looks for messages that its filter wants; the next one goes on where it ended."""
+"""Seconds for which one pop searches for messages that match its filter; the next pop continues where it
+ended."""
 CLOCKS_DIFFER_MS = 1000
-"""A pop in order that says a time ahead of ours by less was in the same millisecond, or by a leader whose
-clock is ahead: the next one's time is behind it. Of one that is further ahead nothing is taken over."""
+"""If the last pop in order has a time ahead of ours by less than this, it was in the same millisecond, or by
+a leader whose clock is ahead: the next pop then gets a later time. A time that is further ahead is ignored.
+"""
 MAX_ATTEMPT = 255
-"""Characters of an attempt id."""
+"""Most characters of an attempt id."""
 _LONG = struct.Struct(">q")
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a pop takes of one queue. `start`, `following`: offsets of the group before and after."""
+    """The messages that a pop takes from one queue. `start`, `following`: offsets of the group before and
+    after."""
 
     topic: str
     queue_id: int
@@ -97,7 +100,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Round:
-    """One pop while it gathers."""
+    """One pop while it collects messages."""
 
     pop: Pop
     time_ms: int
@@ -108,15 +111,15 @@ class Round:
     rest: int = 0
     """Messages that it leaves in the queues."""
     scanned: int = 0
-    """Units that it looked at in this turn of the loop."""
+    """Units that it examined in this turn of the loop."""
     locked: set[OrderKey] = field(default_factory=set)
-    """Queues that nobody else of the group reads meanwhile."""
+    """Queues that no other pop of the group may read meanwhile."""
     cut: bool = False
-    """There was more to look at than it had time for."""
+    """Whether it ran out of time before it had examined everything."""
 
 
 class PopProcessor(LeaderService):
-    """Handlers of the codes that read, and the pops that wait."""
+    """Handlers of the pop, peek and notification codes, and the pops that wait."""
 
     def __init__(
         self, core: Core, creation: TopicCreation, offsets: PendingOffsets, pops: PopLedger, rates: RateLimits
@@ -134,7 +137,7 @@ class PopProcessor(LeaderService):
         self._rates = rates.reading
         self._ledger = pops
         self._locked: set[OrderKey] = set()
-        """Queues of groups that a pop reads from the device just now."""
+        """Queues of groups that a pop is reading from the device."""
         self.held: HeldPops = HeldPops(
             lambda: self._settings.now.max_pop_polling_size,
             lambda: self._settings.now.pop_polling_size,
@@ -147,7 +150,7 @@ class PopProcessor(LeaderService):
         """Messages given out since start."""
 
     def deleted(self, topic: str) -> None:
-        """Those who wait hear of it at once."""
+        """Handle the pops of a deleted topic again at once, so that they are refused."""
         for pop in self.held.take_topic(topic):
             pop.connection.again(pop.request)
 
@@ -157,7 +160,7 @@ class PopProcessor(LeaderService):
         RequestCode.POP_MESSAGE, PopMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def pop(self, call: LeaderCall[PopMessageHeader]) -> None:
-        """Messages that nobody else of the group has, now or when there are some."""
+        """Give out messages that no other consumer of the group has, now or when there are some."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         if self._rates.limited:
@@ -207,7 +210,7 @@ class PopProcessor(LeaderService):
         RequestCode.NOTIFICATION, NotificationHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def notification(self, call: LeaderCall[NotificationHeader]) -> None:
-        """Whether there are messages to pop, now or when there are some. Takes none."""
+        """Answer whether there are messages to pop, now or when there are some, without taking any."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         pop = Pop(
@@ -246,7 +249,7 @@ class PopProcessor(LeaderService):
         RequestCode.PEEK_MESSAGE, PeekMessageHeader, needs=Needs.LEADER, reads=APPLIED, may=required.CONSUME
     )
     def peek(self, call: LeaderCall[PeekMessageHeader]) -> None:
-        """The messages that a pop would get, without taking them."""
+        """Give out the messages that a pop would get, without taking them."""
         header = call.header
         self._check(call.writer, header.consumerGroup, header.topic, header.queueId)
         if not 0 < header.maxMsgNums <= MAX_POP_MESSAGES:
@@ -272,11 +275,12 @@ class PopProcessor(LeaderService):
         self._background.start(call.connection, call.request, self._peek(pop, call.writer.clock_ms()))
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
-        """Messages were applied to these queues."""
+        """Messages were applied to these queues: wake their pops."""
         self.held.arrived(queues)
 
     def end(self, reason: str) -> None:
-        """Those who wait hear who leads, or go there: they took nothing yet."""
+        """Leadership ends: waiting pops, which have taken nothing yet, are refused with the new leader's
+        address, or forwarded to it."""
         self._locked.clear()
         for pop in self.held.take_all():
             self._gate.wait_or_refuse(pop.connection, pop.request)
@@ -308,8 +312,9 @@ class PopProcessor(LeaderService):
             raise RemotingError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
 
     def _make_retry_topic(self, writer: CommitLogWriter, topic: str, group: str) -> None:
-        """What a pop takes can come again: the topic for it is there before. Its name has at most 255
-        characters, as that of a group has at most 120 and that of a topic 127."""
+        """Create the retry topic of a group and a topic before the first pop, because popped messages may be
+        delivered again through it. Its name has at most 255 characters, since a group name has at most 120
+        and a topic name 127."""
         if retry_mark(topic) != "0":
             return
         name = (retry_topic_v2 if self._settings.now.retry_topic_v2 else retry_topic_v1)(topic, group)
@@ -329,7 +334,7 @@ class PopProcessor(LeaderService):
         return self._serve(pop)
 
     def _serve(self, pop: Pop) -> bool:
-        """Try a pop. False when it waits (on)."""
+        """Try to serve a pop. False if it waits, or waits on."""
         writer = self._gate.writer
         if pop.connection.closed:
             return True  # what it took would be invisible to the others for nothing
@@ -350,7 +355,8 @@ class PopProcessor(LeaderService):
         return self._finish(round_, writer)
 
     async def _gather_cold(self, round_: Round, writer: CommitLogWriter, place: tuple[str, int]) -> None:
-        """Go on with help of the device, or because much does not match: a read a turn."""
+        """Continue a pop that needs the device or has many messages that do not match: one read in each turn
+        of the loop."""
         pop = round_.pop
         until = asyncio.get_running_loop().time() + SCAN_S
         try:
@@ -369,7 +375,7 @@ class PopProcessor(LeaderService):
             self.held.wake(pop.group, pop.topic)  # there may be more, which was not to be had meanwhile
 
     async def _read_cold(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """One read. Whether the queue should be looked at further."""
+        """Do one read of a queue. Whether it should be read further."""
         if round_.scanned >= MAX_SCAN_UNITS:
             round_.scanned = 0
             await asyncio.sleep(PAUSE_S)
@@ -386,7 +392,7 @@ class PopProcessor(LeaderService):
         return not result.parts and start < result.next_offset < result.max_offset
 
     def _take(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """What a queue has in memory. False when that does not do."""
+        """Take the messages that a queue has in memory. False if that is not enough."""
         start, room = self._look(round_, topic, queue_id)
         if room <= 0:
             return True
@@ -400,7 +406,7 @@ class PopProcessor(LeaderService):
         return bool(result.parts) or result.next_offset >= result.max_offset
 
     def _look(self, round_: Round, topic: str, queue_id: int) -> tuple[int, int]:
-        """Where the group is in a queue, and how many messages of it this pop may take."""
+        """The group's offset in a queue, and how many of its messages this pop may take."""
         self.held.looks += 1
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
@@ -429,7 +435,7 @@ class PopProcessor(LeaderService):
         return self._settings.now.pull_max_bytes - round_.size
 
     def _first(self, pop: Pop, queue: ConsumeQueue) -> int:
-        """Where a group begins that never was here."""
+        """The offset at which a group begins that has no offset in this queue."""
         bounds = queue.bounds
         first = bounds.min
         if (
@@ -456,7 +462,7 @@ class PopProcessor(LeaderService):
         return due_s is not None and due_s > asyncio.get_running_loop().time()
 
     def _note(self, round_: Round, topic: str, queue_id: int, start: int, result: GetResult) -> None:
-        """Take what a read gave; where it gave nothing, the group goes on behind it."""
+        """Take the messages of a read; if there are none, move the group's offset past what was read."""
         if not result.parts:
             if result.next_offset > start:
                 self._offsets.report(round_.pop.group, topic, queue_id, result.next_offset)
@@ -468,7 +474,7 @@ class PopProcessor(LeaderService):
         round_.rest += max(result.max_offset - result.next_offset, 0)
 
     def _places(self, writer: CommitLogWriter, pop: Pop) -> Iterator[tuple[str, int]]:
-        """Queues in the order in which this pop tries them; messages that come again first, or last."""
+        """The queues in the order in which this pop tries them, with the retry topics first or last."""
         topic = writer.topic(pop.topic)
         if topic is None:
             return
@@ -494,7 +500,7 @@ class PopProcessor(LeaderService):
     # -- answering --------------------------------------------------------------------------------------
 
     def _finish(self, round_: Round, writer: CommitLogWriter) -> bool:
-        """Answer, or wait. False when the pop waits."""
+        """Answer a pop, or let it wait. False if it waits."""
         pop = round_.pop
         if pop.looks:
             if round_.rest:
@@ -549,8 +555,9 @@ class PopProcessor(LeaderService):
         return True
 
     def _free_time(self, round_: Round, writer: CommitLogWriter, taken: list[Taken]) -> int:
-        """The time of this pop: a handle belongs to one checkpoint, in order to the last pop of its queue,
-        also after a reset within a millisecond, or by a leader whose clock is behind the last one's."""
+        """The time of this pop, which must be unique: a handle belongs to one checkpoint, or, in order, to
+        the last pop of its queue. That holds also after a reset within a millisecond, or by a leader whose
+        clock is behind that of the previous one."""
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
         if round_.pop.in_order:
@@ -610,7 +617,7 @@ class PopProcessor(LeaderService):
         connection.respond(pop.request, code, ext=ext, body=body, remark="FOUND", promised=True)
 
     def _hold(self, round_: Round) -> bool:
-        """Let a pop wait, which found nothing; else answer it. True while it waits."""
+        """Let a pop that found nothing wait, or answer it. True if it waits."""
         pop = round_.pop
         if pop.deadline:  # it waited before
             if pop.deadline > asyncio.get_running_loop().time() and not pop.connection.closed:
@@ -682,8 +689,9 @@ class PopProcessor(LeaderService):
 
 
 def as_original(part: Buffer, topic: str, handle: Handle) -> Buffer:
-    """A record of a retry topic as clients read it: under the topic that they asked for, with its handle.
-    One whose properties have no room for that goes out as it is: clients make its handle themselves."""
+    """A record of a retry topic as clients read it: under the topic that they asked for, with its handle. If
+    its properties have no room for the handle, it is sent unchanged: clients then build the handle
+    themselves."""
     record = decode_record(bytes(part))
     text = record.properties
     if text and not text.endswith(PROPERTY_SEPARATOR):

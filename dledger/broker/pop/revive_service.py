@@ -1,7 +1,8 @@
-"""What was popped and not acknowledged comes again (PopReviveService).
+"""Popped messages that were not acknowledged are delivered again (PopReviveService).
 
 When its invisible time is over, a message is copied to the retry topic of its group and topic, in one batch
-with the operation that takes it out of its checkpoint: a switch of leader loses none and copies none twice.
+with the operation that takes it out of its checkpoint. So a change of leader loses no message and copies none
+twice.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.cooperative import PAUSE_S
 
 BATCH_BYTES = 256 * 1024
-"""Of the messages that are copied together; one that is larger goes alone."""
+"""Most bytes of messages that are copied in one batch; a larger message is copied alone."""
 OPERATION_BYTES = 4096
-"""More than the entry that takes messages out of a checkpoint."""
+"""Bytes reserved for the entry that takes messages out of a checkpoint; it never needs as many."""
 WORK = 32
-"""Messages and checkpoints that are done in one turn of the loop."""
+"""Messages and checkpoints that are processed in one turn of the loop."""
 RETRY_S = 0.1
-"""Pause while the log takes nothing, or a message cannot be read."""
+"""Seconds to wait while the log accepts nothing, or a message cannot be read."""
 
 
 class PopReviveService(LeaderService):
-    """One task, while this node leads."""
+    """Delivers overdue messages again; one task, while this node leads."""
 
     def __init__(self, core: Core, creation: TopicCreation, pops: PopLedger) -> None:
         self._settings = core.settings
@@ -62,9 +63,9 @@ class PopReviveService(LeaderService):
         self._ledger.on_earlier = self._earlier.set
         self._writer: CommitLogWriter | None = None
         self.revived: int = 0
-        """Messages since start."""
+        """Messages delivered again since start."""
         self.dropped: int = 0
-        """Messages that are gone: retention was faster."""
+        """Messages that retention removed before they could be delivered again."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
@@ -131,7 +132,8 @@ class PopReviveService(LeaderService):
             self._ledger.postpone(key, loop.time() + RETRY_S)
 
     async def _records(self, row: PopCheckpoint) -> dict[int, Record | None]:
-        """As many of its messages as one batch takes. None: it is gone."""
+        """The messages of a checkpoint by offset, as many as fit into one batch. None: the message no longer
+        exists."""
         records: dict[int, Record | None] = {}
         size = 0
         for offset in row.offsets:

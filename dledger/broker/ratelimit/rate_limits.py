@@ -1,9 +1,9 @@
 """How many messages a second a topic or a group may send, and read (RatelimitPipeline).
 
-Who has had as many is told so (215 FLOW_CONTROL): nothing was done. Java's consumers come again after 20 ms
-then, and after 3 s for any other error; clients older than that code get 2 SYSTEM_BUSY. Limits are of one
-leader, and hold from one leadership to the next only by the settings of each broker. Retries and dead letters
-are not counted.
+A request over the limit is refused with 215 FLOW_CONTROL, and nothing was done. Java's consumers then come
+again after 20 ms, and after 3 s for any other error; clients older than that code get 2 SYSTEM_BUSY. Limits
+apply to one leader. The next leader takes them from its own settings. Retries and dead letters are not
+counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which NameServers there are now: those of `namesrvAddr`, the addresses behind their names
-(`fetchNameSrvAddrByDnsLookup`), or those that an address server tells (`fetchNamesrvAddrByAddressServer`).
+"""The NameServers in use now: those of `namesrvAddr`, the addresses behind their names
+(`fetchNameSrvAddrByDnsLookup`), or those that an address server returns (`fetchNamesrvAddrByAddressServer`).
 
-What is known stays where there is no answer.
+If a lookup fails, the known addresses stay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Tells every NameServer who this broker is now (BrokerOuterAPI.registerBrokerAll, safety.md S23).
+"""Registers this broker with every NameServer (BrokerOuterAPI.registerBrokerAll, safety.md S23).
 
 Id 0 is claimed only while this node serves, with the term as `DataVersion.stateVersion`, so that a NameServer
-can refuse a deposed leader; otherwise the follower's own id is registered, which takes the address out of
-id 0. A change of role or of a topic is told at once, else every 30 s. Each NameServer has its own task: one
-that lags does not delay the others.
+can refuse a deposed leader. Otherwise the follower's own id is registered, which takes the address out of id
+0. A change of role or of a topic is reported at once; without changes the registration is repeated every 30
+s. Each NameServer has its own task, so that a slow one does not delay the others.
 """
 
 from __future__ import annotations
