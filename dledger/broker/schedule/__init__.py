@@ -1,7 +1,7 @@
 """Delayed messages (ScheduleMessageService).
 
 * `delay_levels`    how long each level waits
-* `waiting`         where a message waits
-* `kept_messages`   what retention leaves, as it waits
-* `delay_service`   what the leader delivers when it is due
+* `waiting`         puts a message into the queue of its level
+* `kept_messages`   messages that retention must not remove, because they still wait
+* `delay_service`   delivery of due messages by the leader
 """

@@ -13,7 +13,7 @@ _LEVEL = re.compile(r"(\d{1,9})([smhd])")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of each level; ValueError says what is wrong."""
+    """Milliseconds of each level. ValueError says what is wrong."""
     levels = []
     for item in text.split():
         match = _LEVEL.fullmatch(item)
@@ -29,7 +29,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def format_levels(levels: tuple[int, ...]) -> str:
-    """The text, in the largest unit that fits each."""
+    """The levels as text, each in the largest unit that gives a whole number."""
     words = []
     for delay in levels:
         unit = next(name for name in "dhms" if delay % _UNITS[name] == 0)

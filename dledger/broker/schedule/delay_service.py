@@ -1,9 +1,9 @@
-"""What the leader delivers when it is due: messages of the delay levels (ScheduleMessageService).
+"""Delivery of messages with a delay level when they are due, by the leader (ScheduleMessageService).
 
-A delayed message is stored in a queue of SCHEDULE_TOPIC_XXXX, one a level, in which the first to come is the
-first to be due. Its delivery is another message, in its real queue, in one batch with the operation that
-says how far the level is (`formats.state.delays`): a switch of leader loses none and repeats none. Only the
-heads of the queues are in memory.
+A delayed message is stored in a queue of SCHEDULE_TOPIC_XXXX. There is one queue for each level, so the first
+message of a queue is the first to be due. The delivery is another message, in its real queue, in one batch
+with the operation that records how far the level has been delivered (`formats.state.delays`). So a change of
+leader loses no message and delivers none twice. Only the heads of the queues are in memory.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 _LONG = struct.Struct(">q")
 BATCH_MESSAGES = 256
-"""Messages that are looked at for one batch,"""
+"""Messages that are read for one batch."""
 SINGLE_MESSAGES = 32
-"""and that are delivered in one, where each is taken apart in Python: 1 ms of the loop."""
+"""Messages that are delivered in one batch if each is decoded in Python: 1 ms of the loop."""
 PROGRESS_BYTES = 512
-"""More than the entry that says how far a level is."""
+"""Bytes reserved for the entry that records the progress of a level; it never needs as many."""
 RETRY_S = 0.1
-"""Pause while the log takes nothing, or what is due cannot be read."""
+"""Seconds to wait while the log accepts nothing, or a due message cannot be read."""
 
 
 class DelayService(LeaderService):
-    """One task a level, while this node leads."""
+    """One task for each level, while this node leads."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self._settings = core.settings
@@ -55,16 +55,16 @@ class DelayService(LeaderService):
         self._arrived = [asyncio.Event() for _ in range(MAX_LEVELS)]
         self._pace = DeliveryPace(core.committed, lambda: core.store.applied_index)
         self._held: set[int] = set()
-        """Levels that look again when messages were applied: as much is under way as may be."""
+        """Levels that wait until messages are applied, because the limit of messages in flight is reached."""
         self._last = 0
         """The level that delivered last."""
         self._seen: dict[int, tuple[int, float]] = {}
-        """Of levels whose head was stamped by a clock that was ahead: messages below this offset have been
-        here since this time of the loop."""
+        """By level, if its head was stamped by a clock ahead of ours: an offset, and the loop time since when
+        the messages below it are known here."""
         self.delivered: int = 0
-        """Messages since start."""
+        """Messages delivered since start."""
         self.dropped: int = 0
-        """Messages that could not be delivered: what they waited for is gone."""
+        """Messages that could not be delivered, because they or their topic no longer exist."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """See `LeaderService`."""
@@ -84,7 +84,7 @@ class DelayService(LeaderService):
         self._writer = None
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Messages were applied to these queues."""
+        """Messages were applied to these queues: wake the levels that wait."""
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC and queue.queue_id < MAX_LEVELS:
                 self._arrived[queue.queue_id].set()
@@ -104,7 +104,8 @@ class DelayService(LeaderService):
                 await asyncio.sleep(pause_s)
 
     async def _deliver(self, level: int) -> float | None:
-        """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
+        """Deliver due messages, at most one batch. How long to wait, in seconds; None: until a message
+        arrives."""
         writer = self._writer
         if writer is None:
             return None
@@ -172,8 +173,8 @@ class DelayService(LeaderService):
         return max(wait_s, self._pace.between_s)
 
     def _due(self, result: GetResult, clock_ms: int, delay_ms: int) -> tuple[float, list[Buffer]]:
-        """Messages at the front that are due, and how long the first one behind them waits, in seconds. Of a
-        level whose clock was ahead: none."""
+        """The due messages at the front, and the seconds until the first one behind them is due. Empty if the
+        level's clock was ahead."""
         due: list[Buffer] = []
         for part in result.parts:
             (stored,) = _LONG.unpack_from(part, STORE_TIMESTAMP_AT)
@@ -186,7 +187,8 @@ class DelayService(LeaderService):
         return 0.0, due
 
     def _plain(self, writer: CommitLogWriter, due: list[Buffer]) -> Restored | None:
-        """Plain messages at the front of these, by the compiled twin. None where it has none."""
+        """Plain messages at the front of these, converted by the compiled twin. None if that is not available
+        or cannot convert the first."""
         if FAST is None or not due or len(writer.pending[DELETIONS].rows):
             return None
         room = self._pace.room(writer) - PROGRESS_BYTES
@@ -194,9 +196,9 @@ class DelayService(LeaderService):
         return found if found.taken else None
 
     def _ahead_s(self, level: int, offset: int, end: int, delay_s: float, loop_s: float) -> float:
-        """How long a message still waits that was stamped by a clock ahead of ours, as all that follow it
-        are: as long as its level says since it was seen here. Those that came later wait for the next such
-        time: none comes early, and the last one after twice its delay."""
+        """Seconds that a message still waits whose clock was ahead of ours, as all that follow it may be: its
+        delay counts from when it was first seen here. Messages that came later wait for the next such time.
+        So none is delivered early, and the last one after twice its delay at most."""
         seen_below, since_s = self._seen.get(level, (0, 0.0))
         if offset >= seen_below:
             seen_below, since_s = self._seen[level] = end, loop_s
@@ -209,8 +211,8 @@ class DelayService(LeaderService):
         return await self._reader.get_cold(*where) if found is None else found
 
     def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
-        """The message as it was meant, for its real queue; None where there is no such topic any more,
-        another one of that name, or one where only the broker writes: it would wait there again, for ever."""
+        """The message for its real queue. None if its topic no longer exists, was replaced by another one of
+        that name, or only takes messages from the broker itself: there it would wait again, for ever."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")

@@ -1,10 +1,10 @@
-"""How fast messages that waited are delivered when many are due at once: as fast as the log takes them while
-nobody else sends; else one batch after the other, each a small one, as whoever sends waits for all that was
-appended before.
+"""How fast waiting messages are delivered when many are due at once. While nobody else sends, they are
+delivered as fast as the log accepts them. Otherwise one small batch is delivered after the other, because
+every send waits for all that was appended before it.
 
-With 100,000 timers of one second beside a producer of 1,000 a second, on two cores, one batch of 128 KiB at a
-time lets that producer's 99th percentile rise 1.5 times, where 1 MiB on the way let it rise 6 times and
-delivered twice as fast.
+Measured on two cores with 100,000 timers due in one second and a producer of 1,000 messages a second: with
+one batch of 128 KiB at a time, the 99th percentile of that producer rises 1.5 times. With 1 MiB in flight it
+rose 6 times, and delivery was twice as fast.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from dledger.broker.commit_log import CommitLogWriter
 from dledger.runtime.cooperative import PAUSE_S
 
 BATCH_BYTES = 256 * 1024
-"""Of the entries of a batch: what fits a core's own cache until it is on its way costs the least,"""
+"""Bytes of the entries of a batch: what fits into the cache of a core until it is sent costs the least."""
 SHARED_BATCH_BYTES = 128 * 1024
-"""and so many where others send as well: some 1 ms of the leader's loop."""
+"""The same while others send as well: about 1 ms of the leader's loop."""
 UNDERWAY_BYTES = 8 * 1024 * 1024
-"""Of batches that are not applied yet: with more the next one waits. Where others send, with any."""
+"""Bytes of batches that are not applied yet; at this limit the next batch waits. While others send, it waits
+for every batch before it."""
 SHARED_S = 1.0
-"""Nobody else sends, as far as it can be seen, when no answer waited for its commit for so long."""
+"""Seconds without an answer that waits for its commit, after which it is assumed that nobody else sends."""
 
 
 class DeliveryPace:
-    """Of one service, while its node leads."""
+    """The pace of one service, while its node leads."""
 
     def __init__(self, committed: Sized, applied: Callable[[], int]) -> None:
-        """`committed`: answers that wait for their commit; `applied`: index up to which the log is."""
+        """`committed`: answers that wait for their commit; `applied`: returns the index up to which the log
+        is applied."""
         self._committed = committed
         self._applied = applied
         self._underway: deque[tuple[int, int]] = deque()
-        """Of batches that are not applied yet: last index, bytes of messages."""
+        """Batches that are not applied yet: last index, bytes of messages."""
         self._others_at: float = -SHARED_S
-        """Loop time when an answer to somebody was seen to wait for its commit."""
+        """Loop time when an answer to a client last waited for its commit."""
 
     def clear(self) -> None:
-        """Another term: nothing is under way."""
+        """A new term begins: no batch is in flight."""
         self._underway.clear()
 
     @property
     def waits(self) -> bool:
-        """Whether something was under way when it was last asked."""
+        """Whether a batch was in flight at the last check."""
         return bool(self._underway)
 
     @property
     def full(self) -> bool:
-        """Whether as much is under way as may be: the next batch waits until messages are applied."""
+        """Whether the limit of batches in flight is reached, so that the next batch must wait until messages
+        are applied."""
         applied = self._applied()
         while self._underway and self._underway[0][0] <= applied:
             self._underway.popleft()
@@ -57,17 +60,17 @@ class DeliveryPace:
         return size >= (1 if self._shared() else UNDERWAY_BYTES)
 
     def room(self, writer: CommitLogWriter) -> int:
-        """Bytes of the next batch."""
+        """Most bytes of the next batch."""
         return min(writer.max_batch, SHARED_BATCH_BYTES if self._shared() else BATCH_BYTES)
 
     @property
     def between_s(self) -> float:
-        """Pause before the same queue's next batch: others have their turn, and, where batches go one at a
-        time, other queues begin first."""
+        """Seconds before the next batch of the same queue. While others send, they get a turn, and other
+        queues go first."""
         return PAUSE_S if self._shared() else 0.0
 
     def added(self, index: int, size: int) -> None:
-        """A batch is under way. `index`: of its last entry, `size`: bytes of its messages."""
+        """Note a batch that is now in flight. `index`: its last entry, `size`: bytes of its messages."""
         self._underway.append((index, size))
 
     def _shared(self) -> bool:

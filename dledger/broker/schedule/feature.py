@@ -13,7 +13,7 @@ from dledger.broker.store.consume_queue import ConsumeQueue
 
 
 class ScheduleFeature(Feature):
-    """Messages that come after a delay, and what must be kept for them."""
+    """Messages that are delivered after a delay, and the part of the log that must be kept for them."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self.kept: KeptMessages = KeptMessages(core.store, core.reader)

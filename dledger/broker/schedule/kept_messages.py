@@ -1,8 +1,8 @@
-"""What retention leaves: messages that wait for their time.
+"""Waiting messages that retention must not remove.
 
-A message of a delay level, or with a time of its own, was acknowledged: it is to come, however old its
-segment is, and however full the disk. Each replica looks at what it applied itself: it may keep more, never
-less.
+A message with a delay level or a time of its own was acknowledged, so it must be delivered, however old its
+segment is, and however full the disk. Each replica decides from what it has applied itself: it may keep more,
+never less.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from dledger.formats.timers import TIMER_TOPIC
 
 
 class KeptMessages:
-    """Of one broker."""
+    """The waiting messages of one broker."""
 
     def __init__(self, store: MessageStore, reader: Reader) -> None:
         self._store = store
         self._reader = reader
 
     async def first(self) -> int | None:
-        """Log offset of the entry of the first message that waits; None when none does. OSError."""
+        """Log offset of the entry of the first waiting message; None if none waits. OSError if the queue
+        cannot be read."""
         delays, timers = self._store.state[DELAYS].rows, self._store.state[TIMERS].rows
         heads = [(SCHEDULE_TOPIC, level - 1, row.next) for level, row in delays.items()]
         if timers:

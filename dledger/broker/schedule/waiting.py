@@ -1,4 +1,4 @@
-"""Where a message with a delay level waits."""
+"""Puts a message with a delay level into the queue in which it waits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def wait_in(
     level: int,
     levels: int,
 ) -> tuple[TopicSlot, int]:
-    """The queue of this level, or of the last one of `levels`; `properties` say from then on where the
-    message is to go. RemotingError 14 while a voter knows no delays.
+    """The queue of this level, or of the last of `levels`. The real topic and queue are added to
+    `properties`. RemotingError 14 while a voter does not know delays.
 
-    The first message of a level notes in the log that there is such a level: from then on delays may be
-    written whoever is heard."""
+    The first message of a level records in the log that the level exists: from then on delays may be written
+    whichever members are connected."""
     writer.check_versions(DelayProgress.operation)
     level = min(level, levels)
     if writer.pending[DELAYS].rows.get(level) is None:

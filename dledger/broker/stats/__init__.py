@@ -1,6 +1,6 @@
-"""What went through this broker (BrokerStatsManager, StoreStatsService). In memory: it is of one leadership.
+"""Statistics of this broker (BrokerStatsManager, StoreStatsService), in memory, for one leadership.
 
-* `stats_item`        one number over the last minute, hour and day
-* `broker_stats`      the table of them
-* `stats_processor`   the codes that show them, and where topics and groups stand
+* `stats_item`        one statistic over the last minute, hour and day
+* `broker_stats`      the table of statistics
+* `stats_processor`   the codes that show statistics, and the offsets of topics and groups
 """

@@ -13,17 +13,17 @@ from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.env import Env
 
 MAX_KEYS = 20_000
-"""Keys of one statistic. Those of a further topic or group are not counted (`statsNotCounted`); of groups,
-until others were idle for a day. At 1.2 KB of samples each, all statistics together stay below 150 MB."""
+"""Keys of one statistic. Further topics and groups are not counted (`statsNotCounted`); groups are counted
+when others were idle for a day. At 1.2 KB of samples each, all statistics together stay below 150 MB."""
 IDLE_TICKS = DAY.every_ticks * DAY.samples
-"""Without growth for so long a key is forgotten: no window knows of it."""
+"""Ticks without growth after which a key is forgotten: no window contains it any longer."""
 DAY_MS = 24 * 3600 * 1000
 LOGGED = {MINUTE: "Minute", HOUR: "Hour", DAY: "Day"}
-"""Windows that are logged when they are over, and RocketMQ's words for them."""
+"""Windows that are logged when they end, with RocketMQ's words for them."""
 MAX_LOGGED = 200
-"""Lines for one statistic and window: its keys with the largest sums."""
+"""Most lines for one statistic and window: the keys with the largest sums."""
 SLICE = 500
-"""Items sampled in one go, about 1 ms."""
+"""Items that are sampled before the loop turns to other work, about 1 ms."""
 
 TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
@@ -43,24 +43,24 @@ NAMES = (
     BROKER_GET_FOUND,
     BROKER_GET_MISSED,
 )
-"""RocketMQ's names; the last two are of its StoreStatsService, which has none."""
+"""Names of RocketMQ; the last two count what its StoreStatsService counts without a name."""
 _OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 _FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
-"""Those that nobody holds on to."""
+"""Statistics whose items may be forgotten: no other object refers to them."""
 
 
 class BrokerStats(LeaderService):
-    """Statistics by name and key, sampled while this node leads. They begin anew with each leadership."""
+    """Statistics by name and key, sampled while this node leads. They start at zero with each leadership."""
 
     def __init__(self, env: Env, cluster_name: str, totals: Callable[[], tuple[int, int]]) -> None:
-        """`totals`: messages that came and messages that were given out, since this node started."""
+        """`totals`: returns how many messages were received and given out since this node started."""
         self._wall = env.wall
         self._log = env.log.child("stats")
         self._cluster = cluster_name
         self._totals = totals
         self._day = self._today()
         self.morning: tuple[int, int] = (0, 0)
-        """`totals` when the day began, in UTC."""
+        """`totals` at the beginning of the day, in UTC."""
         self.yesterday_morning: tuple[int, int] = (0, 0)
         self._writer: CommitLogWriter | None = None
         self._clear(0)
@@ -71,13 +71,13 @@ class BrokerStats(LeaderService):
     def _clear(self, now_ms: int) -> None:
         self._tick = 0
         self.not_counted: int = 0
-        """Keys that found no room."""
+        """Keys that were not counted, because there was no room."""
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in NAMES}
         self._puts: dict[str, Puts] = {}
         self.longest_get_ms: int = 0
-        """Of reading the messages of a pull."""
+        """The longest time to read the messages of a pull, in ms."""
         self._spare = StatsItem(now_ms)
-        """Takes what finds no room."""
+        """Counts everything that has no room, without a key."""
         self.puts_of_broker: StatsItem = StatsItem(now_ms)
         self.gets_of_broker: StatsItem = StatsItem(now_ms)
         self.found: StatsItem = StatsItem(now_ms)
@@ -90,7 +90,7 @@ class BrokerStats(LeaderService):
     # -- counting -------------------------------------------------------------------------------------
 
     def puts(self, topic: str) -> Puts:
-        """Of a topic. Keep it as long as the writer of one leadership."""
+        """The counters of a topic, to be used as long as the writer of one leadership."""
         self._item(TOPIC_PUT_NUMS, topic)
         self._item(TOPIC_PUT_SIZE, topic)
         puts = Puts()
@@ -99,7 +99,7 @@ class BrokerStats(LeaderService):
         return puts
 
     def got(self, group: str, topic: str, queue_id: int, count: int, size: int, took_ms: int) -> None:
-        """A pull was answered with so many messages; reading them took so long."""
+        """A pull was answered with `count` messages; reading them took `took_ms`."""
         if not count:
             self.missed.add(1)
             return
@@ -113,38 +113,38 @@ class BrokerStats(LeaderService):
             self._item(GROUP_GET_LATENCY, f"{queue_id}@{key}").add(took_ms)
 
     def put_totals(self) -> tuple[int, int]:
-        """Messages since this node leads, and the bytes of their records; without deleted topics."""
+        """Messages received since this node leads, and the bytes of their records, without deleted topics."""
         puts = self._puts.values()
         return sum(one.messages for one in puts), sum(one.size for one in puts)
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer of the group gave a message back."""
+        """A consumer of the group sent a message back."""
         self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem | None:
-        """The statistic, None when nothing was counted."""
+        """One statistic; None if nothing was counted."""
         self._count_puts()
         if name in _OF_TOPICS:
             self._count_topic(key)
         return self._items.get(name, {}).get(key)
 
     def consume_tps(self, group: str, topic: str) -> float:
-        """Messages that a group got from a topic, a second, over a minute (tpsGroupGetNums)."""
+        """Messages a second that a group got from a topic, over one minute (tpsGroupGetNums)."""
         item = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
 
     def put_tps(self, topic: str) -> float:
-        """Messages that a topic got, a second, over a minute (tpsTopicPutNums)."""
+        """Messages a second that a topic got, over one minute (tpsTopicPutNums)."""
         item = self.item(TOPIC_PUT_NUMS, topic)
         return 0.0 if item is None else item.over(MINUTE, now_ms()).tps
 
     @staticmethod
     def now_ms() -> int:
-        """The time that items are asked with."""
+        """The time to pass to the items, in ms."""
         return now_ms()
 
     def rates(self, *items: StatsItem) -> str:
-        """Sum of the rates over 10 s, 1 min and 10 min, as 28 GET_BROKER_RUNTIME_INFO tells rates."""
+        """The sums of the rates over 10 s, 1 min and 10 min, as 28 GET_BROKER_RUNTIME_INFO shows them."""
         self._count_puts()
         now = now_ms()
         rates = (
@@ -155,20 +155,20 @@ class BrokerStats(LeaderService):
         return " ".join(f"{rate:g}" for rate in rates)
 
     def forget(self, writer: CommitLogWriter, kind: str, name: str) -> None:
-        """A topic is about to be deleted: of one that is made again, counting begins anew. What is kept by
-        topic and group goes when it was idle for a day."""
+        """A topic is about to be deleted: forget its counters, so that a new topic of that name starts at
+        zero. Statistics by topic and group are forgotten after an idle day."""
         if kind == "topic":
             self._puts.pop(name, None)
             for statistic in _OF_TOPICS:
                 self._items[statistic].pop(name, None)
 
     def _count_puts(self) -> None:
-        """The writer counts what the broker got anyway."""
+        """Take over the number of messages that the writer counts anyway."""
         if self._writer is not None:
             self.puts_of_broker.value = self.puts_of_broker.times = self._writer.messages
 
     def _count_topic(self, topic: str) -> None:
-        """Take over what was counted on the hot path."""
+        """Take over what was counted for a topic on the hot path."""
         puts = self._puts.get(topic)
         if puts is not None:
             messages, size = (self._items[name][topic] for name in _OF_TOPICS)
@@ -189,16 +189,16 @@ class BrokerStats(LeaderService):
     # -- service --------------------------------------------------------------------------------------
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Nothing was counted yet."""
+        """Start with all counters at zero."""
         self._clear(now_ms())
         self._writer = writer
 
     def end(self, reason: str) -> None:
-        """What was counted stays until this node leads again."""
+        """Stop counting. The numbers stay until this node leads again."""
         self._writer = None
 
     async def run(self) -> None:
-        """Take samples."""
+        """Take samples at intervals."""
         while True:
             await asyncio.sleep(TICK_S)
             self._tick += 1
@@ -224,7 +224,7 @@ class BrokerStats(LeaderService):
                     await self._tell(window, word)
 
     async def _tell(self, window: Window, word: str) -> None:
-        """Log what happened in a window, as RocketMQ does in its `stats.log`."""
+        """Log the statistics of a window, as RocketMQ does in its `stats.log`."""
         now = now_ms()
         for name in NAMES:
             items = list(self._items[name].items())
@@ -242,5 +242,5 @@ class BrokerStats(LeaderService):
 
 
 def now_ms() -> int:
-    """Time of the loop: statistics are about how long something took, not about when it was."""
+    """The time of the loop in ms: statistics measure how long something took, not when it happened."""
     return int(asyncio.get_running_loop().time() * 1000)

@@ -1,4 +1,4 @@
-"""How long it took until what was sent was durable on a majority (putMessageDistributeTime)."""
+"""How long it took until sent messages were durable on a majority (putMessageDistributeTime)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ _NAMES = (
     "[5~10s]",
     "[10s~]",
 )
-"""Words of RocketMQ's: what took less than a millisecond is in the first."""
+"""Names of RocketMQ; times below one millisecond are in the first."""
 
 
 class PutTimes:
-    """Counts of answers by the time that they waited for their commit."""
+    """Numbers of answers by the time that they waited for their commit."""
 
     def __init__(self) -> None:
         self._counts = [0] * len(_NAMES)
         self.longest_ms: int = 0
 
     def add(self, answers: int, waited_s: float) -> None:
-        """So many were given, of which the first one waited so long."""
+        """Count answers; `waited_s`: how long the first of them waited."""
         waited_ms = int(waited_s * 1000)
         self._counts[bisect_right(_FROM_MS, waited_ms) if waited_ms > 0 else 0] += answers
         if waited_ms > self.longest_ms:
             self.longest_ms = waited_ms
 
     def text(self) -> str:
-        """As 28 GET_BROKER_RUNTIME_INFO tells it.
+        """The counts as 28 GET_BROKER_RUNTIME_INFO shows them.
 
-        >>> times = PutTimes()
-        >>> times.add(3, 0.0101)
-        >>> times.text()[:34]
-        '[<=0ms]:0 [0~10ms]:0 [10~50ms]:3 ['
+        >>> times = PutTimes() >>> times.add(3, 0.0101) >>> times.text()[:34] '[<=0ms]:0 [0~10ms]:0
+        [10~50ms]:3 ['
         """
         return " ".join(f"{name}:{count}" for name, count in zip(_NAMES, self._counts, strict=True))

@@ -1,7 +1,7 @@
-"""What a broker tells of itself by 28 GET_BROKER_RUNTIME_INFO: to mqadmin, the dashboard, the exporter.
+"""Runtime information of a broker for mqadmin, the dashboard and the exporter (28 GET_BROKER_RUNTIME_INFO).
 
-Tools read RocketMQ's keys without asking whether they are there, so all of those are, also where there is
-nothing here that they could mean; the others are ours.
+Tools read RocketMQ's keys without checking that they exist, so all of them are present, even those that have
+no meaning here. The other keys are ours.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _NO_POOLS = {
     "remainTransientStoreBufferNumbs": "2147483647",
     "startAcceptSendRequestTimeStamp": "0",
 }
-"""Requests are worked on by the loop as they come: no pool has a queue of them, and no buffer lies between a
-message and the log, of which RocketMQ says that it never runs out. What stands for the queue of sends is what
-waits for its commit: two figures."""
+"""Figures of thread pools and buffers that do not exist here: the loop handles requests as they arrive, and
+no buffer lies between a message and the log (RocketMQ's never runs out, by its own figure). Two figures of
+the send queue are real: they show the sends that wait for their commit."""
 
 
 def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
-    """By key, but for what has to be read from the device, and for figures (`dledger.broker.figures`)."""
+    """Values by key, except those that must be read from the device, and figures (`dledger.broker.figures`).
+    """
     node, store, stats = core.node, core.store, core.stats
     status = node.status()
     today, yesterday = stats.morning, stats.yesterday_morning
@@ -75,7 +76,7 @@ def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
 
 
 def delay_progress(store: MessageStore) -> dict[str, str]:
-    """Of each delay level that was used: next message to deliver, and where its queue ends."""
+    """For each delay level in use: the next offset to deliver, and the end of its queue."""
     found = {}
     for level, row in sorted(store.state[DELAYS].rows.items()):
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
@@ -85,10 +86,9 @@ def delay_progress(store: MessageStore) -> dict[str, str]:
 
 
 def bytes_text(count: int) -> str:
-    """A size for people, as RocketMQ writes it (MixAll.humanReadableByteCount).
+    """A readable size, as RocketMQ writes it (MixAll.humanReadableByteCount).
 
-    >>> bytes_text(1023), bytes_text(1024), bytes_text(251 << 30)
-    ('1023 B', '1.0 KiB', '251.0 GiB')
+    >>> bytes_text(1023), bytes_text(1024), bytes_text(251 << 30) ('1023 B', '1.0 KiB', '251.0 GiB')
     """
     if count < 1024:
         return f"{count} B"

@@ -1,8 +1,9 @@
-"""One statistic: a sum, and what it was at points of the last minute, hour and day (StatsItem). Pure.
+"""One statistic: a sum, and its values at points of the last minute, hour and day (StatsItem). Pure.
 
-A sample is three numbers: when, the sum, how many times it grew. A window keeps them of its whole length and
-one more. Unlike RocketMQ's, what came since the newest sample counts as well, and a window in which nothing
-happened keeps no samples: 20,000 keys that were used once take no more than their names.
+A sample has three numbers: the time, the sum, and how many times the sum grew. A window keeps the samples of
+its whole length and one more. Unlike in RocketMQ, growth since the newest sample counts as well, and a window
+in which nothing happened keeps no samples. So 20,000 keys that were used once take little more room than
+their names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """How often it is sampled, and how many samples it keeps."""
+    """A period: how often it is sampled, and how many samples it keeps."""
 
     name: str
     every_ticks: int
@@ -21,19 +22,20 @@ class Window(NamedTuple):
 
 
 TICK_S = 10.0
-"""Time between two samples of the shortest window."""
+"""Seconds between two samples of the shortest window."""
 MINUTE = Window("statsMinute", 1, 7)
 HOUR = Window("statsHour", 60, 7)
 DAY = Window("statsDay", 360, 25)
 WINDOWS = (MINUTE, HOUR, DAY)
 MIN_ELAPSED_MS = 1000
-"""A rate is of so much time at least: what began a moment ago has none yet."""
+"""Least time over which a rate is computed, in ms: just after its beginning a window has no useful rate yet.
+"""
 _WIDTH = 3
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What happened in one window. `tps`: of `total`, a second; `average`: of `total`, a call."""
+    """What was counted in one window. `tps`: `total` per second; `average`: `total` per call."""
 
     total: int = 0
     tps: float = 0.0
@@ -41,7 +43,7 @@ class Snapshot:
 
 
 class StatsItem:
-    """`add` is the hot path: two additions."""
+    """A sum with its samples. `add` is the hot path: two additions."""
 
     __slots__ = ("_sampled", "_windows", "times", "used", "value")
 
@@ -49,13 +51,13 @@ class StatsItem:
         self.value: int = 0
         self.times: int = 0
         self.used: int = 0
-        """Tick in which it grew last, as `sample` found."""
+        """Tick in which it last grew, as `sample` found."""
         self._sampled: list[tuple[int, int, int]] = [(now_ms, 0, 0)] * len(WINDOWS)
         """The newest sample of each window, kept or not."""
         self._windows: list[array[int] | None] = [None] * len(WINDOWS)
 
     def add(self, value: int, times: int = 1) -> None:
-        """It grew."""
+        """Add to the sum."""
         self.value += value
         self.times += times
 
@@ -79,14 +81,14 @@ class StatsItem:
                     self._windows[number] = None
 
     def over(self, window: Window, now_ms: int) -> Snapshot:
-        """Of a window that ends now."""
+        """The growth within a window that ends now."""
         number = WINDOWS.index(window)
         kept = self._windows[number]
         first = self._sampled[number] if kept is None else (kept[0], kept[1], kept[2])
         return self._since(first, now_ms)
 
     def lately(self, window: Window, now_ms: int) -> Snapshot:
-        """Of the time since its newest sample but one."""
+        """The growth since the last sample but one of a window."""
         number = WINDOWS.index(window)
         kept = self._windows[number]
         if kept is None:
@@ -101,13 +103,13 @@ class StatsItem:
 
 
 class Puts:
-    """What is counted of each message that is appended to one topic: on the hot path, two additions."""
+    """Counters of the messages that are appended to one topic; on the hot path they cost two additions."""
 
     __slots__ = ("batched", "messages", "size")
 
     def __init__(self) -> None:
         self.messages: int = 0
         self.size: int = 0
-        """Bytes of their records."""
+        """Bytes of the records."""
         self.batched: int = 0
-        """Messages that came in a call that another one is counted for."""
+        """Messages beyond the first of their batch: a batch counts as one call."""

@@ -1,7 +1,7 @@
-"""Where topics and groups stand, and what went through: 43, 202, 208, 303, 315, 317 (AdminBrokerProcessor).
+"""Statistics, and the offsets of topics and groups: 43, 202, 208, 303, 315, 317 (AdminBrokerProcessor).
 
-All of it but 43 reads applied state of the leader. A table of many queues is made a slice at a time, so that
-others run in between; it is not of one moment then, as RocketMQ's is not.
+All codes except 43 read the applied state of the leader. A table of many queues is made a slice at a time, so
+that the loop can do other work in between; its rows are then not from one moment, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from dledger.runtime.files import Buffer
 APPLIED = "applied index of the leader"
 OWN = "what the leader counted since it leads, in memory"
 MAX_ROWS = 50_000
-"""Queues of groups in one answer, some 10 MB; more is refused."""
+"""Queues of groups in one answer, about 10 MB; a larger answer is refused."""
 MAX_OFFSETS = 500_000
-"""Offsets in one answer, some 10 MB; more is refused."""
+"""Offsets in one answer, about 10 MB; a larger answer is refused."""
 OFFSETS_SLICE = 1000
-"""Offsets that are encoded in one go, about 2 ms."""
+"""Offsets that are encoded before the loop turns to other work, about 2 ms."""
 SLICE = 200
-"""Queues that are looked at in one go, about 2 ms."""
+"""Queues that are examined before the loop turns to other work, about 2 ms."""
 MAX_TOPICS_ASKED = 1000
-"""Topics that one request may name."""
+"""Topics that one request may name; with more it is refused."""
 
 
 class StatsProcessor:
-    """Handlers of the codes that ask how things stand."""
+    """Handlers of these codes."""
 
     def __init__(
         self, core: Core, offsets: PendingOffsets, pull_offsets: PullOffsets, registrar: Registrar
@@ -94,7 +94,7 @@ class StatsProcessor:
         does=actions.SHOWN_TOPIC,
     )
     def topic(self, call: LeaderCall[TopicHeader]) -> None:
-        """Bounds of each queue of a topic, and when its last message was stored."""
+        """The first and next offset of each queue of a topic, and when its last message was stored."""
         config = self._topic(call, call.header.topic)
 
         async def answer() -> None:
@@ -122,8 +122,9 @@ class StatsProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("consumerGroup",)),
     )
     def group(self, call: LeaderCall[ConsumeStatsHeader]) -> None:
-        """Where a group stands in the queues of its topics, or of those that are named: with all that it
-        reported before, which is in the log after the time between two flushes at most."""
+        """The offsets of a group in the queues of its topics, or of the named topics. They include all that
+        the group reported before; the answer waits until that is in the log, at most the time between two
+        flushes."""
         header, name = call.header, call.header.consumerGroup
         named = [topic for topic in (header.topicList or "").split(";") if topic]
         if len(named) > MAX_TOPICS_ASKED:
@@ -158,7 +159,7 @@ class StatsProcessor:
         does=actions.SHOWN,
     )
     def all_groups(self, call: LeaderCall[BrokerConsumeStatsHeader]) -> None:
-        """The same of all groups, or of those topics of theirs that are ordered."""
+        """The offsets of all groups, or only in ordered topics."""
         ordered = call.header.isOrder
 
         async def answer() -> None:
@@ -200,7 +201,7 @@ class StatsProcessor:
         does=actions.LISTED,
     )
     def all_offsets(self, call: Call[None]) -> None:
-        """Every consumer offset, as RocketMQ's slaves ask for them (ConsumerOffsetSerializeWrapper)."""
+        """Every consumer offset, as RocketMQ's slaves request them (ConsumerOffsetSerializeWrapper)."""
 
         async def answer() -> None:
             parts: list[bytes] = []
@@ -238,8 +239,8 @@ class StatsProcessor:
         does=actions.Does(Action.GET, topics=("topic",), groups=("group",)),
     )
     def time_span(self, call: LeaderCall[ConsumeTimeSpanHeader]) -> None:
-        """When the first and the last message of each queue were stored, and the last that the group
-        consumed."""
+        """For each queue, the store times of the first message, of the last one, and of the last one that the
+        group consumed."""
         config, group = self._topic(call, call.header.topic), call.header.group
 
         async def answer() -> None:
@@ -281,8 +282,8 @@ class StatsProcessor:
         *,
         named: bool = False,
     ) -> AsyncIterator[TopicConfig]:
-        """Topics that are there; without those that the group does not subscribe to any more, as far as its
-        members are known, unless they are `named`."""
+        """Topics that exist. Topics that the group does not subscribe to any longer are left out if its
+        members are known and the topics are not `named`."""
         members = self._clients.consumers.get(group)
         wanted = None if named or members is None else members.subscriptions
         for name in topics:
@@ -292,7 +293,7 @@ class StatsProcessor:
                 yield config
 
     def _queue_keys(self, config: TopicConfig, queues: int) -> Iterable[bytes]:
-        """Each queue as the key of a map."""
+        """Each queue, encoded as the key of a map."""
         broker = msgspec.json.encode(self._settings.now.broker_name)
         topic = msgspec.json.encode(config.name)
         for number in range(queues):
@@ -301,8 +302,8 @@ class StatsProcessor:
     async def _rows(
         self, group: str, config: TopicConfig, queues: int, pace: Pace
     ) -> AsyncIterator[tuple[bytes, int, int]]:
-        """Where a group stands in each queue of a topic, how far behind that is, and how many messages its
-        consumers hold."""
+        """For each queue of a topic: the row of a group's offset, how far the group is behind, and how many
+        messages its consumers hold."""
         for number, key in enumerate(self._queue_keys(config, queues)):
             await pace.step()
             end = self._store.queues.range_of(config.name, number)[1]
@@ -317,12 +318,12 @@ class StatsProcessor:
             )
 
     async def _stored(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message in ms, -1 when it is not there."""
+        """Store time of a message in ms; -1 if it does not exist."""
         return await self._reader.store_time(topic, queue_id, offset)
 
 
 def queues_of(config: TopicConfig) -> int:
-    """Queues of a topic, for reading or writing."""
+    """Number of queues of a topic, the larger one of those for reading and for writing."""
     return max(config.read_queues, config.write_queues)
 
 

@@ -1,7 +1,7 @@
-"""`config/*.json` below the store: the tables of the replicated state as RocketMQ keeps them in files.
+"""`config/*.json` below the store: the tables of the replicated state in the files that RocketMQ has.
 
-They are exports, for tools and people: nobody reads them here, and whoever takes them away loses nothing
-(architecture rule 1). Each member writes its own, of what it has applied, when that has changed.
+They are exports for tools and people. The broker never reads them, and deleting them loses nothing
+(architecture rule 1). Each member writes its own files from what it has applied, when that has changed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dledger.runtime.workers import Lane
 
 CONFIG_DIR = "config"
 SLICE = 1000
-"""Rows that are encoded in one go, about 2 ms."""
+"""Rows that are encoded before the loop turns to other work, about 2 ms."""
 SHARE = 0.05
 """Share of the time that exports may take: a million consumer offsets take seconds."""
 
 
 class ConfigExport:
-    """Writes them while the broker runs."""
+    """Writes the exports while the broker runs."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ConfigExport:
         version: Callable[[], DataVersion],
         interval_s: Callable[[], float],
     ) -> None:
-        """`interval_s`: time between two looks, 0 for none."""
+        """`interval_s`: returns the seconds between two looks; 0 turns exports off."""
         self._env = env
         self._directory = f"{root}/{CONFIG_DIR}"
         self._store = store
@@ -52,13 +52,14 @@ class ConfigExport:
         self._interval_s = interval_s
         self._applied = -1
         self._written: dict[str, int] = {}
-        """CRC of what each file holds, without its version."""
+        """CRC of the content of each file, without its version."""
         self._told = False
         self.exports: int = 0
         """Files written since start."""
 
     async def run(self) -> None:
-        """Until cancelled. A full disk is waited out; NodeFailed for any other error of it."""
+        """Export changed tables at intervals, until cancelled. While the disk is full, it tries again;
+        NodeFailed for any other error of the disk."""
         loop = asyncio.get_running_loop()
         while True:
             interval_s = self._interval_s()
@@ -78,7 +79,7 @@ class ConfigExport:
             await asyncio.sleep((loop.time() - began) * (1 / SHARE - 1))
 
     async def export(self) -> None:
-        """Write those that changed."""
+        """Write the files whose content changed."""
         applied = self._store.applied_index
         await self._env.workers.run(Lane.DISK, self._env.files.mkdir, self._directory)
         await self._table.prepare()

@@ -1,9 +1,9 @@
-"""ConsumeQueue: where message `i` of a queue lies (store/ConsumeQueue; formats.consume_queue).
+"""ConsumeQueue: the log position of each message of a queue (store/ConsumeQueue; formats.consume_queue).
 
-The newest units are in memory (`tail`); all are written to files of 300,000 units by a worker. Files hold
-nothing that the log does not: after a crash they are cut to the snapshot's bounds and filled again by
-replay, so they are fsynced only before a snapshot that counts on them. They are opened for each use, so
-that ten thousand queues cost no file handles.
+The newest units are in memory (`tail`); a worker writes all of them to files of 300,000 units. The files
+contain nothing that is not in the log. After a crash they are cut to the bounds in the snapshot and filled
+again by replay, so they are fsynced only before a snapshot that relies on them. They are opened for each use,
+so that ten thousand queues need no open files.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class ConsumeQueue:
         self.bounds: QueueBounds = bounds
         self.tail: bytearray = bytearray()
         self.tail_start: int = bounds.next
-        """Queue offset of the first unit in `tail`; what is older is in files only."""
+        """Queue offset of the first unit in `tail`; older units are only in files."""
         self.flushed: int = bounds.next
-        """Units below are in files (page cache at least)."""
+        """Units below this offset are in files (at least in the page cache)."""
         self.synced: int = bounds.next
-        """Units below are in files and fsynced."""
+        """Units below this offset are in files and fsynced."""
         self.directory_made: bool = False
-        """Whether the directory is known to be there."""
+        """Whether the directory is known to exist."""
         self.names_synced: bool = False
         """Whether the names of the files so far are known to be durable."""
 
@@ -69,14 +69,14 @@ class ConsumeQueue:
         self.bounds.next += 1
 
     def read_hot(self, offset: int, count: int) -> bytes | None:
-        """Up to `count` units from `offset`; None when they begin before what memory holds."""
+        """Up to `count` units from `offset`; None if they begin before those in memory."""
         start = (offset - self.tail_start) * UNIT_SIZE
         if start < 0:
             return None
         return bytes(self.tail[start : start + count * UNIT_SIZE])
 
     def pending_write(self, root: str) -> PendingWrite | None:
-        """What the files lack."""
+        """The units that are not in files yet; None if there are none."""
         last = self.bounds.next
         if self.flushed == last:
             return None
@@ -84,7 +84,7 @@ class ConsumeQueue:
         return PendingWrite(self, queue_dir(root, self.topic, self.queue_id), self.flushed, last, data)
 
     def trim(self, keep_units: int) -> None:
-        """Forget units that are in files, but for the newest `keep_units`."""
+        """Drop from memory units that are in files, except the newest `keep_units`."""
         start = min(self.flushed, self.bounds.next - keep_units)
         if start > self.tail_start:
             del self.tail[: (start - self.tail_start) * UNIT_SIZE]
@@ -103,17 +103,17 @@ class QueueTable:
                 self.create(topic.encode(), queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, None while it never had a message or a reader."""
+        """The queue; None if it never had a message or a reader."""
         queues = self.by_raw_topic.get(topic.encode())
         return None if queues is None else queues.get(queue_id)
 
     def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Offset of a queue's first message, and of the next one; zeros while there is no such queue."""
+        """Offset of a queue's first message, and of the next one; zeros if there is no such queue."""
         queue = self.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.bounds.min, queue.bounds.next)
 
     def create(self, raw_topic: bytes, queue_id: int) -> ConsumeQueue:
-        """Find or make; UnicodeDecodeError when the topic is no text."""
+        """Find or create a queue. UnicodeDecodeError if the topic is not UTF-8."""
         queues = self.by_raw_topic.get(raw_topic)
         if queues is None:
             raw_topic.decode()  # before the table changes
@@ -126,7 +126,8 @@ class QueueTable:
         return queue
 
     def drop(self, topic: str) -> None:
-        """The topic is deleted: whoever has one of its queues has a queue that is not in the table."""
+        """A topic is deleted: remove its queues. Code that still refers to one of them has a queue that is
+        not in the table."""
         self.count -= len(self.by_raw_topic.pop(topic.encode(), ()))
 
     def all(self) -> list[ConsumeQueue]:
@@ -143,15 +144,15 @@ def queue_dir(root: str, topic: str, queue_id: int) -> str:
 
 
 def make_directories(files: Files, paths: list[str]) -> None:
-    """Directories of queues, with that of their topic. May be repeated where it failed in between. Their
-    names are made durable before a snapshot counts on them: a sync for each, here, takes 40 s with ten
-    thousand queues."""
+    """Make directories of queues and of their topics. May be repeated after a failure. Their names are made
+    durable later, before a snapshot relies on them: syncing each here would take 40 s for ten thousand
+    queues."""
     for path in paths:
         files.mkdir(path, sync=False)
 
 
 def write_units(files: Files, writes: list[PendingWrite]) -> None:
-    """Write to the page cache, at the places that the offsets give. The directories exist."""
+    """Write units to the page cache, at the places that their offsets give. The directories must exist."""
     for write in writes:
         for path, at, data in _pieces(write):
             file = files.open(path, create=True)
@@ -162,7 +163,7 @@ def write_units(files: Files, writes: list[PendingWrite]) -> None:
 
 
 def start_writeback(files: Files, ranges: list[tuple[str, int, int]]) -> None:
-    """The system begins to write these (path, length, offset) to the device."""
+    """Have the system begin to write these (path, length, offset) to the device."""
     for path, length, offset in ranges:
         file = files.open(path)
         try:
@@ -181,7 +182,7 @@ def sync_file(files: Files, path: str) -> None:
 
 
 def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
-    """Up to `count` units from `offset`, not across the end of a file; empty when there are none."""
+    """Up to `count` units from `offset`, not beyond the end of a file; empty if there are none."""
     at = offset * UNIT_SIZE
     start = at - at % FILE_SIZE
     path = f"{directory}/{segment_name(start)}"
@@ -199,7 +200,7 @@ def read_units(files: Files, directory: str, offset: int, count: int) -> bytes:
 
 
 def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
-    """Remove the files that hold only units below an offset, for each (directory of a queue, offset)."""
+    """For each (directory of a queue, offset), remove the files that hold only units below the offset."""
     for directory, offset in queues:
         for name in files.listdir(directory):
             start = parse_segment_name(name)
@@ -208,7 +209,7 @@ def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
 
 
 def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
-    """Remove units at and above `bounds.next`. False when the files hold less than the bounds promise."""
+    """Remove units at and above `bounds.next`. False if the files hold less than the bounds say."""
     end = bounds.next * UNIT_SIZE
     covered = 0
     for name in files.listdir(directory):
@@ -240,7 +241,7 @@ def _pieces(write: PendingWrite) -> list[tuple[str, int, bytes]]:
 
 
 def file_ranges(directory: str, first: int, last: int) -> list[tuple[str, int, int]]:
-    """Where units [first, last) are: paths, each with a length and an offset in bytes."""
+    """The places of units [first, last): paths, each with a length and an offset in bytes."""
     ranges = []
     for start in _file_starts(first, last):
         low = max(first * UNIT_SIZE, start)

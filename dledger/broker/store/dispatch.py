@@ -1,8 +1,9 @@
-"""From committed entries to queues and state (ReputMessageService, CommitLogDispatcher).
+"""Applies committed entries to queues and state (ReputMessageService, CommitLogDispatcher).
 
-One walk over a chunk: message entries become ConsumeQueue units, SYSTEM entries go to the replicated
-state. Queues that got messages are reported once a chunk, so that a wake-up is per batch, not per
-message. Only what is committed and durable here is handed in, so S21 holds for all that is derived.
+A chunk is processed in one pass: message entries become units of ConsumeQueues, SYSTEM entries change the
+replicated state. Queues that got messages are reported once per chunk, so that readers are woken per batch,
+not per message. Only entries that are committed and durable here are passed in, so S21 holds for all derived
+data.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from dledger.host import Chunk
 
 # Only the fields needed, as this runs for every message on every node.
 _ENTRY = struct.Struct(">4xi24xI")
-"""Of an entry's header: size, channel."""
+"""Fields of an entry's header: size, channel."""
 _RECORD = struct.Struct(">4xi4xi4xq8xi8x8xq8x4x8xi")
-"""Of a record's fixed part: magic, queue id, queue offset, sysFlag, store time, body length."""
+"""Fields of a record's fixed part: magic, queue id, queue offset, sysFlag, store time, body length."""
 _TAGS = TAGS.encode()
 _TAGS_NEEDLE = _TAGS + b"\x01"
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 MAX_CACHED_TAGS = 4096
-"""Tag texts whose code is remembered; at the limit the cache starts anew."""
+"""Tag texts whose hash code is cached; at the limit the cache is emptied."""
 
 
 class Dispatcher:
@@ -54,21 +55,20 @@ class Dispatcher:
         self._tag_codes: dict[bytes, int] = {}
         self.applied_index: int = -1
         self.applied_end: int = 0
-        """Log offset behind the last applied entry: nothing at or above it is shown to anybody."""
+        """Log offset behind the last applied entry: nothing at or above it is visible to clients."""
         self.messages: int = 0
         """Messages dispatched since start."""
         self.malformed: int = 0
-        """Entries of kind MESSAGE that hold no message record: skipped everywhere (safety.md S13)."""
+        """Entries of kind MESSAGE without a valid message record; every node skips them (safety.md S13)."""
         self.system_ops: list[str] = []
         """Names of the operations applied in the last chunk."""
         self.deleted: list[str] = []
         """Topics that were deleted in the last chunk."""
 
     def apply(self, chunk: Chunk) -> list[ConsumeQueue]:
-        """Apply one chunk. The queues that got messages, each once, in order of their first one.
-
-        InvariantBroken for a message whose queue offset is not the next one (safety.md S13), NodeFailed for
-        an operation that only a newer program knows."""
+        """Apply one chunk. Returns the queues that got messages, without duplicates, in order of their first
+        message. InvariantBroken for a message whose queue offset is not the next one (safety.md S13),
+        NodeFailed for an operation that only a newer program knows."""
         if chunk.first_index <= self.applied_index:
             raise InvariantBroken(f"entry {chunk.first_index} applied twice (at {self.applied_index})")
         data = bytes(chunk.data)  # one copy; cheaper than many small slices of a view
@@ -160,7 +160,8 @@ class Dispatcher:
         return queue
 
     def _wide_message(self, data: bytes, at: int, size: int, position: int) -> ConsumeQueue | None:
-        """Records that we do not write ourselves: version 2, IPv6 hosts (a store of Apache's)."""
+        """Apply a record in a form that we do not write ourselves: version 2, or IPv6 hosts (a store of
+        Apache RocketMQ)."""
         try:
             record = decode_record(data[at + HEADER_SIZE : at + size], with_body=False)
         except CorruptRecord:

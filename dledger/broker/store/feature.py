@@ -1,4 +1,4 @@
-"""What is derived from the log, as a feature of the broker."""
+"""Data derived from the log, as a feature of the broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger.broker.topic.topic_table import TopicTable
 
 
 class StoreFeature(Feature):
-    """Queues, state and the index by key; files of topics and offsets as RocketMQ writes them."""
+    """Queues, state and the index by key; exports of topics and offsets in RocketMQ's files."""
 
     def __init__(self, core: Core, index: IndexService, table: TopicTable, registrar: Registrar) -> None:
         self._store = core.store

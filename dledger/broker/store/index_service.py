@@ -1,9 +1,10 @@
-"""Messages by key (IndexService): follows the applied log, a little behind it, and answers searches.
+"""Messages by key (IndexService): follows the applied log with a short delay, and answers searches.
 
-Nothing on the way of a message knows of it: windows of the log are read again, by workers, and become units
-in `key_files`. So it may be behind (a search waits for what was applied when it came), and all of it can be
-thrown away: what is missing, damaged or not of this log is built anew. Where it goes on after a start is in
-`state/index`, as the files alone do not tell how much of the log has no keys."""
+It adds no work to the path of a message: workers read windows of the log again and turn them into units in
+`key_files`. So the index may be behind; a search waits until it contains everything that was applied when the
+search came. The whole index can be deleted: missing or damaged files, and those of another log, are rebuilt.
+The position from which it continues after a start is in `state/index`, because the files alone do not show
+how much of the log has no keys."""
 
 from __future__ import annotations
 
@@ -29,34 +30,37 @@ from dledger.runtime.env import Env
 from dledger.runtime.workers import Lane
 
 INDEX_DIR = "index"
-"""Below `storePathRootDir`, as RocketMQ's."""
+"""Directory below `storePathRootDir`, as in RocketMQ."""
 PROGRESS_FILE = "index"
-"""In the directory of the state."""
+"""File in the directory of the state."""
 WINDOW = 4 << 20
-"""Bytes of the log that one job reads for keys, some 5 ms; more where one entry is larger."""
+"""Bytes of the log that one job reads for keys, about 5 ms; more if one entry is larger."""
 PASS_INTERVAL_S = 1.0
-"""Between two passes over what was applied: a job takes 2 ms, and 1 us a message. A search that waits
-starts one at once."""
+"""Seconds between two passes over newly applied entries: a job takes 2 ms, and 1 us for each message. A
+waiting search starts a pass at once."""
 FLUSH_INTERVAL_S = 30.0
-"""How old slots and header of the newest file may be: what a crash leaves to be gone over again."""
+"""Most seconds until slots and header of the newest file are written: what a crash loses must be verified
+again."""
 ROLL_FLUSH_INTERVAL_S = 2.0
-"""The same once a segment lies behind it all: an audit expects the keys of segments that are complete."""
+"""The same in seconds after a segment has been indexed completely: an audit expects the keys of complete
+segments."""
 RETRY_S = 1.0
-"""After a full disk, or where the log waits for repair."""
+"""Seconds until a retry after a full disk, or while the log waits for repair."""
 CATCH_UP_S = 2.0
-"""How long a search waits for the index to hold what was applied when it came."""
+"""Seconds that a search waits for the index to contain what was applied when it came."""
 MAX_WAITING = 1000
-"""Searches that wait at once; one more is told that the index is behind."""
+"""Searches that wait at the same time; one more is refused because the index is behind."""
 
 
 class IndexBehind(Exception):
-    """The index does not hold yet what was applied; the text says how much it lacks."""
+    """The index does not contain everything that was applied; the text says how much is missing."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Positions of messages that may have the key, the newest first. `whole`: there are no others, but beyond
-    as many as were asked for. `last_ms`, `last_position`: of the newest message in the index, 0 without."""
+    """Positions of messages that may have the key, the newest first. `whole`: there are no others, except
+    beyond the number that was asked for. `last_ms`, `last_position`: of the newest message in the index, 0 if
+    there is none."""
 
     positions: list[int]
     whole: bool
@@ -65,7 +69,7 @@ class Found:
 
 
 class IndexService:
-    """The index of one broker. Lives on the event loop; files are touched by DISK workers."""
+    """The index of one broker. It lives on the event loop; DISK workers read and write the files."""
 
     def __init__(self, env: Env, root: str, store: MessageStore, log: LogReader) -> None:
         self._env = env
@@ -76,18 +80,18 @@ class IndexService:
         self._limits = store.limits
         self._files: list[KeyFile] = []
         self.indexed: int = -1
-        """Log offset below which all keys are in the files; -1 before the first look at them."""
+        """Log offset below which all keys are in the files; -1 before the files were examined."""
         self._saved: dict[str, object] = {}
         self._ready = asyncio.Event()
         self._wanted = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._busy = asyncio.Lock()
-        """Files are changed by one at a time: passes, retention, a new beginning."""
+        """Held by passes, retention and rebuilding: only one of them changes files at a time."""
         self._told = ""
 
     @property
     def enabled(self) -> bool:
-        """Whether there is an index (`messageIndexEnable`)."""
+        """Whether the index is enabled (`messageIndexEnable`)."""
         return self._limits.index_enable
 
     @property
@@ -97,30 +101,31 @@ class IndexService:
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that were applied and not looked at yet."""
+        """Bytes of the log that were applied and are not indexed yet."""
         return self._store.dispatcher.applied_end - max(self.indexed, self._log.begin_pos, 0)
 
     # -- called by the broker -------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """The log is open, and the store."""
+        """The log and the store are open: begin to index."""
         self._ready.set()
 
     async def restored(self) -> None:
-        """The log begins elsewhere: what the files hold is looked at again, as at a start."""
+        """The log was replaced: examine the files again, as at a start."""
         async with self._busy:
             self.indexed = -1
             self._wanted.set()
 
     async def log_begins(self) -> None:
-        """Retention: files are removed whose messages are all gone, but for the newest."""
+        """Retention moved the beginning of the log: remove files whose messages are all gone, except the
+        newest file."""
         async with self._busy:
             while len(self._files) > 1 and self._files[0].header.end_position < self._log.begin_pos:
                 await self._env.workers.run(Lane.DISK, self._env.files.unlink, self._files.pop(0).path)
 
     async def search(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> Found:
-        """Where messages of a topic are that may have this key, stored within [begin, end] (ms), to the
-        second. IndexBehind while it cannot say."""
+        """Positions of messages of a topic that may have this key and were stored within [begin, end] (ms,
+        compared in whole seconds). IndexBehind while the index is behind."""
         await self._caught_up(self._store.dispatcher.applied_end, CATCH_UP_S)
         targets = tuple(self._files)
         hashed = key_hash(topic, key)
@@ -133,9 +138,9 @@ class IndexService:
         )
 
     async def find(self, wanted: Sequence[tuple[str, str]], most: int, patience_s: float) -> list[list[int]]:
-        """For each (topic, key) where messages are that may have it, whenever they were stored: the newest
-        first, at most `most`. IndexBehind when the index does not hold within `patience_s` what is applied
-        now."""
+        """For each (topic, key) the positions of messages that may have it, whenever they were stored: the
+        newest first, at most `most`. IndexBehind if the index does not contain within `patience_s` what is
+        applied now."""
         await self._caught_up(self._store.dispatcher.applied_end, patience_s)
         hashes = [key_hash(topic, key) for topic, key in wanted]
         return await self._env.workers.run(
@@ -161,8 +166,8 @@ class IndexService:
     # -- following the log ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow the log until cancelled. A full disk and rot are waited out; NodeFailed for any other
-        error."""
+        """Follow the log until cancelled. While the disk is full or data is damaged, it tries again;
+        NodeFailed for any other error."""
         if not self.enabled:
             return
         await self._ready.wait()
@@ -206,14 +211,14 @@ class IndexService:
             self._wanted.clear()
 
     async def close(self) -> None:
-        """Write what memory holds, so that the next start has nothing to go over."""
+        """Write what is only in memory, so that the next start has nothing to verify."""
         if self.enabled and self.indexed >= 0:
             async with self._busy:
                 await self._flush()
                 await self._save()
 
     async def _step(self) -> bool:
-        """One window of what is applied. Whether there is more."""
+        """Index one window of what is applied. Whether there is more."""
         if self.indexed < 0:
             await self._open()
         end = self._store.dispatcher.applied_end
@@ -232,7 +237,7 @@ class IndexService:
         return self.indexed < end
 
     async def _window(self, position: int, end: int) -> int:
-        """Index what begins at a log offset. Where it goes on."""
+        """Index the entries that begin at a log offset. Returns the log offset at which to continue."""
         size = self._log.segment_size
         segment_end = position - position % size + size
         if segment_end - position < MIN_BLANK_SIZE:
@@ -288,7 +293,7 @@ class IndexService:
             full.heads = None  # searches read the file from now on
 
     def _name(self) -> str:
-        """The time, later than that of the newest file."""
+        """A file name from the current time, later than that of the newest file."""
         now = datetime.fromtimestamp(self._env.wall.now_ms() / 1000, UTC)
         name = _time_name(now)
         while self._files and name <= self._files[-1].name:
@@ -302,7 +307,8 @@ class IndexService:
             await self._env.workers.run(Lane.DISK, key_files.flush, self._env.files, self._files[-1])
 
     async def _save(self) -> None:
-        """Where to go on, and what belongs to it: a file that somebody took away is noticed by that."""
+        """Save the position at which to continue, with a list of the files, by which a missing file is
+        noticed."""
         await self._flush()
         now: dict[str, object] = {
             "position": self.indexed,
@@ -315,7 +321,8 @@ class IndexService:
     # -- opening --------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Take over the files that are whole and of this log, and find where to go on."""
+        """Take over the files that are complete and belong to this log, and find the position at which to
+        continue."""
         run, files = self._env.workers.run, self._env.files
         self._files = []
         self._saved = {}
@@ -358,7 +365,7 @@ class IndexService:
             return {}
 
     def _missing(self, progress: dict[str, object], names: Sequence[str]) -> str:
-        """Which file is not there that should be; empty when there is none."""
+        """Which file is missing that should exist; empty if none is."""
         for name, count, end in _listed(progress):
             if count > 1 and end >= self._log.begin_pos and name not in names:
                 return f"{self._root}/{name} is missing"
@@ -374,7 +381,7 @@ class IndexService:
         return found
 
     async def _verify(self, newest: KeyFile) -> None:
-        """The newest was not made durable: its units are gone over."""
+        """Verify the units of the newest file, which was not made durable."""
         run, files = self._env.workers.run, self._env.files
         newest.heads, newest.dirty = None, set()
         number, position = 1, newest.header.begin_position
@@ -382,7 +389,8 @@ class IndexService:
             number, position = await run(Lane.DISK, key_files.verify, files, newest, number, position)
 
     async def _check_end(self, file: KeyFile) -> None:
-        """Its last message must be in the log, with that key, unless retention has taken it."""
+        """Check that the last message of a file is in the log with that key, unless retention has removed it.
+        """
         end = file.header.end_position
         if file.header.count > 1 and end >= self._log.begin_pos:
             hashed = await self._env.workers.run(Lane.DISK, key_files.last_hash, self._env.files, file)
@@ -398,7 +406,7 @@ class IndexService:
         )
 
     async def _entry(self, position: int) -> bytes | None:
-        """The entry whose message lies at a physical offset; None where the log has no entry there."""
+        """The entry whose message is at a physical offset; None if the log has no entry there."""
         begin = position - ENTRY_HEADER
         if not self._log.begin_pos <= begin <= self._log.end_pos - ENTRY_HEADER:
             return None
@@ -411,7 +419,7 @@ class IndexService:
             return None
 
     async def _behind_newest(self, kept: Sequence[KeyFile]) -> int:
-        """Log offset behind the newest message that is in the files."""
+        """Log offset behind the newest message in the files."""
         end = kept[-1].header.end_position if kept else 0
         entry = await self._entry(end) if end else None
         if entry is None:
@@ -435,7 +443,7 @@ def _listed(progress: dict[str, object]) -> list[tuple[str, int, int]]:
 
 
 def _holds(progress: dict[str, object], kept: Sequence[KeyFile]) -> bool:
-    """Whether the files hold all that was in them when this was saved."""
+    """Whether the files still hold everything that they held when the progress was saved."""
     counts = {file.name: file.header.count for file in kept}
     listed = _listed(progress)
     return not listed or counts.get(listed[-1][0], 0) >= listed[-1][1]

@@ -1,9 +1,9 @@
-"""Files of the index by key (store/index/IndexFile): written in batches, verified, searched. Blocking, for
-worker jobs.
+"""Files of the index by key (store/index/IndexFile): written in batches, verified, searched. All functions
+block and are for worker jobs.
 
-A file that is written has its slots in memory (4 bytes each). Units go to the file at once, slots and header
-by `flush`, in this order: what a crash leaves is a header that promises no more than is there. What a power
-loss leaves is looked at by `verify`. A message's units are never divided between two files.
+The slots of the file that is being written are in memory (4 bytes each). Units are written to the file at
+once, slots and header by `flush`, in this order. So after a crash the header never promises more than there
+is. After a power loss `verify` checks the file. The units of a message are never divided between two files.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from dledger.runtime.files import File, Files
 
 _UNITS: Final = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 _SIZE: Final = struct.Struct(">4xi")
-"""Of an entry or a blank tail."""
+"""Size field of an entry or a blank tail."""
 _ENTRIES: Final = np.dtype(
     [("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("channel", ">u4")]
 )
 _PAGE_SLOTS = 1024
-"""Slots written together: a page of 4 KiB."""
+"""Slots that are written together: a page of 4 KiB."""
 _MANY_PAGES = 256
-"""With more of them, all slots are written, so many pages at a time."""
+"""If more pages than this changed, all slots are written, this many pages at a time."""
 VERIFY_UNITS = 1 << 16
-"""Units that one job verifies, some 5 ms."""
+"""Units that one job verifies, about 5 ms."""
 MAX_LINKS = 50_000
-"""Units that one search follows, in all files: about 0.1 s of a worker."""
+"""Units that one search follows, over all files: about 0.1 s of a worker. A longer search is incomplete."""
 
 MAX_LINKS_OF_ONE = 2_000
-"""The same of each key and file, where many keys are searched for at once: 6 ms. A slot has four units, but
-for that of a key which thousands of messages share."""
+"""Units that are followed for each key and file if many keys are searched for at once: 6 ms. A slot has four
+units on average; it has many only for a key that thousands of messages share."""
 _EVER = 1 << 62
 
 
 class DamagedIndex(Exception):
-    """A file that cannot be believed: it is built anew from the log."""
+    """A file is damaged or inconsistent: it is rebuilt from the log."""
 
 
 @dataclass(slots=True)
 class KeyFile:
-    """One file. `heads`: its slots while it is written, None for one that is full."""
+    """One file. `heads`: its slots while it is being written, None for a full file."""
 
     path: str
     slots: int
@@ -72,7 +72,7 @@ class KeyFile:
     header: IndexHeader = field(default_factory=IndexHeader)
     heads: Array | None = None
     dirty: set[int] = field(default_factory=set)
-    """Pages of slots that the file lacks."""
+    """Pages of slots that are not in the file yet."""
 
     @property
     def name(self) -> str:
@@ -81,12 +81,12 @@ class KeyFile:
 
     @property
     def room(self) -> int:
-        """Units that still fit."""
+        """How many units still fit."""
         return self.units - self.header.count
 
 
 def is_key_file(name: str) -> bool:
-    """Whether a name in the directory is one of an index file."""
+    """Whether a file name in the directory is that of an index file."""
     return len(name) == NAME_DIGITS and name.isdigit()
 
 
@@ -94,7 +94,8 @@ def is_key_file(name: str) -> bool:
 
 
 def create(files: Files, path: str, slots: int, units: int, before: IndexHeader | None) -> KeyFile:
-    """A new file. `before`: the header of the one before, whose end is this one's until it has a unit."""
+    """Create a file. `before`: the header of the previous file, whose end is used as this one's until it has
+    a unit."""
     header = IndexHeader()
     if before is not None:
         end, at = before.end_ms, before.end_position
@@ -109,8 +110,8 @@ def create(files: Files, path: str, slots: int, units: int, before: IndexHeader 
 
 
 def fitting(keys: MessageKeys, room: int) -> int:
-    """How many of these keys a file with so much room takes: whole messages. More than a new file has room
-    for, of one message, are cut (`MessageKeys` has at most 32 KiB of them)."""
+    """How many of these keys fit into a file with this room, counting whole messages only. If one message has
+    more keys than a new file has room for, they are cut (`MessageKeys` has at most 32 KiB of them)."""
     count = len(keys.position)
     if count <= room:
         return count
@@ -120,7 +121,7 @@ def fitting(keys: MessageKeys, room: int) -> int:
 
 
 def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
-    """Units of keys for which there is room, in order of the log."""
+    """Write the units of keys, in order of the log. There must be room for them."""
     heads = target.heads
     assert heads is not None
     header, count = target.header, len(keys.position)
@@ -157,7 +158,7 @@ def append(files: Files, target: KeyFile, keys: MessageKeys) -> None:
 
 
 def _links(heads: Array, slot: Array, numbers: Array) -> tuple[Array, Array, Array]:
-    """For each unit the one before it in its slot; and the slots with their newest unit."""
+    """For each unit the previous one in its slot; and the slots with their newest units."""
     order = np.argsort(slot, kind="stable")
     sorted_slot, sorted_numbers = slot[order], numbers[order]
     same = np.concatenate(([False], sorted_slot[1:] == sorted_slot[:-1]))
@@ -169,7 +170,8 @@ def _links(heads: Array, slot: Array, numbers: Array) -> tuple[Array, Array, Arr
 
 
 def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
-    """Slots, then the header. `sync`: a full file, which nobody verifies any more, is made durable."""
+    """Write the slots, then the header. `sync`: also make a full file durable, because it will not be
+    verified again."""
     if target.heads is None or not (target.dirty or sync):
         return
     pages, target.dirty = sorted(target.dirty), set()
@@ -190,7 +192,7 @@ def flush(files: Files, target: KeyFile, *, sync: bool = False) -> None:
 
 
 def _runs(pages: list[int], slots: int) -> Iterator[tuple[int, int]]:
-    """Which slots are written at a time: those pages, or all, 1 MiB each."""
+    """The ranges of slots that are written in one call: the given pages, or all slots, 1 MiB at a time."""
     if len(pages) <= _MANY_PAGES:
         yield from ((page * _PAGE_SLOTS, (page + 1) * _PAGE_SLOTS) for page in pages)
         return
@@ -202,7 +204,8 @@ def _runs(pages: list[int], slots: int) -> Iterator[tuple[int, int]]:
 
 
 def load(files: Files, path: str, slots: int, units: int) -> KeyFile:
-    """A file as its header has it; DamagedIndex where that cannot be, or the size is another."""
+    """Open a file and read its header. DamagedIndex if the header is impossible, or the file has another
+    size."""
     file = files.open(path)
     try:
         if file.size() != file_size(slots, units):
@@ -222,8 +225,9 @@ def load(files: Files, path: str, slots: int, units: int) -> KeyFile:
 
 
 def verify(files: Files, target: KeyFile, first: int, position: int) -> tuple[int, int]:
-    """Go over `VERIFY_UNITS` units from number `first` on: their order and links, from which the slots
-    follow. `position`: of the unit before. The next number and its position before; DamagedIndex."""
+    """Verify `VERIFY_UNITS` units from number `first` on: their order and links, from which the slots are
+    rebuilt. `position`: of the unit before. Returns the number and position with which to continue.
+    DamagedIndex if a unit is wrong."""
     if target.heads is None:
         target.heads = np.zeros(target.slots, np.int32)
     count = min(VERIFY_UNITS, target.header.count - first)
@@ -266,8 +270,8 @@ def _units(file: File, slots: int, first: int, count: int) -> Array:
 def search(
     files: Files, targets: Sequence[KeyFile], hashed: int, begin_ms: int, end_ms: int, most: int
 ) -> tuple[list[int], bool]:
-    """Positions of messages that may have the key, the newest first, at most `most`; and whether all that
-    there are were looked at but for those beyond `most` (else the links were more than `MAX_LINKS`)."""
+    """Positions of messages that may have the key, the newest first, at most `most`; and whether the search
+    was complete up to `most` (it is not if it had to follow more than `MAX_LINKS` units)."""
     found: list[int] = []
     links = MAX_LINKS
     for target in reversed(targets):
@@ -302,8 +306,8 @@ def search(
 def search_many(
     files: Files, targets: Sequence[KeyFile], wanted: Sequence[int], most: int
 ) -> list[list[int]]:
-    """For each of these key hashes the positions of messages that may have the key, the newest first, at most
-    `most`."""
+    """For each of these key hashes, the positions of messages that may have the key, the newest first, at
+    most `most`."""
     found: list[list[int]] = [[] for _ in wanted]
     for target in reversed(targets):
         header = target.header
@@ -329,7 +333,7 @@ def _reading(file: File, target: KeyFile, header: IndexHeader) -> _Read:
 
 
 class _Read:
-    """`lookup` reads a file that is written from memory what the file may lack."""
+    """Reads a file for `lookup`. What is not in the file yet comes from memory."""
 
     def __init__(self, file: File, target: KeyFile, header: bytes) -> None:
         self._file = file
@@ -351,8 +355,9 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """Keys of whole entries of a window; `end`: offset in it behind the last of them. `wanted`: bytes that
-    its first entry takes, where it does not fit. `blank`: the rest of the segment is empty."""
+    """Keys of the complete entries in a window; `end`: offset in the window behind the last of them.
+    `wanted`: bytes that the first entry needs if it does not fit. `blank`: the rest of the segment is empty.
+    """
 
     keys: MessageKeys | None
     end: int
@@ -361,7 +366,7 @@ class LogKeys:
 
 
 def keys_in(data: bytes, base: int) -> LogKeys:
-    """Keys of the committed entries in `data`, whose first begins at log offset `base`. ValueError where
+    """Keys of the committed entries in `data`, the first of which begins at log offset `base`. ValueError if
     there is no entry."""
     if FAST is not None and (found := FAST.index_keys(data, base)) is not None:
         rows, end = found
@@ -409,6 +414,6 @@ def _keys_of(data: bytes, base: int, headers: Array) -> MessageKeys:
 
 
 def hashes_at(data: bytes, position: int) -> Iterator[int]:
-    """Key hashes of the message whose entry `data` is."""
+    """Key hashes of the message whose entry is `data`."""
     found = keys_in(data, position - ENTRY_HEADER).keys
     yield from () if found is None else found.hashed.tolist()

@@ -1,6 +1,6 @@
 """The derived store of one broker: opening, applying, flushing, snapshots (DefaultMessageStore).
 
-Reading is in `reader`. Everything here lives on the event loop; files are touched by DISK workers.
+Reading is in `reader`. Everything here lives on the event loop; DISK workers read and write the files.
 """
 
 from __future__ import annotations
@@ -48,38 +48,39 @@ from dledger.runtime.settings import Setting
 from dledger.runtime.workers import Lane
 
 QUEUES_DIR = "consumequeue"
-"""Below `storePathRootDir`, as RocketMQ's."""
+"""Directory below `storePathRootDir`, as in RocketMQ."""
 MOVED = ".old-"
-"""Behind that, with a number: queues that do not count any more, until they are removed."""
+"""With a number, the suffix of that directory for outdated queues until they are removed."""
 MOVED_TOGETHER = 64
-"""Topics of them that are removed between two flushes."""
+"""Topics in such a directory that are removed between two flushes."""
 SYNCS = 2
-"""Jobs of one fsync each under way: while one waits for the device, the result of another is on its way."""
+"""Fsyncs in flight, one per job: while one waits for the device, the result of another is being returned."""
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """Intervals in seconds, sizes in units (20 bytes each) or entries."""
+    """Limits of the store: intervals in seconds, sizes in units (20 bytes each) or entries."""
 
     flush_interval_s: Annotated[float, Setting("flushIntervalConsumeQueue", 1, 600_000, "ms")] = 1.0
-    """Units of the ConsumeQueues reach their files at least this often."""
+    """Most seconds until units of the ConsumeQueues are written to their files."""
     flush_units: Annotated[int, Setting("flushConsumeQueueUnits", 1, 100_000_000)] = 200_000
-    """Unflushed units of all queues that start a flush before its time."""
+    """Unflushed units of all queues that start a flush early."""
     snapshot_interval_s: Annotated[float, Setting("snapshotIntervalMs", 100, 86_400_000, "ms")] = 30.0
-    """A snapshot of the state is taken at least this often."""
+    """Most seconds until the next snapshot of the state."""
     snapshot_entries: Annotated[int, Setting("snapshotEntries", 1, 1_000_000_000)] = 100_000
-    """Entries applied since the last snapshot that start the next one before its time: a start replays
-    hardly more (0.3 s), and until then the node could be elected and not serve."""
+    """Entries applied since the last snapshot that start the next one early. A start replays hardly more than
+    these (0.3 s), and until then the node could be elected without being able to serve."""
     snapshot_share: float = 0.1
-    """Share of the time that snapshots by entries may take (thousands of queues take seconds to fsync)."""
+    """Share of the time that snapshots started by entries may take (thousands of queues take seconds to
+    fsync)."""
     hot_units_total: Annotated[int, Setting("hotConsumeQueueUnits", 1000, 1_000_000_000)] = 2_000_000
     """Units kept in memory for reading, all queues together, 20 bytes each."""
     hot_units_queue: Annotated[int, Setting("hotConsumeQueueUnitsPerQueue", 16, 100_000_000)] = 16_384
-    """The same for one queue."""
+    """Units kept in memory for reading, for each queue."""
     index_enable: Annotated[bool, Setting("messageIndexEnable")] = True
-    """Messages can be found by key: units of their keys are kept in IndexFiles."""
+    """Whether messages can be found by key: units of their keys are kept in IndexFiles."""
     index_slots: Annotated[int, Setting("maxHashSlotNum", 1000, 100_000_000)] = 5_000_000
-    """Hash slots of an IndexFile, 4 bytes each, in memory too for the newest file."""
+    """Hash slots of an IndexFile, 4 bytes each; those of the newest file are also in memory."""
     index_units: Annotated[int, Setting("maxIndexNum", 20_000, 500_000_000)] = 20_000_000
     """Keys of an IndexFile, 20 bytes each."""
     write_group: int = 64
@@ -87,7 +88,7 @@ class StoreLimits:
 
 
 class MessageStore:
-    """State, queues and their files."""
+    """The replicated state, the queues and their files."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class MessageStore:
         self._root = root
         self.queue_root: str = f"{root}/{QUEUES_DIR}"
         self._moved: list[str] = []
-        """Directories of queues that do not count any more, to be removed."""
+        """Directories of outdated queues, to be removed."""
         self._moved_count = 0
         self._state_dir = f"{root}/{STATE_DIR}"
         self.limits: StoreLimits = limits or StoreLimits()
@@ -109,16 +110,16 @@ class MessageStore:
         self.queues: QueueTable = QueueTable(self.state)
         self.dispatcher: Dispatcher = Dispatcher(self.state, self.queues)
         self.on_arrival: Callable[[list[ConsumeQueue]], None] = lambda queues: None
-        """Called once a chunk with the queues that got messages."""
+        """Called once per chunk with the queues that got messages."""
         self.on_ops: Callable[[list[str]], None] = lambda ops: None
-        """Called once a chunk with the names of the system operations in it, if any."""
+        """Called once per chunk with the names of the system operations in it, if any."""
         self.on_deleted: Callable[[list[str]], None] = lambda topics: None
-        """Called once a chunk with the topics that were deleted in it, if any."""
+        """Called once per chunk with the topics that were deleted in it, if any."""
         self.leaving: dict[str, None] = {}
-        """Topics whose files are still there: until they are gone, nothing is written for a new topic of that
-        name."""
+        """Deleted topics whose files still exist: until they are removed, nothing is written for a new topic
+        of the same name."""
         self._unsynced_names: dict[str, None] = {}
-        """Directories in which those of queues were made since they were last synced."""
+        """Directories in which directories of queues were made since the last sync."""
         self.snapshot_index: int = -1
         self._log: LogReader | None = None
         self._opened = False
@@ -126,20 +127,20 @@ class MessageStore:
         self._flush_now = asyncio.Event()
         self._writing = asyncio.Lock()
         self._waits = False
-        """The last flush or snapshot found no room, or too many open files."""
+        """Whether the last flush or snapshot found no room, or too many open files."""
 
     @property
     def applied_index(self) -> int:
-        """Last index that state and queues hold: the read point of every answer (safety.md S25)."""
+        """Last index that state and queues contain: the read point of every answer (safety.md S25)."""
         return self.dispatcher.applied_index
 
     # -- called by the node -------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load the own snapshot if it belongs to the log, or start from nothing. The last index held, -1
-        for none.
+        """Load the store's own snapshot if it belongs to the log; otherwise start empty. Returns the last
+        index contained, -1 if there is none.
 
-        Where that does not reach the log's beginning, the node gives a boundary snapshot (`restore`).
+        If that does not reach the beginning of the log, the node passes a boundary snapshot to `restore`.
         """
         self._log = log
         await self._env.workers.run(Lane.DISK, self._find_moved)
@@ -174,8 +175,8 @@ class MessageStore:
         self.leaving.clear()
 
     async def _forget_files(self) -> None:
-        """Remove snapshot and queues: what was refused must not be believed once the log has grown. The
-        queues lie aside until `_remove_moved` has removed them."""
+        """Remove the snapshot and move the queues aside: data that was refused must not be taken for valid
+        when the log has grown. `_remove_moved` removes the queues later."""
         run = self._env.workers.run
         await run(Lane.DISK, self._env.files.mkdir, self._state_dir)
         await run(Lane.DISK, self._env.files.unlink, f"{self._state_dir}/{SNAPSHOT_FILE}")
@@ -191,7 +192,7 @@ class MessageStore:
         self._moved.append(away)
 
     def _find_moved(self) -> None:
-        """Queues that an earlier life moved out of the way, and did not remove."""
+        """Find outdated queues that an earlier process moved aside and did not remove."""
         prefix = QUEUES_DIR + MOVED
         names = self._env.files.listdir(self._root)
         numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
@@ -200,7 +201,7 @@ class MessageStore:
         self._moved_count = max(found, default=0)
 
     async def _remove_moved(self) -> None:
-        """A part of them: topics, each with its queues."""
+        """Remove some of the outdated queues, a number of topics at a time."""
         if not self._moved:
             return
         run, files, away = self._env.workers.run, self._env.files, self._moved[0]
@@ -212,11 +213,12 @@ class MessageStore:
             self._moved.pop(0)
 
     def snapshot(self) -> Iterator[tuple[str, bytes]]:
-        """The replicated state after the last entry applied: (part, next piece of it)."""
+        """The replicated state after the last applied entry, as pairs of part and its next piece."""
         return self.state.copy().part_pieces()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Become the state after entry `index`; all queues are empty, and go on where it says."""
+        """Replace the state by that after entry `index`; all queues are empty, and continue at the offsets in
+        it."""
         async with self._writing:
             state = await self._env.workers.run(Lane.DISK, unpack_parts, parts, self.tables)
             await self._forget_files()
@@ -225,7 +227,8 @@ class MessageStore:
             self.snapshot_index = -1
 
     async def log_begins(self, parts: Mapping[str, bytes]) -> None:
-        """The log begins where this snapshot was taken: no queue has a message before it (safety.md S14)."""
+        """The log now begins where this snapshot was taken: no queue has a message before it (safety.md S14).
+        """
         run = self._env.workers.run
         ends = await run(Lane.DISK, queue_ends, parts)
         moved: list[ConsumeQueue] = []
@@ -257,7 +260,7 @@ class MessageStore:
             await self._env.workers.run(Lane.DISK, free_units, self._env.files, group)
 
     def apply(self, chunk: Chunk) -> None:
-        """Apply committed, durable entries; wake readers of their queues."""
+        """Apply committed, durable entries, and wake the readers of their queues."""
         touched = self.dispatcher.apply(chunk)
         if touched:
             self.on_arrival(touched)
@@ -272,8 +275,8 @@ class MessageStore:
     # -- background ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Flush and take snapshots until cancelled. A full disk is waited out; NodeFailed for any other error
-        of it (rule 7)."""
+        """Flush and take snapshots until cancelled. While the disk is full, it tries again; NodeFailed for
+        any other error of the disk (rule 7)."""
         try:
             await self._run()
         except OSError as error:
@@ -318,7 +321,8 @@ class MessageStore:
                 due = max(due, earliest)
 
     def _wait(self, error: OSError) -> None:
-        """What the files lack stays in memory for a later try; told once, not every second."""
+        """Note that a write must be tried again; what is missing in the files stays in memory. Logged once,
+        not every second. Raises any error that does not pass by itself."""
         if error.errno not in PASSING:
             raise error
         if not self._waits:
@@ -326,15 +330,14 @@ class MessageStore:
         self._waits = True
 
     async def flush(self) -> None:
-        """Write what is new to the ConsumeQueue files (not fsynced) and free memory."""
+        """Write new units to the ConsumeQueue files (not fsynced) and free memory."""
         async with self._writing:
             await self._write_pending()
 
     async def save_snapshot(self) -> None:
-        """ConsumeQueue files fsynced, then state published: a crash between leaves the older snapshot.
-
-        Before all that the files of deleted topics go: a snapshot that knows of a new topic of that name must
-        not find those of the old one."""
+        """Fsync the ConsumeQueue files, then publish the state: a crash in between leaves the older snapshot.
+        Before that the files of deleted topics are removed: a snapshot that knows a new topic of the same
+        name must not find the files of the old one."""
         async with self._writing:
             await self._remove_deleted()
             applied = self.applied_index
@@ -350,7 +353,7 @@ class MessageStore:
             self.snapshot_index = applied
 
     async def _remove_deleted(self) -> None:
-        """Under the lock. What is deleted meanwhile is removed as well."""
+        """Remove the files of deleted topics, also of those deleted meanwhile. The caller holds the lock."""
         run, files = self._env.workers.run, self._env.files
         while self.leaving:
             topics = list(self.leaving)
@@ -363,9 +366,9 @@ class MessageStore:
             self._messages_flushed = -1  # what was held back is looked for
 
     async def _sync(self, targets: list[tuple[ConsumeQueue, int]]) -> None:
-        """Units below an offset of each queue, and the names of their files and directories. A failed fsync
-        is final, also one for want of room: what was written may be gone, and the next one would not say
-        so."""
+        """Fsync the units below an offset of each queue, and the names of their files and directories. A
+        failed fsync is final, also if the reason is a full disk: data may be lost, and the next fsync would
+        not report it."""
         run, files = self._env.workers.run, self._env.files
         ranges: list[tuple[str, int, int]] = []
         directories: dict[str, None] = {}
@@ -392,8 +395,8 @@ class MessageStore:
             queue.synced = last
 
     async def _run_each(self, jobs: Iterable[Callable[[], None]]) -> None:
-        """One durable action a job (simulation.md). The first failure, when those under way have ended; one
-        that may not be tried again before one that may."""
+        """Run jobs with one durable action each (simulation.md). If some fail, raise one error when all in
+        flight have ended; an error that allows no retry has priority."""
         under_way: deque[asyncio.Future[None]] = deque()
         failed: list[BaseException] = []
         try:
@@ -412,7 +415,7 @@ class MessageStore:
             raise worst
 
     async def _write_pending(self) -> None:
-        """Write what the files lack; what fails is looked for again."""
+        """Write the units that are not in files yet. After a failure they are written by the next call."""
         self._flush_now.clear()
         messages = self.dispatcher.messages
         if messages == self._messages_flushed:
@@ -455,7 +458,7 @@ class MessageStore:
 
 
 def _remove(files: Files, path: str) -> None:
-    """Whatever it is."""
+    """Remove a file or a directory."""
     if files.is_dir(path):
         files.rmtree(path)
     else:
@@ -467,7 +470,8 @@ def _of_too_many_files(error: BaseException) -> bool:
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:
-    """Cut all queues to the state's bounds, and remove those that it does not know."""
+    """Cut all queues to the bounds of the state, and remove queues that it does not know. False if files hold
+    too little."""
     for topic in files.listdir(root):
         for name in files.listdir(f"{root}/{topic}") if files.is_dir(f"{root}/{topic}") else ():
             known = state.queues.get(topic, {})

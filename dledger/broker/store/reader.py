@@ -1,7 +1,7 @@
 """Reading messages: by queue offset, by time, by position (DefaultMessageStore.getMessage and others).
 
-The hot path (`get`) runs on the loop over memory and mapped segments; whatever needs the device returns
-None there and is done by the `async` twin in a worker. Only applied entries are seen (architecture rule 5).
+The hot path (`get`) runs on the loop, over memory and mapped segments. It returns None for what needs the
+device; the `async` twin then reads it in a worker. Only applied entries are visible (architecture rule 5).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dledger.runtime.files import Buffer
 from dledger.runtime.workers import Lane
 
 MAX_SCAN_UNITS = 800
-"""Units examined by one filtered read (16,000 bytes of ConsumeQueue, as RocketMQ)."""
+"""Most units examined by one filtered read (16,000 bytes of ConsumeQueue, as in RocketMQ)."""
 MAX_LOOK_COST = 100_000
-"""Bytes of properties, as `MessageFilter.cost` counts them, that one filtered read looks through before it
-answers with what it has: some 5 ms of the event loop."""
+"""Cost in bytes of properties, as `MessageFilter.cost` counts them, after which a filtered read returns what
+it has: about 5 ms of the event loop."""
 MAX_GAP = 64 * 1024
-"""Bytes of other queues between two messages that a cold read takes along rather than reading twice."""
+"""Most bytes of other queues between two messages that a cold read reads along, instead of reading twice."""
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 
 
 class GetStatus(Enum):
-    """GetMessageStatus; the name is the remark of the answer."""
+    """Result of a read (GetMessageStatus). The name is the remark of the answer."""
 
     FOUND = 1
     NO_MATCHED_MESSAGE = 2
@@ -59,7 +59,8 @@ class GetStatus(Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """`parts` are whole records, views or bytes; `next_offset` is where the reader goes on."""
+    """Result of a read. `parts` are whole records, as views or bytes; the reader continues at `next_offset`.
+    """
 
     status: GetStatus
     next_offset: int
@@ -70,7 +71,7 @@ class GetResult:
 
 
 class Reader:
-    """Reads a `MessageStore` and its log."""
+    """Reads messages from a `MessageStore` and its log."""
 
     def __init__(self, env: Env, store: MessageStore, log: LogReader) -> None:
         self._env = env
@@ -80,8 +81,8 @@ class Reader:
     def get(
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult | None:
-        """Up to `count` messages or `size` bytes (at least one message) from `offset` that the filter wants.
-        None when this needs the device: `get_cold`."""
+        """Up to `count` messages or `size` bytes (at least one message) from `offset` that match the filter.
+        None if that needs the device: call `get_cold`."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
         if outside is not None:
@@ -117,7 +118,7 @@ class Reader:
     async def get_cold(
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult:
-        """The same with help of workers."""
+        """The same as `get`, also from the device, with the help of workers."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
         if outside is not None:
@@ -151,7 +152,8 @@ class Reader:
         return _found(queue, selected.following, parts, selected.size)
 
     def first_is_hot(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue still begins at 0, in memory (rule of QUERY_CONSUMER_OFFSET)."""
+        """Whether the queue still begins at 0 and its first message is in memory (rule of
+        QUERY_CONSUMER_OFFSET)."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or queue.bounds.next == 0:
             return True
@@ -159,8 +161,9 @@ class Reader:
         return bounds.min == 0 and self._log.is_hot(bounds.first_position)
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool) -> int:
-        """Lower: the first message stored at `timestamp` (ms) or later, the queue's end when there is
-        none. Upper: the last one stored at `timestamp` or earlier, the queue's begin when there is none."""
+        """Lower: the offset of the first message stored at `timestamp` (ms) or later, or the end of the
+        queue. Upper: the offset of the last message stored at `timestamp` or earlier, or the beginning of the
+        queue."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return 0
@@ -177,12 +180,12 @@ class Reader:
         return max(low - 1, queue.bounds.min) if upper else low
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the queue's first message in ms, -1 when it has none."""
+        """Store time of the queue's first message in ms; -1 if it has none."""
         queue = self._store.queues.get(topic, queue_id)
         return -1 if queue is None else await self.store_time(topic, queue_id, queue.bounds.min)
 
     async def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of one message in ms, -1 when it is not there."""
+        """Store time of one message in ms; -1 if it does not exist."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or not queue.bounds.min <= offset < queue.bounds.next:
             return -1
@@ -190,7 +193,7 @@ class Reader:
         return -1 if stored is None else stored
 
     async def oldest_time(self) -> int:
-        """Store time of the oldest record of the log in ms, -1 when there is none."""
+        """Store time of the oldest record of the log in ms; -1 if there is none."""
         try:
             begin = self._log.begin_pos
             stored = await self._read(begin + HEADER_SIZE + STORE_TIMESTAMP_AT, _LONG.size)
@@ -199,7 +202,7 @@ class Reader:
             return -1
 
     async def message_at(self, position: int) -> tuple[bytes, Record] | None:
-        """The record at a physical offset, None when no user message that is applied begins there."""
+        """The record at a physical offset; None if no applied user message begins there."""
         end = self._store.dispatcher.applied_end
         if not 0 <= position <= end - MIN_SIZE:
             return None
@@ -229,7 +232,7 @@ class Reader:
         return int(stored)
 
     async def units(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
-        """Up to `count` units of a queue from `offset` on, not across the end of a file."""
+        """Up to `count` units of a queue from `offset` on, not beyond the end of a file."""
         hot = queue.read_hot(offset, count)
         if hot is not None:
             return hot
@@ -244,7 +247,7 @@ class Reader:
         return units
 
     async def records(self, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Records at (position, size), in any order; None for those that the log does not hold any more."""
+        """Records at (position, size), in any order; None for those that the log no longer holds."""
         view = self._log.view
         found: list[bytes | None] = []
         cold: list[tuple[int, int, int]] = []
@@ -266,9 +269,8 @@ class Reader:
         return found
 
     def views(self, places: Sequence[tuple[int, int]]) -> list[memoryview] | None:
-        """The same for this turn of the loop, where all are in the hot window; None where not (`records`).
-
-        Neighbours, which they mostly are, are looked up together."""
+        """Views of records, valid in this turn of the loop, if all are in the hot window; otherwise None (use
+        `records`). Adjacent records, which most are, are looked up together."""
         found: list[memoryview] = []
         size_of_segment = self._log.segment_size
         while len(found) < len(places):
@@ -310,8 +312,8 @@ class Reader:
 
 
 class _Selected(NamedTuple):
-    """What a read takes. `chosen`: queue offset, position and size of each; `following`: where the next goes
-    on."""
+    """The messages that a read takes. `chosen`: queue offset, position and size of each; `following`: the
+    offset at which the next read continues."""
 
     chosen: list[tuple[int, int, int]]
     following: int
@@ -321,8 +323,8 @@ class _Selected(NamedTuple):
 def _select(
     units: bytes, offset: int, count: int, size: int, wanted: MessageFilter
 ) -> Generator[tuple[int, int, int], Buffer, _Selected]:
-    """The one loop over units, for hot and cold reads: which messages a read takes. Where the filter must
-    look into a message, this gives its (queue offset, position, size), and gets its record."""
+    """Chooses the messages that a read takes; the only loop over units, for hot and cold reads. If the filter
+    must see a message, this yields its (queue offset, position, size) and is sent its record."""
     chosen: list[tuple[int, int, int]] = []
     total = spent = 0
     by_code = None if wanted is ALL else wanted.by_code
@@ -345,12 +347,12 @@ def _select(
 
 
 def _scanned(count: int, wanted: MessageFilter) -> int:
-    """Units that one read looks at, at most."""
+    """Most units that one read examines."""
     return count if wanted is ALL else max(count, MAX_SCAN_UNITS)
 
 
 def _outside(queue: ConsumeQueue | None, offset: int) -> GetResult | None:
-    """The answer for an offset outside the queue (spec A6.2), None when it is inside."""
+    """The result for an offset outside the queue (spec A6.2); None if it is inside."""
     if queue is None or queue.bounds.next == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     low, high = queue.bounds.min, queue.bounds.next

@@ -1,7 +1,7 @@
-"""Timer messages, which come at a time of their own (TimerMessageStore).
+"""Timer messages, which are delivered at a given time (TimerMessageStore).
 
 * `waiting`            when a message is due, by its properties
-* `timer_wheel`        which of those that wait are due next, found in the ConsumeQueue
-* `timer_service`      what the leader delivers when it is due, and puts again before retention takes it
-* `recall_processor`   370 RECALL_MESSAGE: one that waits never comes
+* `timer_wheel`        finds the messages that are due next, in the ConsumeQueue
+* `timer_service`      delivers due messages on the leader, and stores old ones again before retention
+* `recall_processor`   370 RECALL_MESSAGE: cancels a waiting message
 """

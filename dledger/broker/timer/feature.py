@@ -14,7 +14,7 @@ from dledger.broker.timer.timer_service import TimerService
 
 
 class TimerFeature(Feature):
-    """Messages that come at a point in time."""
+    """Messages that are delivered at a point in time."""
 
     def __init__(self, core: Core) -> None:
         self.claims: TimerClaims = TimerClaims(core.settings)

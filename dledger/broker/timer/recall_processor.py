@@ -1,8 +1,8 @@
 """Recall: 370 RECALL_MESSAGE (RecallMessageProcessor).
 
-The note that a message is recalled is a record in the queue of those that wait, due at the same time. Who
-delivers what is due then knows all of its recalls: none is taken any more from the moment on at which that
-time is claimed. As with RocketMQ the answer does not say whether there was such a message.
+The recall of a message is a record in the queue of waiting messages, due at the same time. From the moment at
+which the leader claims that time for delivery, further recalls are refused. So the leader knows all recalls
+of what it delivers. As in RocketMQ the answer does not say whether there was such a message.
 
 | answer | when                                                                          |
 |--------|-------------------------------------------------------------------------------|
@@ -59,7 +59,7 @@ class RecallProcessor:
         may=required.Rule(topic="topic", perm=PUB),
     )
     def recall(self, call: LeaderCall[RecallMessageHeader]) -> None:
-        """A message that waits is not to come."""
+        """Recall a waiting message, so that it is never delivered."""
         header, writer, settings = call.header, call.writer, self._settings.now
         if not settings.recall_enable:
             raise RemotingError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")

@@ -1,7 +1,7 @@
-"""Up to what time timer messages are being delivered: what comes now must be due later.
+"""The time up to which timer messages are being delivered: a new message must be due later.
 
-Before a leader delivers what is due up to a time, it claims that time. What it appends from then on is due
-later: so all that it has to deliver is in the queue when everything is applied that was appended before.
+Before a leader delivers what is due up to a time, it claims that time. All that it appends from then on is
+due later. So everything that it has to deliver is in the queue when all entries appended before are applied.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from dledger.remoting.errors import RemotingError
 from dledger.runtime.live_settings import LiveSettings
 
 SKEW_MS = 1000
-"""A message that is due by so much before what is claimed waits for that: the clock of the leader before was
-a little ahead. For more a row of the table says that the clock went back."""
+"""Milliseconds. A message that is due before the claimed time by at most this is delivered as soon as it can
+be: the previous leader's clock was a little ahead. For a larger difference, a row of the table records that
+the clock went back."""
 
 
 class TimerClaims(LeaderService):
-    """Of one leadership. `claimed`: in ms, of the messages behind the last row of the table."""
+    """The claims of one leadership. `claimed`: time in ms, for messages behind the last row of the table."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
         self.claimed: int = 0
         self.delivering: int = 0
-        """What is due up to this time is under way; 0 when nothing is."""
+        """Messages due up to this time are being delivered; 0 if none are."""
         self.waiting: int = 0
         """About how many messages wait."""
 
@@ -44,18 +45,17 @@ class TimerClaims(LeaderService):
         self.waiting = 0
 
     def claim(self, time_ms: int) -> None:
-        """What is due up to this time is about to be delivered."""
+        """Messages due up to this time are about to be delivered."""
         self.claimed = max(self.claimed, time_ms)
         self.delivering = time_ms
 
     def may_recall(self, due: int) -> bool:
-        """Whether a recall of a message that is due then would still be heard of."""
+        """Whether a recall of a message that is due at this time would still have an effect."""
         return due > max(self.claimed, self.delivering)
 
     def place(self, writer: CommitLogWriter, due: int) -> int:
-        """When a message that is appended in this turn of the loop is due: then, or as soon as it can be.
-
-        RemotingError 14 while a voter knows no timers, 1 when too many wait."""
+        """The due time of a message that is appended in this turn of the loop: the given one, or as soon as
+        possible. RemotingError 14 while a voter does not know timers, 1 if too many messages wait."""
         writer.check_versions(TIMER)
         most = self._settings.now.max_timer_messages
         if self.waiting >= most:

@@ -1,16 +1,18 @@
-"""What the leader delivers at its time: timer messages (TimerMessageStore).
+"""Delivery of timer messages when they are due, by the leader (TimerMessageStore).
 
-Its delivery is another message, in its real queue, in one batch with the operation that says how far the
-timers are (`formats.state.timers`): a switch of leader loses none and repeats none. It goes like this:
+The delivery is another message, in its real queue, in one batch with the operation that records how far
+timers have been delivered (`formats.state.timers`). So a change of leader loses no message and delivers none
+twice. The steps are:
 
-1. The wheel (`timer_wheel`) knows which are due next. When the first one is, the time is claimed
+1. The wheel (`timer_wheel`) knows which are due next. When the first one is due, the time is claimed
    (`timer_claims`): what is appended from now on is due later.
-2. Everything that was appended before is waited for: then the wheel has all that is due by that time, and all
-   recalls of it.
-3. It is delivered, in batches, in the order of due times. Each says up to which place in that order it goes.
+2. The service waits until everything that was appended before is applied: then the wheel has all that is due
+   by that time, and all recalls of it.
+3. The messages are delivered in batches, in the order of their due times. Each batch records its end in that
+   order.
 
-What waits longer than `timerRollWindowSlot` is put into the log again, so that retention can take what is
-older. The first row of the table says from which message on there is something that waits.
+Messages that wait longer than `timerRollWindowSlot` are stored in the log again, so that retention can remove
+the older part. The first row of the table has the offset of the first message that waits.
 """
 
 from __future__ import annotations
@@ -63,35 +65,37 @@ if TYPE_CHECKING:
     from dledger._fast.compiled import Restored
 
 BATCH_MESSAGES = 256
-"""Messages that are delivered in one batch one by one, some 4 ms of the loop."""
+"""Messages that are delivered in one batch if each is decoded in Python: about 4 ms of the loop."""
 FUSED_MESSAGES = 1024
-"""The same for plain ones by the compiled twin, less than 1 ms of the loop."""
+"""Plain messages that the compiled twin delivers in one batch: less than 1 ms of the loop."""
 PROGRESS_BYTES = 4096
-"""More than the entries that say how far the timers are: at most one for each row of the table."""
+"""Bytes reserved for the entries that record the progress of timers: at most one for each row of the table.
+"""
 FOLLOWED_UNITS = 2048
-"""Units of the queue that are looked at in one turn of the loop."""
+"""Units of the queue that are examined in one turn of the loop."""
 RETRY_S = 0.1
-"""Pause while the log takes nothing, or what is due cannot be read."""
+"""Seconds to wait while the log accepts nothing, or a due message cannot be read."""
 CLOCK_S = 1.0
-"""A clock that leapt is noticed after so long."""
+"""Seconds after which a jump of the clock is noticed."""
 LOOK_AHEAD_MS = 10_000
-"""So long before the last known unit is due the next ones are looked for."""
+"""Milliseconds before the last known unit is due at which the next ones are searched for."""
 KEEP_S = 10.0
-"""Time between two looks at the oldest message that waits, and what is done before it."""
+"""Seconds between two looks at the oldest message that waits."""
 ROLL_AHEAD_MS = 60_000
-"""What is due within this time, or a quarter of `timerRollWindowSlot`, is not put into the log again."""
+"""Messages due within this time in ms, or within a quarter of `timerRollWindowSlot`, are not stored in the
+log again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """All that is due up to `until`, in ms, is delivered now: it lies before offset `end`."""
+    """A delivery in progress: all messages due up to `until`, in ms. They are before offset `end`."""
 
     until: int
     end: int
 
 
 class TimerService(LeaderService):
-    """Two tasks, while this node leads: one delivers, one looks after what waits for long."""
+    """Two tasks, while this node leads: one delivers, the other handles messages that wait for long."""
 
     def __init__(self, core: Core, timers: TimerClaims) -> None:
         self._env = core.env
@@ -106,24 +110,24 @@ class TimerService(LeaderService):
         self._looking: asyncio.Task[None] | None = None
         self._due: _Due | None = None
         self._ready: Columns = NO_UNITS
-        """Taken from the wheel, to be delivered next."""
+        """Units taken from the wheel, to be delivered next."""
         self._recalled: dict[int, set[tuple[str, str]]] = {}
-        """Of what is delivered now: due time -> real topic and unique key."""
+        """Recalls for the delivery in progress: due time -> real topic and unique key."""
         self._most: int = FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES
-        """How many to look at for one batch."""
+        """How many messages to examine for one batch."""
         self._pace = DeliveryPace(core.committed, lambda: self._store.applied_index)
         self.delivered: int = 0
-        """Messages since start."""
+        """Messages delivered since start."""
         self.recalled: int = 0
-        """Messages that did not come, as they were recalled."""
+        """Messages that were not delivered because they were recalled."""
         self.rolled: int = 0
-        """Messages and recalls that were put into the log again."""
+        """Messages and recalls that were stored in the log again."""
         self.dropped: int = 0
-        """Messages that could not be delivered: they, or the topic that they waited for, are gone."""
+        """Messages that could not be delivered, because they or their topic no longer exist."""
 
     @property
     def waiting(self) -> int:
-        """About how many messages wait, as far as a leader knows; 0 at others."""
+        """About how many messages wait, as far as the leader knows; 0 on other nodes."""
         return 0 if self._writer is None else self._claims.waiting
 
     # -- leadership -----------------------------------------------------------------------------------
@@ -176,7 +180,8 @@ class TimerService(LeaderService):
     # -- delivery -------------------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Deliver what is due, at most one batch. How long to wait in seconds; None: for a message."""
+        """Deliver due messages, at most one batch. How long to wait, in seconds; None: until a message
+        arrives."""
         writer, queue = self._writer, self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or not queue.bounds.next:
             return None
@@ -230,7 +235,7 @@ class TimerService(LeaderService):
         writer: CommitLogWriter,
         queue: ConsumeQueue,
     ) -> None:
-        """Look for the next ones before those in memory are used up."""
+        """Search for the next units before those in memory are used up."""
         if wheel.complete or self._looking is not None:
             return
         if wheel.count < NEAR_UNITS // 4 or wheel.horizon[0] - now_ms < LOOK_AHEAD_MS:
@@ -265,7 +270,7 @@ class TimerService(LeaderService):
         return QueueUnits(directory, max(first, bounds.min), flushed, bounds.next, tail)
 
     async def _follow(self, wheel: Wheel, queue: ConsumeQueue, writer: CommitLogWriter) -> None:
-        """Look at the units that came."""
+        """Add the newly applied units to the wheel."""
         if wheel.seen >= queue.bounds.next:
             return
         progress = Progress(list(writer.pending[TIMERS].rows.values()))
@@ -278,7 +283,7 @@ class TimerService(LeaderService):
         self._claims.waiting += len(units) // UNIT_SIZE
 
     async def _deliver(self, writer: CommitLogWriter, wheel: Wheel, due: _Due) -> float:
-        """One batch. How long to wait in seconds."""
+        """Deliver one batch. How long to wait, in seconds."""
         if not len(self._ready):
             self._ready = wheel.take(due.until, FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES)
         ready = self._ready[: self._most]
@@ -334,7 +339,8 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> Restored | None:
-        """Plain messages at the front, by the compiled twin. None where it has none: `_one_by_one` does."""
+        """Plain messages at the front, converted by the compiled twin. None if it cannot: then `_one_by_one`
+        is used."""
         if FAST is None or not len(ready) or not progress.all_wait(ready):
             return None
         recalled = list(map(self._recalled.get, ready.due.tolist())) if self._recalled else None
@@ -356,7 +362,7 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> tuple[list[Outgoing], int]:
-        """Messages that come, and of how many that was decided."""
+        """Messages to deliver, and the number of units that are thereby decided."""
         messages: list[Outgoing] = []
         count, room = 0, self._pace.room(writer) - PROGRESS_BYTES
         for one, data in zip(ready.timers(0, BATCH_MESSAGES), records, strict=False):
@@ -378,9 +384,8 @@ class TimerService(LeaderService):
             writer.add_together(messages, ops)
 
     def _moved(self, rows: list[TimerProgress], place: Place, end: int) -> list[Op]:
-        """Operations that say: what lies before this place is delivered, of messages before offset `end`.
-
-        Later rows are behind earlier ones; those that have reached each other become one."""
+        """Operations that record: all before this place is delivered, for messages before offset `end`. Later
+        rows are never ahead of earlier ones; rows that reach the same place are merged."""
         reached = [row for row in rows if row.begin < end and row.place <= place]
         if not reached:
             return []
@@ -389,7 +394,7 @@ class TimerService(LeaderService):
         return ops + [TIMERS.removal(row.begin) for row in reached[1:]]
 
     def _message(self, writer: CommitLogWriter, one: Timer, data: Buffer | None) -> Outgoing | None:
-        """The message as it was meant, for its real queue; None for one that does not come."""
+        """The message for its real queue; None if it is not delivered."""
         if data is None:
             self.dropped += 1
             self._log.error("a timer message expired before it was due", offset=one.offset, due=one.due)
@@ -409,7 +414,8 @@ class TimerService(LeaderService):
         return waited.to(slot, int(waited.queue) % slot.queues)
 
     async def _hear_recalls(self, wheel: Wheel, until_ms: int) -> None:
-        """Read the recalls of what is due until then. What cannot be read now is looked for again."""
+        """Read the recalls of messages due up to a time. If they cannot be read now, they are searched for
+        again."""
         recalls = wheel.take_recalls(until_ms)
         for start in range(0, len(recalls), BATCH_MESSAGES):
             some = recalls[start : start + BATCH_MESSAGES]
@@ -441,8 +447,8 @@ class TimerService(LeaderService):
             await asyncio.sleep(min(pause_s, max(window_s / 4, RETRY_S)))
 
     async def _advance(self) -> float:
-        """Let the table begin with the first message that waits; put that into the log again if it is old.
-        How long to wait in seconds."""
+        """Move the beginning of the table to the first message that waits; store that message again if it is
+        old. How long to wait, in seconds."""
         writer, wheel = self._writer, self._wheel
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or wheel is None or not writer.pending[TIMERS].rows:
@@ -470,7 +476,7 @@ class TimerService(LeaderService):
         return KEEP_S
 
     def _passed_ms(self, writer: CommitLogWriter, wheel: Wheel, queue: ConsumeQueue) -> int:
-        """Everything is delivered that is in the queue and was due then."""
+        """A time in ms: everything in the queue that was due up to then is delivered; 0 if unknown."""
         if self._due is not None or len(self._ready) or wheel.seen < queue.bounds.next:
             return 0
         known = wheel.next_due()
@@ -480,8 +486,8 @@ class TimerService(LeaderService):
     async def _roll(
         self, writer: CommitLogWriter, queue: ConsumeQueue, first: int, end: int, passed_ms: int
     ) -> tuple[list[Outgoing], int] | None:
-        """What is old of the messages from offset `first` on, to be put into the log again in this turn of
-        the loop, and the offset behind them. None when nothing is. What waits for a deleted topic ends."""
+        """Old messages from offset `first` on, to be stored in the log again in this turn of the loop, and
+        the offset behind them. None if there are none. A message for a deleted topic ends here."""
         if first >= end:
             return None
         count = min(end - first, BATCH_MESSAGES)
@@ -526,7 +532,7 @@ class TimerService(LeaderService):
 
 
 def _copy(record: Record, slot: TopicSlot) -> Outgoing:
-    """The same once more, due at the same time."""
+    """A copy of a waiting message, due at the same time."""
     properties = decode_properties(record.properties)
     times = properties.get(TIMER_ROLL_TIMES, "0")
     properties[TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() and len(times) < 9 else 1)
@@ -537,7 +543,7 @@ def _copy(record: Record, slot: TopicSlot) -> Outgoing:
 
 
 def _begun(rows: list[TimerProgress], begin: int) -> list[Op]:
-    """Operations that say: nothing before this offset waits."""
+    """Operations that record: no message before this offset waits."""
     before = [row for row in rows if row.begin <= begin]
     if not before or (before[-1].begin == begin and len(before) == 1):
         return []

@@ -1,12 +1,12 @@
-"""Which timer messages are due next (TimerWheel, TimerLog), found in the ConsumeQueue of their topic.
+"""Finds the timer messages that are due next (TimerWheel, TimerLog), in the ConsumeQueue of their topic.
 
-A unit of that queue says when its message is due (`formats.timers`), 20 bytes on disk for each message that
-waits; nothing of it is in memory but the units that are due soonest. They are found by going over the queue,
-some 50 ms for a million units in a worker, and the next ones are looked for before these are used up. So
-there are no files that could differ from the log, and a new leader needs no more than the queue.
+A unit of that queue has the due time of its message (`formats.timers`): 20 bytes on disk for each waiting
+message. Only the units that are due soonest are in memory. A worker finds them by reading the queue (about 50
+ms for a million units), and searches for the next ones before these are used up. So there are no files that
+could differ from the log, and a new leader needs only the queue.
 
-The order of delivery is (due time, queue offset): of those that are due at one time the first to be sent is
-the first to come.
+The order of delivery is (due time, queue offset): of messages that are due at the same time, the one sent
+first is delivered first.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from dledger.runtime.files import Files
 
 Array = npt.NDArray[Any]
 Place = tuple[int, int]
-"""Due time in ms, queue offset."""
+"""A place in the order of delivery: due time in ms, queue offset."""
 END: Final[Place] = (1 << 62, 0)
-"""Behind everything."""
+"""The place behind all others."""
 NEAR_UNITS = 200_000
-"""Units in memory that a look at the queue found, 32 bytes each; and as many of recalls."""
+"""Most units of messages in memory that one search finds, 32 bytes each; and as many recalls."""
 ARRIVED_UNITS = 100_000
-"""Units in memory that came since, 32 bytes each; with more, the latest half is left to the next look. Of
-recalls some 200 bytes each."""
+"""Most units in memory that arrived since the search, 32 bytes each; with more, the later half is left to the
+next search. Recalls take about 200 bytes each."""
 HEAP_UNITS = 4096
-"""Of those the newest, some 200 bytes each, are on a heap; with more they join the others: 3 ms of the
-loop."""
+"""The newest of them are on a heap, about 200 bytes each. With more than this, they are merged into the
+columns: 3 ms of the loop."""
 _UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class Timer(NamedTuple):
-    """One unit. `due` in ms."""
+    """One unit. `due`: time in ms."""
 
     due: int
     offset: int
@@ -51,19 +51,19 @@ class Timer(NamedTuple):
 
 
 class Progress:
-    """Rows of the table `timers`: whether a unit still waits."""
+    """The rows of the table `timers`, which show whether a unit still waits."""
 
     def __init__(self, rows: Sequence[TimerProgress]) -> None:
         self.rows: list[TimerProgress] = in_order(rows)
         self.begin: int = self.rows[0].begin if self.rows else END[0]
-        """Nothing before this offset waits."""
+        """No unit before this offset waits."""
 
     def waits(self, due: int, offset: int) -> bool:
-        """Whether it is to come."""
+        """Whether a unit still waits."""
         return bool(self.rows) and still_waits(self.rows, due, offset)
 
     def all_wait(self, units: Columns) -> bool:
-        """Whether all of them are to come, which are in order of delivery."""
+        """Whether all of these units, which are in order of delivery, still wait."""
         if len(self.rows) != 1:
             return all(map(self.waits, units.due.tolist(), units.offset.tolist()))
         (row,) = self.rows
@@ -71,7 +71,7 @@ class Progress:
         return first >= row.place and int(units.offset.min()) >= row.begin
 
     def waiting(self, due: Array, first: int) -> Array:
-        """Which of the units from offset `first` on wait: a mask."""
+        """A mask of the units from offset `first` on that wait."""
         offsets = np.arange(first, first + len(due))
         mask = np.zeros(len(due), bool)
         for row in self.rows:
@@ -83,13 +83,13 @@ class Progress:
 
     @property
     def oldest(self) -> int:
-        """Recalls of what was due before are of no use any more."""
+        """Due time in ms: earlier recalls have no effect any longer."""
         return min((row.time for row in self.rows), default=END[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Units, as columns."""
+    """Units in columns."""
 
     due: Array
     offset: Array
@@ -103,11 +103,11 @@ class Columns:
         return Columns(self.due[which], self.offset[which], self.position[which], self.size[which])
 
     def sorted(self) -> Columns:
-        """In order of delivery: they are in order of offsets."""
+        """The units in order of delivery; they must be in order of offsets."""
         return self[np.argsort(self.due, kind="stable")]
 
     def timers(self, first: int, last: int) -> list[Timer]:
-        """Some of them."""
+        """Units `first` to `last` as a list."""
         part = (column[first:last].tolist() for column in (self.due, self.offset, self.position, self.size))
         return list(map(Timer, *part))
 
@@ -129,9 +129,9 @@ NO_UNITS: Final = _joined([])
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look at the queue found: all units in [begin, end) that wait and lie before `horizon` in the
-    order of delivery, and the recalls that may be of them. `waiting`: units that wait, `first`: offset of the
-    first of them, `end` where none does."""
+    """The result of a search: all waiting units in [begin, end) before `horizon` in the order of delivery,
+    and the recalls that may apply to them. `waiting`: number of waiting units, `first`: offset of the first
+    of them, `end` if none waits."""
 
     messages: Columns
     recalls: Columns
@@ -143,7 +143,8 @@ class Found:
 
 @dataclass(slots=True)
 class QueueUnits:
-    """Units [first, end) of a queue: those before `flushed` are in files of `directory`, the others here."""
+    """Units [first, end) of a queue: those before `flushed` are in files of `directory`, the others in
+    `tail`."""
 
     directory: str
     first: int
@@ -152,7 +153,7 @@ class QueueUnits:
     tail: bytes
 
     def chunks(self, files: Files) -> Iterator[tuple[int, Array]]:
-        """(offset of the first, units) of one file after the other. OSError where one is gone."""
+        """Pairs (offset of the first unit, units), one file after the other. OSError if a file is missing."""
         at = self.first
         stop = min(self.flushed, self.end)
         while at < stop:
@@ -168,7 +169,7 @@ class QueueUnits:
 
 
 def look(files: Files, units: QueueUnits, progress: Progress, most: int) -> Found:
-    """Go over units, for the `most` that are due first. For a worker."""
+    """Search the units for the `most` that are due first. For a worker."""
     messages: list[Columns] = []
     recalls: list[Columns] = []
     held = waiting = 0
@@ -216,8 +217,8 @@ def _cut(parts: list[Columns], most: int, horizon: Place) -> tuple[list[Columns]
 
 
 def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms: int) -> int:
-    """Offset of the first unit that waits, the end where none does. Recalls of what was due up to `passed_ms`
-    are of no use any more. For a worker."""
+    """Offset of the first unit that waits; the end if none does. Recalls of messages due up to `passed_ms` do
+    not count. For a worker."""
     for begin, chunk in units.chunks(files):
         code = chunk["code"].astype(np.int64)
         mask = progress.waiting(code >> 1, begin) & (code > 0)
@@ -229,32 +230,32 @@ def first_waiting(files: Files, units: QueueUnits, progress: Progress, passed_ms
 
 @dataclass(slots=True)
 class Wheel:
-    """The units that are due next, as far as `horizon`. Lives on the event loop.
+    """The units that are due next, up to `horizon`. Lives on the event loop.
 
-    Of those that are due at one time the ones of the look come first, then `late`, then `arrived`: so their
-    offsets are."""
+    Of units that are due at the same time, those of the search come first, then `late`, then `arrived`: this
+    is also the order of their offsets."""
 
     found: Found
     at: int = 0
-    """Those before are taken."""
+    """Units before this index are taken."""
     late: Columns = field(default_factory=lambda: NO_UNITS)
-    """What came since, in order of delivery, but for the newest."""
+    """Units that arrived since the search, in order of delivery, except the newest."""
     late_at: int = 0
-    """Those before are taken."""
+    """Units before this index are taken."""
     arrived: list[Timer] = field(default_factory=list)
-    """A heap: the newest of what came since."""
+    """A heap of the newest units that arrived since the search."""
     recalls: list[Timer] = field(default_factory=list)
-    """A heap: recalls that came since."""
+    """A heap of the recalls that arrived since the search."""
     recalls_at: int = 0
     seen: int = 0
-    """Units before this offset were looked at."""
+    """Units before this offset were examined."""
     settled: int = 0
     """Units before this offset are not on the heap."""
     horizon: Place = END
 
     @classmethod
     def of(cls, found: Found) -> Wheel:
-        """What a look found."""
+        """A wheel with the result of a search."""
         return cls(found, seen=found.end, settled=found.end, horizon=found.horizon)
 
     @staticmethod
@@ -267,7 +268,7 @@ class Wheel:
 
     @property
     def complete(self) -> bool:
-        """Nothing that waits is left out."""
+        """Whether every waiting unit is known."""
         return self.horizon == END
 
     @property
@@ -277,11 +278,11 @@ class Wheel:
 
     @property
     def came(self) -> int:
-        """Units in memory that the look did not find."""
+        """Units in memory that arrived since the search."""
         return len(self.late) - self.late_at + len(self.arrived)
 
     def arrive(self, units: bytes, progress: Progress) -> None:
-        """Units from `seen` on."""
+        """Add the units from offset `seen` on."""
         for position, size, code in UNIT.iter_unpack(units):
             due, offset = code >> 1, self.seen
             self.seen += 1
@@ -298,14 +299,14 @@ class Wheel:
             self._forget_late()
 
     def _settle(self) -> None:
-        """Put what is on the heap where it is taken from at less cost."""
+        """Move the units of the heap to the columns, from which they are taken at less cost."""
         late = self.late[self.late_at :]
         self.late = _merged(late, columns_of(sorted(self.arrived)))
         self.late_at, self.settled = 0, self.seen
         self.arrived = []
 
     def _forget_late(self) -> None:
-        """Half of what came, and all that is due later."""
+        """Forget the half of the arrived units that is due later."""
         self._settle()
         late = self.late
         if len(late) > ARRIVED_UNITS:
@@ -320,7 +321,7 @@ class Wheel:
         heapq.heapify(self.recalls)
 
     def next_due(self) -> int | None:
-        """When the next one is due, in ms; None for none that is known."""
+        """Due time of the next known unit, in ms; None if there is none."""
         first = self._first()
         return None if first is None or first >= self.horizon else first[0]
 
@@ -332,7 +333,7 @@ class Wheel:
         return min(places, default=None)
 
     def take(self, until_ms: int, most: int) -> Columns:
-        """The next ones that are due then or before, at most so many; they are taken out."""
+        """Take the next units that are due at this time or earlier, at most `most`."""
         some = _merged(
             _due(self.found.messages, self.at, until_ms, most), _due(self.late, self.late_at, until_ms, most)
         )[:most]
@@ -346,7 +347,7 @@ class Wheel:
         return some
 
     def _with_newest(self, listed: list[Timer], until_ms: int, most: int) -> list[Timer]:
-        """With those of the heap, which are taken out of it."""
+        """These units merged with those of the heap, which are taken from it."""
         taken: list[Timer] = []
         place = 0
         while len(taken) < most:
@@ -365,7 +366,7 @@ class Wheel:
         return taken
 
     def take_recalls(self, until_ms: int) -> list[Timer]:
-        """Recalls of what is due then or before; they are taken out."""
+        """Take the recalls of messages due at this time or earlier."""
         columns = self.found.recalls
         stop = int(np.searchsorted(columns.due, until_ms, side="right"))
         taken = columns.timers(self.recalls_at, stop) if stop > self.recalls_at else []
@@ -381,19 +382,20 @@ def columns_of(units: Sequence[Timer]) -> Columns:
 
 
 def _before(columns: Columns, place: Place) -> Columns:
-    """Those of them that come before a place in the order of delivery."""
+    """The units that come before a place in the order of delivery."""
     due, offset = place
     return columns[(columns.due < due) | ((columns.due == due) & (columns.offset < offset))]
 
 
 def _due(columns: Columns, at: int, until_ms: int, most: int) -> Columns:
-    """The next ones of them that are due then or before, at most so many."""
+    """The next units from index `at` that are due at this time or earlier, at most `most`."""
     some = columns[at : at + most]
     return some[: int(np.searchsorted(some.due, until_ms, side="right"))]
 
 
 def _merged(one: Columns, other: Columns) -> Columns:
-    """Both in order of delivery: each is, and the offsets of the other are the higher ones."""
+    """Both merged in order of delivery. Each must be in that order, and the offsets of `other` must be
+    higher."""
     if not len(one) or not len(other):
         return one if len(one) else other
     places = np.searchsorted(one.due, other.due, side="right")

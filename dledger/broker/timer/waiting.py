@@ -1,4 +1,4 @@
-"""When a timer message is due, by its properties (HookUtils.handleScheduleMessage)."""
+"""Computes when a timer message is due, from its properties (HookUtils.handleScheduleMessage)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LONG = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def due_time(properties: dict[str, str], now_ms: int, settings: BrokerConfig) -> int | None:
-    """Milliseconds since the epoch, in whole units of `timerPrecisionMs`, not before the time that is asked
-    for; None when that is over, and the message comes at once. RemotingError 13 for a time that is too far,
-    or none; 1 where there are no timers."""
+    """Due time in ms since the epoch, rounded up to whole units of `timerPrecisionMs`; None if the time has
+    passed and the message is delivered at once. RemotingError 13 for a time that is too far ahead or invalid;
+    1 if timers are disabled."""
     if not settings.timer_wheel_enable:
         raise RemotingError(
             ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
@@ -48,7 +48,7 @@ def due_time(properties: dict[str, str], now_ms: int, settings: BrokerConfig) ->
 
 
 def rounded_up(time_ms: int, precision_ms: int) -> int:
-    """To a whole number of units."""
+    """A time rounded up to a multiple of the precision."""
     return -(-time_ms // precision_ms) * precision_ms
 
 

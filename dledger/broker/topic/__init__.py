@@ -1,10 +1,10 @@
 """Topics and consumer groups.
 
-* `topic_processor`   the codes that create and show them
-* `topic_creation`    rules of creation, by request and by itself
-* `deletion`          rules of deletion; `deletion_service` what is forgotten in the end;
+* `topic_processor`   the codes that create, delete and show topics and groups
+* `topic_creation`    rules of creation, on request and automatic
+* `deletion`          rules of deletion; `deletion_service` forgets deletions in the end;
   `deleted_messages`  messages on their way to a topic that was deleted
 * `shown`             groups as RocketMQ shows them
-* `topic_table`       all topics as they are registered
-* `topic_names`       which names are allowed, which topics every broker has
+* `topic_table`       all topics, encoded for registration
+* `topic_names`       rules for names, and the topics that every broker has
 """

@@ -1,8 +1,7 @@
-"""Topics that sends created: what is acknowledged in them first waits until the NameServers know the topic.
-
-Without that a consumer that starts right behind the first acknowledgement finds no route.
+"""Topics that were created by a send: the first acknowledgements wait until the NameServers know the topic.
+Otherwise a consumer that starts right after the first acknowledgement would find no route.
 `Registrar.announce` bounds the wait: a NameServer that does not answer delays these acknowledgements by
-`ANSWER_LIMIT_S`. Until the announcement is over, sends to such a topic do not take the plain way
+`ANSWER_LIMIT_S`. Until the announcement is done, sends to such a topic do not take the fast path
 (`CommitLogWriter.unannounced`).
 """
 
@@ -27,7 +26,7 @@ class TopicAnnouncements:
         self._registrar = registrar
         self._applied = applied
         self._waiting: dict[TopicSlot, list[Answer]] = {}
-        """As many answers as connections may have requests in flight."""
+        """Waiting answers by topic, limited by the requests that connections may have in flight."""
 
     def add(
         self,

@@ -1,7 +1,6 @@
-"""Messages that are on their way to a topic that was deleted meanwhile: nobody gets them.
-
-They wait in a delay level, as half messages, or were given back by a consumer. Where they were first stored
-tells whether the topic of that name is the one that they were meant for.
+"""Messages on their way to a topic that was deleted meanwhile: they are not delivered. They wait in a delay
+level or as half messages, or were sent back by a consumer. The position at which they were first stored shows
+whether the present topic of that name is the one that they were sent to.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _RETRY_TOPIC, _ORIGIN = RETRY_TOPIC.encode(), ORIGIN_MESSAGE_ID.encode()
 
 
 def is_gone(deleted: Deleted, properties: Mapping[str, str], position: int, hosts: Collection[bytes]) -> bool:
-    """Whether what a message waits for was deleted. `position`: where it was first stored; `hosts`: of the
-    brokers of this group, as records have them."""
+    """Whether the destination of a waiting message was deleted. `position`: where the message was first
+    stored; `hosts`: addresses of this group's brokers, as in records."""
     if not deleted:
         return False
     real = properties.get(REAL_TOPIC)
@@ -31,7 +30,7 @@ def is_gone(deleted: Deleted, properties: Mapping[str, str], position: int, host
 
 
 def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: Collection[bytes]) -> bool:
-    """Whether the topic that a message of a retry topic came from was deleted since."""
+    """Whether the original topic of a message in a retry topic was deleted since."""
     if topic is None or origin is None or topic not in deleted:
         return False
     try:
@@ -42,8 +41,8 @@ def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: C
 
 
 class OfLivingTopics:
-    """Messages of a retry topic whose topic is still the one that they came from, of those that another
-    filter takes."""
+    """A filter for messages of a retry topic whose original topic still exists and that match another filter.
+    """
 
     def __init__(self, deleted: Deleted, hosts: Collection[bytes], inner: MessageFilter) -> None:
         self._deleted = deleted
@@ -51,11 +50,11 @@ class OfLivingTopics:
         self._inner = inner
 
     def by_code(self, code: int) -> int:
-        """LOOK, but for what the other takes in no case."""
+        """LOOK, or NO if the other filter says NO."""
         return NO if self._inner.by_code(code) == NO else LOOK
 
     def by_properties(self, properties: bytes) -> bool:
-        """Neither gone nor unwanted."""
+        """Whether the original topic still exists and the other filter matches."""
         topic, origin = (find_property(properties, name) for name in (_RETRY_TOPIC, _ORIGIN))
         texts = [None if one is None else one.decode("utf-8", "replace") for one in (topic, origin)]
         if _came_back(self._deleted, texts[0], texts[1], self._hosts):
@@ -63,13 +62,13 @@ class OfLivingTopics:
         return self._inner.by_properties(properties)
 
     def cost(self, properties: bytes) -> int:
-        """The other's, and finding two of them."""
+        """The cost of the other filter and of finding two properties."""
         return len(properties) + self._inner.cost(properties)
 
 
 def hosts_of(members: Callable[[], Mapping[str, str]]) -> frozenset[bytes]:
-    """Host fields of the records of a group, from its members' addresses; those that are no numbers are left
-    out."""
+    """The brokers of a group as records name hosts, from the members' addresses; addresses that are not
+    numeric are left out."""
     found = set()
     for address in members().values():
         try:

@@ -1,7 +1,8 @@
-"""Deletion of topics and groups by the leader: what everybody forgets with the operation, and what is told.
+"""Deletion of topics and groups by the leader: how state and memory forget them, and how consumers are
+informed.
 
-The operation takes everything that the state has (`formats.state.deletions`). What a leader has in memory
-beside that forgets it in the same turn of the loop, before the operation is appended: those listen here.
+The operation removes everything from the state (`formats.state.deletions`). What a leader has in memory
+besides is forgotten in the same turn of the loop, before the operation is appended, by the listeners here.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from dledger.remoting.codes import ResponseCode
 from dledger.remoting.errors import RemotingError
 
 MAX_DELETED = 50_000
-"""Names of deleted topics that are remembered, until the log holds nothing of the old ones. A deletion beyond
-that is refused (2)."""
+"""Names of deleted topics that are remembered until the log holds nothing of the old topics. With more, a
+deletion is refused (2)."""
 TOGETHER = 50
-"""Topics, or groups that are sent on, of one batch of the log."""
+"""Topics, or groups that are sent to a new offset, in one batch of the log."""
 MAX_SENT_ON = 5_000
-"""Pairs of group and topic whose consumers are sent to the beginning of a topic that is made again: half of
-what resets may have (`pending_offsets.MAX_RESETS`)."""
+"""Pairs of group and topic whose consumers are sent to the beginning of a topic that is created again: half
+of the limit of resets (`pending_offsets.MAX_RESETS`)."""
 
 Forget = Callable[[CommitLogWriter, str, str], None]
-"""Writer, "topic" or "group", its name: about to be deleted. `writer.pending` still has what is there."""
+"""Called with the writer, "topic" or "group", and a name that is about to be deleted; `writer.pending` still
+has its rows."""
 
 
 class Deletions:
-    """Rules of deletion. Every deletion is an entry of the log; what follows it may count on it at once."""
+    """Rules of deletion. Every deletion is an entry of the log; later requests can rely on it at once."""
 
     def __init__(self, store: MessageStore, clients: Clients) -> None:
         self._store = store
@@ -47,11 +49,11 @@ class Deletions:
         self.listeners: list[Forget] = []
 
     def delete_topic(self, writer: CommitLogWriter, topic: str) -> int | None:
-        """Delete a topic, and the retry topics of those that pop it. Index of the last entry, None where
-        there is no such topic. RemotingError 2 or 14: it is still there.
+        """Delete a topic, and its retry topics of groups that pop it. Index of the last entry, None if there
+        is no such topic. RemotingError 2 or 14: the topic still exists.
 
-        Consumers of now are at offsets of the topic that is deleted. Where it is made again they are sent to
-        its beginning, and what they report before they went there does not count.
+        Connected consumers have offsets of the deleted topic. If it is created again, they are sent to its
+        beginning, and the offsets that they report before that are ignored.
         """
         names = [
             name
@@ -72,9 +74,9 @@ class Deletions:
         return self._delete(writer, [topic], sent_on)
 
     def delete_group(self, writer: CommitLogWriter, group: str, *, keep_offsets: bool) -> int | None:
-        """Delete a group with its offsets, its retry topics and its dead letters; with `keep_offsets` its
-        configuration alone, as RocketMQ. Index of the last entry, None where there is nothing of it.
-        RemotingError 2 or 14: it is still there."""
+        """Delete a group with its offsets, its retry topics and its dead letters; with `keep_offsets` only
+        its configuration, as in RocketMQ. Index of the last entry, None if nothing of it exists.
+        RemotingError 2 or 14: it still exists."""
         if keep_offsets:
             if writer.group(group) is None:
                 return None
@@ -98,8 +100,8 @@ class Deletions:
         return writer.delete(known, group_deletion(group))
 
     def _pop_retries(self, writer: CommitLogWriter, group: str) -> list[str]:
-        """Topics where messages that it popped come again. Not those that another group has as well: the
-        older names do not tell group and topic apart."""
+        """Retry topics of messages that the group popped. Topics that may also belong to another group are
+        left out, because older names do not separate group and topic clearly."""
         names = [
             name
             for topic in self._store.state.topics_of(group)
@@ -130,7 +132,8 @@ class Deletions:
 
 
 def _others(writer: CommitLogWriter, name: str, group: str) -> bool:
-    """Whether a retry topic is another group's too, by its name: its own, or of a topic that it may pop."""
+    """Whether a retry topic may by its name also belong to another group: as that group's own, or for a topic
+    that it may pop."""
     text = name.removeprefix(RETRY_PREFIX)
     if writer.group(text) is not None:
         return True

@@ -1,4 +1,4 @@
-"""What is remembered of deleted topics goes when nobody needs it any more."""
+"""Removes the rows about deleted topics when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dledger.broker.services import LeaderService
 from dledger.formats.state import DELETIONS, RESETS
 
 SWEEP_S = 10.0
-"""Time between two looks."""
+"""Seconds between two looks."""
 KEPT = 1000
-"""Deletions that are remembered longer than the leader's log knows of the old topics: those of other brokers
-may begin earlier."""
+"""Deletions that are kept longer than this leader's log needs them, because the logs of other brokers may
+begin earlier."""
 TOGETHER = 100
-"""Rows that go in one turn of the loop."""
+"""Rows that are removed in one turn of the loop."""
 
 
 class DeletionService(LeaderService):
@@ -42,7 +42,7 @@ class DeletionService(LeaderService):
             self.sweep()
 
     def sweep(self) -> None:
-        """One look: as many rows as go in one turn."""
+        """Remove outdated rows, as many as fit into one turn of the loop."""
         writer = self._writer
         if writer is None or not writer.room:
             return

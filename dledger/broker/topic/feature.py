@@ -19,7 +19,7 @@ from dledger.broker.topic.topic_table import TopicTable
 
 
 class TopicFeature(Feature):
-    """By which rules topics and consumer groups come and go."""
+    """Creation and deletion of topics and consumer groups."""
 
     def __init__(self, core: Core, table: TopicTable, registrar: Registrar) -> None:
         self.table: TopicTable = table

@@ -7,7 +7,7 @@ from dledger.remoting.bodies import SubscriptionGroupConfig
 
 
 def shown_group(group: GroupConfig) -> SubscriptionGroupConfig:
-    """As in the answer to 201, and in subscriptionGroup.json."""
+    """A group as in the answer to 201, and in subscriptionGroup.json."""
     return SubscriptionGroupConfig(
         group.name,
         consumeEnable=group.enable,

@@ -1,4 +1,4 @@
-"""Creation of topics and groups by the leader, on request and by itself (TopicConfigManager)."""
+"""Creation of topics and groups by the leader, on request and automatic (TopicConfigManager)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from dledger.runtime.live_settings import LiveSettings
 
 DLQ_QUEUES = 1
 MAX_TOPIC_BYTES = 64 * 1024
-"""Of one topic in a registration."""
+"""Bytes of one topic in a registration; a larger topic is refused."""
 INTERNAL_TABLE_BYTES = 512 * 1024
-"""Of a registration, beyond `max_topic_table_bytes`, for retry and dead letter topics: some 2,000 of them."""
+"""Bytes of a registration beyond `max_topic_table_bytes` for retry and dead letter topics, about 2,000 of
+them."""
 
 
 class TopicCreation:
-    """Rules of creation. Every creation is an entry of the log; what follows it may count on it at once."""
+    """Rules of creation. Every creation is an entry of the log; later requests can rely on it at once."""
 
     def __init__(self, settings: LiveSettings[BrokerConfig]) -> None:
         self._settings = settings
@@ -34,7 +35,8 @@ class TopicCreation:
     def topic_for_send(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicSlot:
-        """The slot of a topic that a client sends to, created if it may be; RemotingError 29, 16, 17 or 1."""
+        """The slot of a topic that a client sends to; the topic is created if that is allowed. RemotingError
+        29, 16, 17 or 1."""
         problem = topic_problem(topic)
         if problem is not None:
             raise RemotingError(ResponseCode.INVALID_PARAMETER, problem)
@@ -57,7 +59,7 @@ class TopicCreation:
     def internal_topic(
         self, writer: CommitLogWriter, topic: str, queues: int, *, by_send: bool = False
     ) -> TopicSlot:
-        """A retry or dead letter topic, created when it is not there; RemotingError 1 at a limit."""
+        """A retry or dead letter topic, created if it does not exist. RemotingError 1 at a limit."""
         slot = writer.slot(topic)
         if slot is not None:
             return slot
@@ -73,15 +75,16 @@ class TopicCreation:
     ) -> int:
         """Create or change a topic. Index of the entry; RemotingError 1 at a limit, 29 if it is too large.
 
-        The whole table is one frame to a NameServer, of 16 MiB at most at theirs, too: what does not fit is
-        refused here, where somebody hears of it. RocketMQ 5 can split it (enableSplitRegistration, off by
-        default), but a NameServer that knows nothing yet then shows a leader with a part of its topics, and
-        one with deleteTopicWithBrokerRegistration deletes those of the other parts; id 0 is for whole tables
-        (safety.md S23).
+        The whole table is one frame to a NameServer, whose limit is 16 MiB, as in RocketMQ. What does not fit
+        is refused here, where a client gets the error. RocketMQ 5 can split it (enableSplitRegistration, off
+        by default), but a NameServer that knows nothing yet then shows a leader with a part of its topics,
+        and one with deleteTopicWithBrokerRegistration deletes those of the other parts; id 0 is for whole
+        tables (safety.md S23).
 
-        `internal`: a retry or dead letter topic. They are at most two a consumer group, so their number is
-        bounded, and without a dead letter topic a message that nobody can consume would hold up its queue for
-        ever: the number of topics does not keep them out, and INTERNAL_TABLE_BYTES are theirs alone.
+        `internal`: a retry or dead letter topic. There are at most two for each consumer group, so their
+        number is bounded. Without a dead letter topic, a message that cannot be consumed would block its
+        queue for ever. So the limit of topics does not apply to them, and INTERNAL_TABLE_BYTES are reserved
+        for them.
 
         `by_send`: see `CommitLogWriter.put_topic`.
         """
@@ -112,10 +115,10 @@ class TopicCreation:
     def group_for_consumer(
         self, writer: CommitLogWriter, state: ReplicatedState, name: str
     ) -> GroupConfig | None:
-        """A consumer group, created with its retry topic if it may be; None when it may not.
+        """A consumer group, created with its retry topic if that is allowed; None if it is not.
 
-        RemotingError 29 for a name that is none, 1 at a limit. Creation waits for room in the log: a
-        heartbeat or pull comes again.
+        RemotingError 29 for an invalid name, 1 at a limit. If the log has no room, the group is not created
+        now: the heartbeat or pull will be repeated.
         """
         group = writer.group(name)
         if group is not None:
@@ -136,8 +139,9 @@ class TopicCreation:
         return group
 
     def retry_topic_for_consumer(self, writer: CommitLogWriter, name: str) -> None:
-        """A group that was made by command has none until somebody consumes: tools find a group by its retry
-        topic. RemotingError 1 at a limit; waits for room in the log as `group_for_consumer` does."""
+        """Create the retry topic of a group that was created by a command, when the first consumer comes:
+        tools find a group by its retry topic. RemotingError 1 at a limit. Does nothing while the log has no
+        room, as `group_for_consumer`."""
         group = writer.group(name)
         if group is not None and writer.room:
             self.internal_topic(writer, RETRY_PREFIX + name, group.retry_queues)
@@ -154,7 +158,7 @@ class TopicCreation:
     def _inherited(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicConfig | None:
-        """createTopicInSendMessageMethod: as many queues as asked for, at most those of the default."""
+        """createTopicInSendMessageMethod: as many queues as requested, at most those of the default topic."""
         if not self._settings.now.auto_create_topic:
             return None
         parent = writer.topic(default_topic)

@@ -19,11 +19,12 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_QUEUES = 18
-"""Queues of it, or as many as there are delay levels (SCHEDULE_TOPIC_QUEUE_NUM)."""
+"""Least number of queues of the schedule topic; it has as many as there are delay levels, if these are more
+(SCHEDULE_TOPIC_QUEUE_NUM)."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""Where half messages of transactions wait."""
+"""The topic in which half messages of transactions wait."""
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where those go that nobody ended."""
+"""The topic of half messages whose transaction was never ended."""
 READ_WRITE = Perm.READ | Perm.WRITE
 
 FORBIDDEN_TO_SEND = frozenset(
@@ -45,7 +46,8 @@ _NO_DIRECTORY = frozenset({".", ".."})
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why this is no topic name, None when it is one. At most 127 bytes: old clients read no more."""
+    """Why this is not a valid topic name; None if it is valid. At most 127 bytes: old clients read no more.
+    """
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.match(topic) or topic in _NO_DIRECTORY or topic.endswith("\n"):
@@ -56,7 +58,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why this is no group name, None when it is one."""
+    """Why this is not a valid group name; None if it is valid."""
     if not group.strip():
         return "The specified group is blank."
     if not _NAME.match(group) or group.endswith("\n"):
@@ -67,7 +69,7 @@ def group_problem(group: str) -> str | None:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether only the broker itself writes there."""
+    """Whether only the broker itself writes to this topic."""
     return topic in FORBIDDEN_TO_SEND or topic.startswith(SYSTEM_PREFIX)
 
 

@@ -1,7 +1,7 @@
 """Topics and consumer groups: 17, 200 create or change them, 21, 201 show them (AdminBrokerProcessor).
 
-Creation is answered when it is applied here and the NameServers know, so that a client that asks for the
-route next finds it. What is shown is applied state, on every node.
+A creation is answered when it is applied here and the NameServers know it, so that a client that asks for the
+route next finds it. The codes that show topics and groups read the applied state, on every node.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from dledger.remoting.registration import table_body
 
 B = TypeVar("B", bound=Birth)
 LIFE = "life"
-"""Field of answers to 351 and 352, and of the requests 215 and 207: see `formats.life`."""
+"""Field in answers to 351 and 352, and in requests 215 and 207: see `formats.life`."""
 APPLIED_HERE = "applied index of the node that answers (any), with the queue counts of the applied state"
 MAX_PERM = 7
 MAX_LIST = 100
-"""Topics or groups of one request."""
+"""Topics or groups in one request; with more it is refused."""
 MAX_LIST_BODY = 64 * 1024
-"""Bytes of it."""
+"""Bytes of the body of such a request."""
 
 
 class TopicProcessor:
@@ -99,8 +99,8 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, topics=("topic",)),
     )
     def create_topic(self, call: LeaderCall[CreateTopicHeader]) -> None:
-        """Create a topic or change it. A queue that holds messages stays readable: producers choose it no
-        more, and the answer says so. (RocketMQ strands what it holds.)"""
+        """Create a topic or change it. A queue that holds messages stays readable: producers no longer choose
+        it, and the answer says so. (In RocketMQ its messages can no longer be read.)"""
         header, writer = call.header, call.writer
         config = self._topic_config(writer, header)
         respond = call.respond
@@ -128,7 +128,7 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, body=actions.of_topics),
     )
     def create_topics(self, call: LeaderCall[None]) -> None:
-        """Create or change several topics: all are looked at before the first is made."""
+        """Create or change several topics: all are checked before the first is created."""
         writer = call.writer
         asked = decode_body(call.request.body, TopicConfigList, "list of topics").topicConfigList
         _check_length(len(asked))
@@ -169,8 +169,8 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, body=actions.of_groups),
     )
     def create_groups(self, call: LeaderCall[None]) -> None:
-        """Create or change several groups: all are looked at before the first is made. The answer says what
-        of it has no effect."""
+        """Create or change several groups: all are checked before the first is created. The answer names
+        settings that have no effect."""
         asked = decode_body(call.request.body, GroupConfigList, "list of groups").groupConfigList
         _check_length(len(asked))
         configs = [_group_config(one) for one in asked]
@@ -188,7 +188,7 @@ class TopicProcessor:
         does=actions.Does(Action.CREATE, body=actions.of_group),
     )
     def create_group(self, call: LeaderCall[None]) -> None:
-        """Create a consumer group or change it. The answer says what of it has no effect."""
+        """Create a consumer group or change it. The answer names settings that have no effect."""
         writer = call.writer
         asked = decode_body(call.request.body, SubscriptionGroupConfig, "subscription group")
         config = _group_config(asked)
@@ -205,9 +205,9 @@ class TopicProcessor:
         does=actions.Does(Action.DELETE, topics=("topic",)),
     )
     def delete_topic(self, call: LeaderCall[DeleteTopicHeader]) -> None:
-        """Delete a topic with all that is of it; one that is not there is deleted already, and so is one
-        whose life the request names when another one has its name. Answered when it is gone here and the
-        NameServers know."""
+        """Delete a topic and everything that belongs to it. If the topic does not exist, or the request names
+        the life of an earlier topic of that name, the answer is success. Answered when the topic is gone here
+        and the NameServers know it."""
         topic = call.header.topic
         problem = topic_problem(topic)
         if problem is None and (is_system_topic(topic) or topic in self._topic_table.system_names):
@@ -233,9 +233,10 @@ class TopicProcessor:
         does=actions.Does(Action.DELETE, groups=("groupName",)),
     )
     def delete_group(self, call: LeaderCall[DeleteSubscriptionGroupHeader]) -> None:
-        """Delete a consumer group. With `cleanOffset` all that is of it: offsets, locks, pops, its retry
-        topic and its dead letters. Without, its configuration, as RocketMQ; what is left is there for a group
-        of that name. One that is not there is deleted already, as a topic."""
+        """Delete a consumer group. With `cleanOffset` everything that belongs to it: offsets, locks, pops,
+        its retry topic and its dead letters. Without, only its configuration, as in RocketMQ; the rest is
+        there for a later group of that name. If the group does not exist, the answer is success, as for a
+        topic."""
         name = call.header.groupName
         problem = group_problem(name)
         if problem is not None:
@@ -333,8 +334,9 @@ class TopicProcessor:
     def _answer_one(
         self, call: Call[TopicConfigHeader] | Call[GroupHeader], answer: Callable[[], None]
     ) -> None:
-        """Answer at once, or as the leader when a quorum has said that this node leads: a deletion will name
-        the life that is told, and must not be taken for done by what an earlier leader knew."""
+        """Answer at once, or, if the leader is asked, when a quorum has confirmed that this node leads. A
+        later deletion names the life in the answer, and an outdated life from an earlier leader would make it
+        seem done."""
         if not call.header.byLeader:
             answer()
         elif self._gate.writer is None:
@@ -343,7 +345,7 @@ class TopicProcessor:
             self._gate.confirm(call.connection, call.request, answer)
 
     def _births(self, table: Declared[str, B]) -> Mapping[str, B]:
-        """With what is appended and not applied yet, where this broker leads."""
+        """Births of topics or groups, on the leader with those that are appended and not applied yet."""
         writer = self._gate.writer
         return self._store.state[table].rows if writer is None else writer.pending[table].rows
 
@@ -358,11 +360,11 @@ class TopicProcessor:
         does=actions.NOTHING,
     )
     def system_topics(self, call: Call[None]) -> None:
-        """Topics that are the brokers' own."""
+        """The system topics."""
         call.respond(body=TopicList(sorted(self._topic_table.system_names | FORBIDDEN_TO_SEND)).encode())
 
     def _queues_with_messages(self, writer: CommitLogWriter, topic: str) -> int:
-        """How many queues consumers must see of a topic: up to the last one that holds a message, pending
+        """How many queues of a topic consumers must see: up to the last one that holds a message, pending
         ones included."""
         slot = writer.slot(topic)
         if slot is None:
@@ -402,7 +404,7 @@ class TopicProcessor:
 
 
 def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
-    """RemotingError 29 for one that cannot be meant."""
+    """A group as it is requested. RemotingError 29 if a value is invalid."""
     problem = group_problem(body.groupName)
     numbers = (body.retryMaxTimes, body.groupSysFlag)
     if problem is None and (
@@ -423,7 +425,7 @@ def _group_config(body: SubscriptionGroupConfig) -> GroupConfig:
 
 
 def _without_effect(asked: Sequence[SubscriptionGroupConfig], made: Sequence[GroupConfig]) -> str | None:
-    """What was asked for of groups and is not kept; None when all is."""
+    """Names of requested group settings that are not kept; None if all are."""
     fields = SubscriptionGroupConfig.__struct_fields__
     shown = [shown_group(config) for config in made]
     lost = [
@@ -440,7 +442,7 @@ def _check_length(count: int) -> None:
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:
-    """`+key=value,-key` (AttributeParser); RemotingError 29 for anything else."""
+    """Change attributes by `+key=value,-key` (AttributeParser). RemotingError 29 for anything else."""
     if len(text) > MAX_TOPIC_BYTES:
         raise RemotingError(
             ResponseCode.INVALID_PARAMETER,

@@ -1,10 +1,10 @@
 """The topics of a broker group as NameServers and clients read them, encoded once.
 
-A table of 50,000 topics is 10 MB of JSON and takes 0.2 s to encode: longer than a leader may be silent, and
-every node of the group would do it at the same moment, for every NameServer and every change. So the entry
-of each topic is kept as it was encoded, in the order of the names, in pages of a few hundred entries that
-are joined once: a change costs one entry, one page, and the join of the pages. Many changes at once (a
-start, a snapshot from another node) are encoded by `prepare`, a slice at a time.
+A table of 50,000 topics is 10 MB of JSON and takes 0.2 s to encode. That is longer than a leader may be
+silent, and every node of the group would do it at the same moment, for every NameServer and every change. So
+the encoded entry of each topic is kept, in the order of the names, in pages of a few hundred entries. The
+entries of a page are joined once. A change costs one entry, one page, and the join of the pages. Many changes
+at once (a start, a snapshot from another node) are encoded by `prepare`, a slice at a time.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from dledger.remoting.fastjson import dumps
 from dledger.runtime.cooperative import PAUSE_S
 
 SLICE = 500
-"""Topics encoded in one go, about 3 ms."""
+"""Topics that are encoded before the loop turns to other work, about 3 ms."""
 PAGE = 256
-"""Entries of a page when it is made; at twice as many it becomes two."""
+"""Entries of a new page; when it has twice as many it is divided."""
 
 
 class TopicTable:
-    """Applied topics over those of the configuration, always those of now.
+    """Applied topics, in addition to those of the configuration; always up to date.
 
-    `entries` and `size` encode what changed since they were last asked for; `prepare` before them keeps that
-    below a slice.
+    `entries` and `size` encode what changed since the last call. If `prepare` is called before, that is less
+    than a slice.
     """
 
     def __init__(self, state: Callable[[], ReplicatedState], system_topics: dict[str, TopicConfig]) -> None:
         self._state = state
         self.system_topics: dict[str, TopicConfig] = system_topics
-        """Topics that the configuration makes."""
+        """Topics that follow from the configuration."""
         self._of: ReplicatedState | None = None
-        """The state that is encoded: another one takes its place when a snapshot is installed."""
+        """The state that is encoded; it is replaced when a snapshot is installed."""
         self._version = -1
         """Its `topics_version` when the pages were last complete; -1 while they are not."""
         self._seen: list[TopicConfig] = []
-        """Its topics that are encoded, in its order: what a change replaces is another object."""
+        """Its topics that are encoded, in its order: a change replaces the object of a topic."""
         self._pages = _Pages()
         self._overridden: set[str] = set()
-        """Names of `system_topics` that are topics of its own."""
+        """Names in `system_topics` for which the state has a topic of its own."""
         self.size_told: int = 0
-        """`size` when the pages were last complete; it encodes nothing."""
+        """`size` when the pages were last complete; reading it encodes nothing."""
         self._preparing = asyncio.Lock()
         self._system_changes = 0
         self.encoded: int = 0
-        """Topics encoded since start: while it stays, so does what `entries` gives."""
+        """Topics encoded since start: while this number stays, so does the result of `entries`."""
 
     @property
     def version(self) -> int:
-        """Changes of the topics so far (DataVersion.counter)."""
+        """How often topics have changed so far (DataVersion.counter)."""
         return self._state().topics_version + self._system_changes
 
     @property
@@ -68,12 +68,12 @@ class TopicTable:
         return self._pages.count
 
     def config(self, name: str) -> TopicConfig | None:
-        """One topic."""
+        """The configuration of one topic; None if it does not exist."""
         return self._state().topics.get(name) or self.system_topics.get(name)
 
     @property
     def system_names(self) -> frozenset[str]:
-        """Topics that follow from the configuration."""
+        """Names of the topics that follow from the configuration."""
         return frozenset(self.system_topics)
 
     def entries(self) -> list[bytes]:
@@ -82,8 +82,8 @@ class TopicTable:
         return self._pages.joined()
 
     async def prepare(self) -> None:
-        """Encode what is new or changed, with room for others between slices. Less than a slice may be left:
-        what changed meanwhile."""
+        """Encode what is new or changed, and let the loop do other work between slices. What changes
+        meanwhile may be left: less than a slice."""
         async with self._preparing:
             many = False
             while self._advance(SLICE):
@@ -94,7 +94,7 @@ class TopicTable:
                 await asyncio.sleep(PAUSE_S)
 
     def deleted(self, topics: list[str]) -> None:
-        """These are gone from the state, or were made again since."""
+        """These topics were deleted from the state, or deleted and created again."""
         state = self._state()
         if state is not self._of:
             return
@@ -109,13 +109,13 @@ class TopicTable:
         self.encoded += 1
 
     def put_system(self, config: TopicConfig) -> None:
-        """`system_topics` has this one now, which is new or was changed."""
+        """A topic in `system_topics` is new or was changed."""
         self._system_changes += 1
         if self._of is not None and config.name not in self._of.topics:
             self._put(config)
 
     def _advance(self, limit: int | None = None) -> bool:
-        """Encode what changed, at most `limit` topics; whether there is more."""
+        """Encode what changed, at most `limit` topics. Whether there is more."""
         state = self._state()
         if state is self._of and state.topics_version == self._version:
             return False
@@ -177,7 +177,7 @@ class _Pages:
         return self._bytes + max(0, self.count - 1)
 
     def put(self, name: str, entry: bytes) -> None:
-        """Add or replace one."""
+        """Add or replace an entry."""
         number = bisect_right(self._firsts, name) - 1
         page = self._pages[number]
         at = bisect_left(page.names, name)
@@ -197,7 +197,7 @@ class _Pages:
             self._firsts.insert(number + 1, upper.names[0])
 
     def remove(self, name: str) -> None:
-        """One that is there."""
+        """Remove an entry, which must exist."""
         page = self._pages[bisect_right(self._firsts, name) - 1]
         at = bisect_left(page.names, name)
         self._bytes -= len(page.entries[at])
@@ -206,7 +206,7 @@ class _Pages:
         page.joined = None
 
     def joined(self) -> list[bytes]:
-        """All entries, those of a page with commas."""
+        """All entries, one item for each page, joined by commas."""
         for page in self._pages:
             if page.joined is None:
                 page.joined = b",".join(page.entries)
@@ -228,7 +228,7 @@ def encode_topic(config: TopicConfig) -> bytes:
 
 
 def topic_body(config: TopicConfig) -> bytes:
-    """One topic as the answer to 351 GET_TOPIC_CONFIG."""
+    """One topic as the body of the answer to 351 GET_TOPIC_CONFIG."""
     return dumps(_shown(config))
 
 

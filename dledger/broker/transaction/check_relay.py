@@ -1,9 +1,9 @@
 """Checks of transactions whose producers are connected to another member of the group (39).
 
-A producer is connected to the brokers that its last route called leaders, and tells a new one of itself with
-its next heartbeat (30 s). Until then the leader has the other members pass its checks on, one after the
-other; those pass them no further. They take it from brokers of the group only (`Origins.is_members_own`), and
-ask for no account (`Broker._authorize`).
+A producer is connected to the brokers that are leaders in its last route; a new leader learns of it with its
+next heartbeat (30 s). Until then the leader asks the other members, one after the other, to pass its checks
+on; they do not pass them on further. They accept this only from brokers of the group
+(`Origins.is_members_own`), which need no account (`Broker._authorize`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dledger.remoting.headers import RelayedCheckHeader
 from dledger.remoting.limits import MAX_FRAME_SIZE
 
 RELAY_TIMEOUT_S = 3.0
-"""How long a member has to say whether it knows a producer."""
+"""Seconds that a member has to answer whether it knows a producer."""
 
 
 class CheckRelay:
@@ -42,7 +42,7 @@ class CheckRelay:
         may=required.ADMIN,
     )
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
-        """The leader looks for a producer of a group: pass its check on."""
+        """Pass a check of the leader on to a producer of the group."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group pass checks on")
         group = call.header.producerGroup
@@ -59,7 +59,7 @@ class CheckRelay:
 
 
 class Elsewhere:
-    """The leader's side of it."""
+    """The leader's side: asks other members to pass checks on."""
 
     def __init__(self, core: Core, client: RemotingClient, members: Members) -> None:
         self._settings = core.settings
@@ -68,10 +68,10 @@ class Elsewhere:
         self._node = core.node
         self._log = core.env.log.child("transactions")
         self.asked: int = 0
-        """Checks that another member passed on."""
+        """Checks that other members passed on."""
 
     def ask(self, group: str, fields: Mapping[str, str], body: bytes) -> None:
-        """Have a producer of the group asked, wherever it is connected."""
+        """Have a producer of the group asked, at whichever member it is connected."""
         others = {*self._members().values()} - {"", self._settings.now.client_addr}
         self._pass_on(sorted(others), {**fields, "producerGroup": group}, body)
 

@@ -1,10 +1,11 @@
-"""Producers that do not say what becomes of their half messages are asked (TransactionalMessageCheckService).
+"""Producers that neither commit nor roll back their half messages are asked
+(TransactionalMessageCheckService).
 
-The leader looks at the open transactions once in a while. One whose time has come is put again, in one batch
-with the row that says how often it was asked for and where the copy is; then any producer of its group that
-is connected here is asked (39), which answers by 37. As with RocketMQ, an asking counts when nobody is
-there to be asked. Who was asked for `transactionCheckMax` times and said nothing is asked no more: the
-message goes to TRANS_CHECK_MAX_TIME_TOPIC. A switch of leader repeats no step.
+The leader examines the open transactions at intervals. When the time of one has come, its half message is
+stored again, in one batch with the row that counts the checks and has the position of the copy. Then any
+producer of its group that is connected here is asked (39), and answers by 37. As in RocketMQ, a check counts
+even if no producer is connected. After `transactionCheckMax` checks without an answer there are no more
+checks: the message goes to TRANS_CHECK_MAX_TIME_TOPIC. A change of leader repeats no step.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from dledger.remoting.codes import RequestCode
 from dledger.runtime.cooperative import PAUSE_S
 
 SCAN_S = 1.0
-"""Time between two looks at all of them, at most: a tenth of the shortest wait that is set, if that is
+"""Most seconds between two looks at all transactions; a tenth of the shortest configured wait, if that is
 less."""
 SHORTEST_SCAN_S = 0.02
 LOOKED_AT = 2000
-"""Rows that are looked at in one turn of the loop."""
+"""Rows that are examined in one turn of the loop."""
 ASKED = 16
-"""Messages that are put again in one turn of the loop, or as many as have so many bytes together:"""
+"""Messages that are stored again in one turn of the loop; fewer if they reach ASKED_BYTES together."""
 ASKED_BYTES = 1024 * 1024
 
 
@@ -50,16 +51,17 @@ class TransactionCheckService(LeaderService):
         self._log = core.env.log.child("transactions")
         self._writer: CommitLogWriter | None = None
         self._ahead: dict[int, float] = {}
-        """Those whose time was stamped by a clock that is ahead of ours: since when they are seen here, in
-        loop time."""
+        """Transactions whose time was stamped by a clock ahead of ours -> loop time since when they are known
+        here."""
         self._work = 0
         self._bytes = 0
         self._elsewhere = elsewhere
         self._asked_here = 0
         self.discarded: int = 0
-        """Transactions that nobody ended."""
+        """Transactions that were discarded because nobody ended them."""
         self.lost: int = 0
-        """Half messages that are gone: retention was faster, or their topic was deleted."""
+        """Half messages that are lost: retention removed them before their transaction ended, or their topic
+        was deleted."""
 
     @property
     def asked(self) -> int:
@@ -68,7 +70,7 @@ class TransactionCheckService(LeaderService):
 
     @property
     def open(self) -> int:
-        """Open transactions, as applied here."""
+        """Number of open transactions, as applied here."""
         return len(self._store.state[TRANSACTIONS].rows)
 
     def begin(self, writer: CommitLogWriter) -> None:
@@ -109,7 +111,7 @@ class TransactionCheckService(LeaderService):
             del self._ahead[half]
 
     async def _settle_all(self, rows: list[Transaction]) -> bool:
-        """Those of them whose time has come. False when nothing may be written now."""
+        """Process the transactions whose time has come. False if nothing can be written now."""
         for row in rows:
             writer = self._writer
             # One that is changed already, and not applied yet, is looked at the next time.
@@ -134,7 +136,7 @@ class TransactionCheckService(LeaderService):
         return now - self._ahead.setdefault(row.half, now) >= row.wait / 1000
 
     async def _settle(self, writer: CommitLogWriter, row: Transaction) -> None:
-        """Ask for one, or give it up."""
+        """Check one transaction, or discard it."""
         try:
             record = await self._read(row)
         except (OSError, Rotten) as error:
@@ -198,7 +200,7 @@ class TransactionCheckService(LeaderService):
         connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
 
     async def _read(self, row: Transaction) -> Record | None:
-        """The last copy of it; None: it is gone."""
+        """The last copy of the half message; None if it no longer exists."""
         where = HALF_TOPIC, 0, row.at, 1, 1, ALL
         result = self._reader.get(*where) or await self._reader.get_cold(*where)
         record = decode_record(bytes(result.parts[0])) if result.parts else None

@@ -1,4 +1,4 @@
-"""37 END_TRANSACTION: a producer says what becomes of its half message (EndTransactionProcessor).
+"""37 END_TRANSACTION: a producer ends its transaction (EndTransactionProcessor).
 
 | answer | when                                                                                          |
 |--------|-----------------------------------------------------------------------------------------------|
@@ -29,7 +29,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.headers import EndTransactionHeader
 
 _Where = tuple[str, int, int, int, int, MessageFilter]
-"""What `Reader.get` is asked for."""
+"""Arguments of `Reader.get`."""
 _UNKNOWN = 0
 _NOT_OPEN = "no such transaction is open: it was ended before, or given up"
 
@@ -55,7 +55,7 @@ class EndTransactionProcessor:
         does=actions.Does(Action.PUB, topics=("topic",)),
     )
     def end(self, call: LeaderCall[EndTransactionHeader]) -> None:
-        """Commit, roll back, or not known yet."""
+        """Commit, roll back, or leave the transaction open."""
         header, writer = call.header, call.writer
         if header.commitOrRollback == _UNKNOWN:
             call.respond()
@@ -73,7 +73,8 @@ class EndTransactionProcessor:
             self._background.start(call.connection, call.request, self._cold(call, where))
 
     def _where(self, writer: CommitLogWriter, header: EndTransactionHeader) -> _Where:
-        """Where the message can be read: the last copy that is applied. RemotingError 1 when none is open."""
+        """Where to read the last applied copy of the message. RemotingError 1 if the transaction is not open.
+        """
         half = header.tranStateTableOffset
         row = self._store.state[TRANSACTIONS].rows.get(half)
         if row is None or half not in writer.pending[TRANSACTIONS].rows:
@@ -114,8 +115,9 @@ class EndTransactionProcessor:
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def _check_late(self, writer: CommitLogWriter, half: int, properties: dict[str, str]) -> None:
-        """RemotingError 604 for one that nobody asked for and that comes after the time in which it was not
-        to be asked for (rejectCommitOrRollback). Counted from its storing, by brokers' clocks alone."""
+        """RemotingError 604 if the producer ends a transaction by itself after its immunity time, the time
+        before the first check (rejectCommitOrRollback). The time counts from the storing of the message, by
+        brokers' clocks alone."""
         row = writer.pending[TRANSACTIONS].rows[half]
         wait = first_wait_ms(properties, self._settings.now.transaction_timeout_ms)
         if row.checks or writer.clock_ms() - row.time > wait:
@@ -126,6 +128,6 @@ class EndTransactionProcessor:
 
 
 def _only(found: GetResult, offset: int) -> Record | None:
-    """The message of a read, None when it is gone."""
+    """The message of a read; None if it no longer exists."""
     record = decode_record(bytes(found.parts[0])) if found.parts else None
     return None if record is None or record.queue_offset != offset else record

@@ -15,7 +15,7 @@ from dledger.remoting.client import RemotingClient
 
 
 class TransactionFeature(Feature):
-    """Half messages, until their producers say what becomes of them."""
+    """Half messages, until their transactions end."""
 
     def __init__(
         self,

@@ -1,8 +1,10 @@
-"""What a half message becomes (TransactionalMessageBridge).
+"""Half messages: while they wait, when they are committed, when they are discarded
+(TransactionalMessageBridge).
 
-It waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among its properties, and a row of the
-state says that its transaction is open (`formats.state.transactions`). Each check puts it again. A commit
-puts the message to its real topic in one batch with the removal of the row; a rollback is the removal alone.
+A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue among its properties, and a row
+of the state shows that its transaction is open (`formats.state.transactions`). Each check stores it again. A
+commit stores the message in its real topic, in one batch with the removal of the row; a rollback only removes
+the row.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from dledger.remoting.errors import RemotingError
 def begin(
     writer: CommitLogWriter, config: BrokerConfig, slot: TopicSlot, queue_id: int, properties: dict[str, str]
 ) -> tuple[TopicSlot, Transaction]:
-    """Where a half message waits, and the row that is to be in its batch; `properties` say from then on where
-    it is to go.
+    """The queue in which a half message waits, and the row for its batch. The real topic and queue are added
+    to `properties`.
 
-    RemotingError 16 while transactions are switched off, 13 for a message whose end could never be said, 2
-    while too many are open, 14 while a voter knows no transactions.
+    RemotingError 16 while transactions are disabled, 13 for a message whose transaction could never be ended,
+    2 while too many are open, 14 while a voter does not know transactions.
     """
     if config.reject_transactions:
         raise RemotingError(
@@ -67,8 +69,8 @@ def begin(
 
 
 def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
-    """After what time its producer is asked for the first time (TransactionalMessageUtil.getImmunityTime).
-    RemotingError 13 when it is to be asked in more than a week."""
+    """Milliseconds until the producer is asked for the first time (TransactionalMessageUtil.getImmunityTime).
+    RemotingError 13 if that is more than a week."""
     text = properties.get(CHECK_IMMUNITY_TIME)
     if not text:
         return usual_ms
@@ -85,14 +87,15 @@ def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
 
 
 def origin_of(record: Record, half: int) -> int:
-    """Physical offset of the half message as its producer was told; `record` is that or a copy of it."""
+    """Physical offset of the half message that its producer knows; `record` is that message or a copy of it.
+    """
     return record.physical_offset if record.queue_offset == half else record.prepared_transaction_offset
 
 
 def again(
     writer: CommitLogWriter, record: Record, row: Transaction, interval_ms: int
 ) -> tuple[Outgoing, Transaction]:
-    """The copy that a check puts, and the row that goes with it."""
+    """The copy that a check stores, and its row."""
     slot = writer.slot(HALF_TOPIC)
     assert slot is not None
     checks = row.checks + 1
@@ -107,8 +110,8 @@ def again(
 
 
 def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
-    """The message in its real queue (EndTransactionProcessor.endMessageTransaction). RemotingError 17 when
-    there is no such topic any more."""
+    """The message for its real queue (EndTransactionProcessor.endMessageTransaction). RemotingError 17 if the
+    topic no longer exists."""
     properties = decode_properties(record.properties)
     topic, queue = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
     properties.pop(TRAN_MSG, None)
@@ -129,7 +132,7 @@ def committed(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
 
 
 def given_up(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
-    """The same in the topic of those that nobody ended, as it waited."""
+    """The half message for the topic of discarded transactions, unchanged."""
     slot = writer.slot(DISCARD_TOPIC)
     assert slot is not None
     message = Outgoing.again(record, slot, 0, record.properties.encode(), record.reconsume_times)
@@ -137,7 +140,7 @@ def given_up(writer: CommitLogWriter, record: Record, half: int) -> Outgoing:
 
 
 def as_asked(record: Record, half: int, properties: dict[str, str]) -> bytes:
-    """The message as its producer is asked about it: under its real topic and queue."""
+    """The message as its producer is asked about it: with its real topic and queue."""
     queue = properties.get(REAL_QID, "")
     return encode_record(
         topic=properties.get(REAL_TOPIC, ""),
