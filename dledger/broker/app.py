@@ -1,4 +1,4 @@
-"""Composition and life of one broker. No arguments, no signals, no logging set-up: that is `cli`.
+"""Composition and life cycle of one broker. Arguments, signals and logging are set up in `cli`.
 
 The same function runs over the simulator's loop (simulation.md rule 1).
 """
@@ -36,11 +36,11 @@ async def main(
     tables: Sequence[Source] = TABLES,
     source: SettingsSource | None = None,
 ) -> None:
-    """Run a broker until `stop` is set. NodeFailed when it must end; OSError naming a port in use.
+    """Run a broker until `stop` is set. NodeFailed when it must end; OSError that names a port in use.
 
-    `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot taken,
-    the NameServers told, and everything closed. `tables`: of the replicated state (`formats.state`).
-    `source`: where the settings came from, and changes are kept."""
+    `on_ready` is called when clients can connect. On `stop` leadership is handed over, a snapshot is taken,
+    the broker is unregistered from the NameServers, and everything is closed. `tables`: of the replicated
+    state (`formats.state`). `source`: where the settings come from, and where changes are written."""
     if make_node is None:
         from dledger.node.node import Node
 
@@ -74,8 +74,8 @@ async def main(
 
 
 def _take_root(files: Files, root: str) -> File:
-    """Keep other brokers out of what lies beside the log: ConsumeQueues and snapshots are of one broker. The
-    log itself has a lock of its own, in its directory."""
+    """Lock the store, so that no other broker uses the files beside the log: ConsumeQueues and snapshots
+    belong to one broker. The log itself has its own lock, in its directory."""
     path = f"{root}/{LOCK_FILE}"
     try:
         files.mkdir(root)
@@ -105,8 +105,8 @@ class _Tasks:
 
 
 async def _serve_vip_channel(broker: Broker) -> None:
-    """Where another program has the port, or this one for something else, all but a few clients do without
-    it: said, and no reason to end. (The node's own port and that of HTTP are taken before.)"""
+    """Serve the VIP channel if there is one. If its port is in use, that is only logged: nearly all clients
+    do not need it. (The node's own port and that of HTTP are opened before.)"""
     port = broker.config.vip_port
     if port is None:
         return
@@ -132,7 +132,7 @@ async def _start_http(broker: Broker) -> HttpServer | None:
 
 
 async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
-    """In good order: while another node takes over, this one still answers and says where to go."""
+    """Shut down in order: while another node takes over, this one still answers and names the leader."""
     log = broker.env.log
     moved = await broker.hand_over()
     log.info("stopping", handed_over=moved)
@@ -154,7 +154,8 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
 
 
 def _reason(group: BaseExceptionGroup[Any]) -> BaseException:
-    """What ended the broker: a failed node before the I/O error that it may have caused elsewhere."""
+    """The error that ended the broker. A failed node has priority over I/O errors that it may have caused
+    elsewhere."""
     leaves: list[BaseException] = []
     groups: list[BaseExceptionGroup[Any]] = [group]
     while groups:

@@ -1,4 +1,4 @@
-"""Requests that need the device: each a named task of one group, with a limit (rules 7 and 8)."""
+"""Requests that need the device: each is a named task of one group, with a limit (rules 7 and 8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection
 
 MAX_TASKS = 256
-"""Cold requests worked on at once; one more is answered SYSTEM_BUSY."""
+"""Cold requests that are processed at the same time; one more is refused with SYSTEM_BUSY."""
 
 
 class Background:
@@ -27,11 +27,12 @@ class Background:
 
     @property
     def count(self) -> int:
-        """Tasks now."""
+        """How many tasks there are now."""
         return len(self._tasks)
 
     async def run(self) -> None:
-        """Until cancelled. NodeFailed for an error of the disk: the store is not to be trusted (rule 7)."""
+        """Run the tasks until cancelled. NodeFailed for an error of the disk: the store cannot be trusted
+        (rule 7)."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group

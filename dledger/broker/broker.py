@@ -39,7 +39,7 @@ NodeFactory = Callable[[Env, NodeConfig, Host], Node]
 
 
 class Broker:
-    """The parts of a broker. Is the `dledger.host.Host` of its node: the calls below `# -- host`."""
+    """The parts of a broker. It is the `dledger.host.Host` of its node: see the methods below `# -- host`."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Broker:
         self.env = env
         self.settings: LiveSettings[BrokerConfig] = LiveSettings(env, SETTINGS, config, source)
         self.opened: asyncio.Event = asyncio.Event()
-        """The log is open: role and leader are known as far as they can be."""
+        """Set when the log is open: role and leader are known as far as possible."""
         self.boot_ms: int = env.wall.now_ms()
-        """When it was made, in ms since the epoch."""
+        """When the broker was created, in ms since the epoch."""
         self.store: MessageStore = MessageStore(env, config.store_root, config.store, tables)
         node_config = replace(config.node_config(), state_version=state_version(tables))
         self.node: Node = make_node(env, node_config, self)
@@ -154,34 +154,35 @@ class Broker:
     # -- host -------------------------------------------------------------------------------------------
 
     async def open(self, log: LogReader) -> int:
-        """Load derived state."""
+        """Load the derived state. Returns the last index in it."""
         applied = await self.store.open(log)
         self.index.opened()
         await self.features.topic.table.prepare()
         return applied
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """Topics, groups, offsets, ends of queues."""
+        """The parts of a snapshot: topics, groups, offsets, ends of queues."""
         return self.store.snapshot()
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """The log was replaced by a snapshot, or nothing else reaches back to its beginning."""
+        """Restore the state from a snapshot: it replaced the log, or nothing else reaches back to the
+        beginning of the log."""
         await self.store.restore(parts, index, pos)
         await self.index.restored()
         await self.features.topic.table.prepare()
         self.features.registration.registrar.changed()
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Retention: messages before `pos` are gone."""
+        """Retention removed the messages before `pos`."""
         await self.store.log_begins(parts)
         await self.index.log_begins()
 
     async def kept_from(self) -> int | None:
-        """Where the first message lies that waits for its time."""
+        """Log offset of the first message that waits for delivery and must be kept; None if there is none."""
         return await self.features.schedule.kept.first()
 
     def apply(self, chunk: Chunk) -> None:
-        """Committed, durable entries."""
+        """Apply committed, durable entries."""
         self.store.apply(chunk)
         index = self.store.applied_index
         self.leadership.applied(index)
@@ -189,7 +190,7 @@ class Broker:
         self.core.applied.on_commit(index)
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Role, term or leader changed."""
+        """The role, the term or the leader changed."""
         if role is not Role.LEADER:
             self.gate.close()
         self.forwarder.leads(self.gate.leader_address)
@@ -201,7 +202,7 @@ class Broker:
         self.leadership.serving(term)
 
     def on_commit(self, commit_index: int) -> None:
-        """Answer what waited for this."""
+        """Send the answers that waited for this commit."""
         self.core.committed.on_commit(commit_index)
 
     def on_stopped_serving(self, term: int) -> None:
@@ -209,13 +210,13 @@ class Broker:
         self.leadership.ended(term)
 
     async def hand_over(self) -> bool:
-        """Give leadership away before a shutdown. True when another node has it."""
+        """Hand leadership over before a shutdown. True if another node has it."""
         return await self.leadership.hand_over(self.config.transfer_timeout_s)
 
     # -- what is asked ----------------------------------------------------------------------------------
 
     def tasks(self) -> Iterator[tuple[str, Task]]:
-        """Background tasks of the broker, in the order in which they start; without that of the node."""
+        """Background tasks of the broker, in the order in which they start, without the task of the node."""
         yield "background", self.core.background.run
         yield "remoting", self.server.run
         yield "client", self.client.run
@@ -224,7 +225,7 @@ class Broker:
         yield "services", self.leadership.services.run
 
     def figures(self) -> Iterator[Figure]:
-        """The numbers that it shows."""
+        """The figures that the broker shows."""
         yield Figure(lambda: self.opened.is_set(), "1 while the log is open", "up")
         yield from server_figures(self.server, self.standstill)
         yield from leader_figures(self.core, self.leadership, self.forwarder)
@@ -232,7 +233,7 @@ class Broker:
             yield from feature.figures()
 
     def runtime_info(self) -> dict[str, str]:
-        """28 GET_BROKER_RUNTIME_INFO, but for what has to be read from the device."""
+        """The content of 28 GET_BROKER_RUNTIME_INFO, except what must be read from the device."""
         return runtime_info(self.core, self.boot_ms) | {
             figure.key: str(figure.read()) for figure in self.figures() if figure.key
         }

@@ -1,4 +1,4 @@
-"""`dledger broker`: the outer shell. Its options and exit codes are declared in `dledger.commands`."""
+"""`dledger broker`: the command. Its options and exit codes are declared in `dledger.commands`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dledger.runtime.tls import PeerTls
 
 
 def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
-    """Run until a signal or a failure; the exit code."""
+    """Run until a signal or a failure; returns the exit code."""
     failures: list[NodeFailed] = []
     try:
         tls = PeerTls(config.peer_tls, env.log) if config.peer_tls is not None else None
@@ -82,8 +82,9 @@ def run(env: Env, config: BrokerConfig, source: SettingsSource) -> int:
 
 
 def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
-    """Where it will listen, without the VIP channel, whose port may be another program's. The port for peers,
-    without TLS, is at the own address, where that is one of this machine's (`PeerPort`)."""
+    """The places at which the broker will listen, except the VIP channel, whose port another program may use.
+    Without TLS, the port for peers is at the node's own address, if that is an address of this machine
+    (`PeerPort`)."""
     node = config.node_config()
     found = []
     for place in listeners(config, node):
@@ -102,7 +103,7 @@ def wanted_ports(config: BrokerConfig) -> list[WantedPort]:
 
 
 def ipv4_address(host: str) -> str:
-    """What the system's resolver says; empty when it knows none."""
+    """The IPv4 address that the system's resolver finds for a host; empty if it finds none."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -110,7 +111,7 @@ def ipv4_address(host: str) -> str:
 
 
 def program(options: Options) -> int:
-    """The command; returns its exit code. WrongUsage."""
+    """Run the command; returns its exit code. WrongUsage."""
     arguments = arguments_of(options)
     env = production_env("broker")
     try:

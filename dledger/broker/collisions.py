@@ -1,4 +1,5 @@
-"""Settings of a broker that give one place to two things, so that it could not start, or never work. Pure."""
+"""Finds settings of a broker that use one place for two purposes, so that it could not start, or never work.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     from dledger.config import NodeConfig
 
 STORE_PARTS = ("config", "consumequeue", "importing", "index", "state", "timer")
-"""Directories in `storePathRootDir` whose content belongs to the broker, beside that of its node."""
+"""Directories in `storePathRootDir` that belong to the broker, in addition to that of its node."""
 
 
 def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """A text for each pair of settings; each begins with a setting's name and names both."""
+    """A text for each pair of settings that collide. It begins with the name of one setting and names both.
+    """
     return [
         *listening_twice(listeners(config, node)),
         *found_twice(_found(config, node), _elsewhere(config)),
@@ -26,7 +28,7 @@ def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
 
 
 def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
-    """Where this broker listens."""
+    """The places at which this broker listens."""
     _, port = split_address(node.peers[node.self_id])
     bind = node.peer_bind or node.bind_host
     found = [
@@ -41,7 +43,7 @@ def listeners(config: BrokerConfig, node: NodeConfig) -> list[Place]:
 
 
 def _found(config: BrokerConfig, node: NodeConfig) -> list[Place]:
-    """Where others find this broker. On loopback that is wherever it listens."""
+    """The places at which others find this broker. If they are on loopback, it also listens there."""
     host, port = split_address(node.peers[node.self_id])
     found = [
         Place("listenPort", config.broker_ip, config.listen_port),
@@ -53,7 +55,7 @@ def _found(config: BrokerConfig, node: NodeConfig) -> list[Place]:
 
 
 def _elsewhere(config: BrokerConfig) -> list[Place]:
-    """Where this broker looks for others."""
+    """The places at which this broker looks for others."""
     others = [
         Place(f"dLegerPeers {node}", *split_address(address))
         for node, address in config.peers.items()
@@ -63,7 +65,8 @@ def _elsewhere(config: BrokerConfig) -> list[Place]:
 
 
 def _directories(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """Nothing else may write where the store keeps its files: what it does not know there is removed."""
+    """Directories of other files that are in the store: files that the store does not know are removed there.
+    """
     parts = [f"{config.store_root}/{name}" for name in STORE_PARTS] + [node.node_dir]
     wanted = {"logDir": config.log_dir}
     if not is_url(config.digest_ship_path):

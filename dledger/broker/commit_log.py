@@ -1,9 +1,9 @@
-"""Requests become log entries (CommitLog.asyncPutMessage), for the time of one leadership.
+"""Turns requests into log entries (CommitLog.asyncPutMessage), for the time of one leadership.
 
-Sealing is synchronous and cannot fail (safety.md S12): the processors check everything first. A
-`CommitLogWriter` is made when a term opens, from the applied state, which then holds everything committed;
-from there it counts for itself: next offsets of queues, topics and groups that are appended but not applied
-yet. It is thrown away when leadership ends (architecture rule 6)."""
+Sealing is synchronous and cannot fail (safety.md S12): the processors check everything before. A
+`CommitLogWriter` is made when a term opens, from the applied state, which then contains everything committed.
+From there it counts by itself: next offsets of queues, and topics and groups that are appended but not
+applied yet. It is discarded when leadership ends (architecture rule 6)."""
 
 from __future__ import annotations
 
@@ -63,30 +63,30 @@ _TEXT_LENGTH = tuple(bytes([length]) for length in range(256))
 
 
 class TopicSlot:
-    """One topic as the leader sees it, with what its records have in common."""
+    """One topic as the leader sees it, with the parts that all its records have in common."""
 
     __slots__ = ("config", "field", "is_dead_letter", "is_retry", "next", "puts", "queues", "writable")
 
     def __init__(self, config: TopicConfig, next_offsets: list[int], puts: Puts) -> None:
         raw = config.name.encode()
         self.field: bytes = _TEXT_LENGTH[len(raw)] + raw
-        """Topic length and topic, as in a record of version 1."""
+        """Length and name of the topic, as in a record of version 1."""
         self.is_retry: bool = config.name.startswith(RETRY_PREFIX)
         self.is_dead_letter: bool = config.name.startswith(DLQ_PREFIX)
         self.next: list[int] = next_offsets
-        """Next offset of each queue, with everything that is pending."""
+        """Next offset of each queue, counting everything that is pending."""
         self.puts: Puts = puts
         self.set_config(config)
 
     def set_config(self, config: TopicConfig) -> None:
-        """A new configuration of the same topic; offsets are kept."""
+        """Set a new configuration of the same topic; offsets are kept."""
         self.config: TopicConfig = config
         self.queues: int = max(config.read_queues, config.write_queues)
         self.writable: bool = bool(config.perm & 2)
 
 
 class Outgoing(NamedTuple):
-    """One message to be appended; all values are checked already."""
+    """One message to be appended; all values are checked before."""
 
     slot: TopicSlot
     queue_id: int
@@ -98,13 +98,13 @@ class Outgoing(NamedTuple):
     body: bytes
     properties: bytes
     prepared_offset: int = 0
-    """Physical offset of the half message that this one comes from (preparedTransactionOffset)."""
+    """Physical offset of the half message that this message comes from (preparedTransactionOffset)."""
 
     @classmethod
     def again(
         cls, record: Record, slot: TopicSlot, queue_id: int, properties: bytes, reconsume_times: int
     ) -> Outgoing:
-        """What a record holds, for another queue. There is no room for hosts of IPv6: those become zeros."""
+        """The content of a record, for another queue. There is no room for IPv6 hosts: these become zeros."""
         return cls(
             slot,
             queue_id,
@@ -125,7 +125,7 @@ class Outgoing(NamedTuple):
 
 
 class CommitLogWriter:
-    """Assigns offsets, positions and store time, and appends."""
+    """Assigns offsets, positions and store times, and appends."""
 
     def __init__(
         self,
@@ -136,41 +136,42 @@ class CommitLogWriter:
         table_bytes: int,
         puts: Callable[[str], Puts],
     ) -> None:
-        """`puts`: where the messages of a topic are counted."""
+        """`puts`: returns the counters of a topic."""
         self._appender = appender
         self._state = state
         self._system_topics = system_topics
         self._store_host = store_host
         self._puts = puts
         self.slots: dict[str, TopicSlot] = {}
-        """Of topics that clients may send to: what has one here is not asked for its name again."""
+        """Slots of topics that clients may send to. The name of a topic with a slot is not checked again."""
         self._own_slots: dict[str, TopicSlot] = {}
-        """Of those where only the broker writes."""
+        """Slots of topics that only the broker writes to."""
         self.unannounced: dict[str, TopicSlot] = {}
-        """Of those that sends created and no NameServer may know yet (`topic.announcements`)."""
+        """Slots of topics that sends created and that the NameServers may not know yet
+        (`topic.announcements`)."""
         self.pending: Pending = Pending(state)
-        """Tables with what is appended and not applied yet."""
+        """Tables that include what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
-        """Topics whose deletion is not applied yet -> index of its entry: what the state has of such a name
-        is of the topic before."""
+        """Topics whose deletion is not applied yet -> index of its entry: what the state has under such a
+        name belongs to the deleted topic."""
         self.term: int = appender.term
         self.messages: int = 0
         """Messages sealed in this leadership."""
         self.last_index: int = -1
-        """Of the newest entry with a message of this leadership, -1 before there is one."""
+        """Index of the newest entry with a message of this leadership; -1 before the first."""
         self.topics: int = len(state.topics) - sum(name in state.topics for name in system_topics)
-        """Topics, without those that every broker has."""
+        """Number of topics, without those that every broker has."""
         self.table_bytes: int = table_bytes
         """Bytes of the encoded topic table (`TopicTable.size`)."""
 
     @property
     def room(self) -> bool:
-        """False when nothing may be added now: answer `refused`."""
+        """False if nothing may be added now: refuse with `refused`."""
         return self._appender.refusal is None
 
     @property
     def refused(self) -> RemotingError:
-        """The answer while there is no room: 14 on a full disk (as RocketMQ), else 2."""
+        """The refusal while there is no room: 14 if the disk is full (as in RocketMQ), else 2."""
         if self._appender.refusal is Code.DISK_FULL:
             return RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -189,7 +190,7 @@ class CommitLogWriter:
         return self.pending[TOPICS].rows.get(name) or self._system_topics.get(name)
 
     def slot(self, name: str) -> TopicSlot | None:
-        """The slot of an existing topic, None when there is no such topic."""
+        """The slot of an existing topic; None if there is no such topic."""
         slot = self._slot(name)
         if slot is None:
             config = self.topic(name)
@@ -199,7 +200,8 @@ class CommitLogWriter:
         return slot
 
     def open_slot(self, name: str) -> TopicSlot | None:
-        """The same of a topic that clients may send to: where a message goes that names its topic itself."""
+        """The slot of an existing topic that clients may send to, for messages that name their topic
+        themselves."""
         return None if is_system_topic(name) else self.slot(name)
 
     def group(self, name: str) -> GroupConfig | None:
@@ -207,8 +209,8 @@ class CommitLogWriter:
         return self.pending[GROUPS].rows.get(name)
 
     def may_consume(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a request that was let in would be still: the group and the topic may have changed, or
-        gone, while it waited. -1: any queue."""
+        """Whether a request that passed the checks would pass them again: the group and the topic may have
+        changed, or been deleted, while it waited. Queue id -1: any queue."""
         reader, read = self.group(group), self.topic(topic)
         if reader is None or not reader.enable or read is None:
             return False
@@ -224,9 +226,9 @@ class CommitLogWriter:
     # -- appending ------------------------------------------------------------------------------------
 
     def put_topic(self, config: TopicConfig, *, by_send: bool = False) -> int:
-        """Create or replace a topic. Index of the entry; the new topic counts at once for what follows.
+        """Create or replace a topic. Index of the entry; the topic can be used at once.
 
-        `by_send`: a send needs it, and is acknowledged when the NameServers know it.
+        `by_send`: a send needs it, and is acknowledged when the NameServers know the topic.
         """
         growth, new = self.growth(config), self.topic(config.name) is None
         index = (
@@ -243,10 +245,10 @@ class CommitLogWriter:
         return index
 
     def delete(self, topics: Sequence[str], group: Op | None = None, after: Sequence[Op] = ()) -> int:
-        """Delete topics, and a group by its operation, and do what `after` says, as one whole. Index of the
-        last entry. RemotingError 14 as `check_versions`.
+        """Delete topics, and a group by its operation, and add the operations `after`, all or nothing. Index
+        of the last entry. RemotingError 14 as `check_versions`.
 
-        Whoever has the slot of such a topic drops it in this turn of the loop.
+        Code that has the slot of such a topic must drop it in this turn of the loop.
         """
         self.note_version(TOPIC_DELETE)
         groups = () if group is None else (group,)
@@ -266,7 +268,7 @@ class CommitLogWriter:
         return index
 
     def announced(self, slot: TopicSlot) -> None:
-        """The NameServers know a topic that a send created, if it is still there."""
+        """The NameServers know a topic that a send created: use its normal slot, if it still exists."""
         name = slot.config.name
         if self.unannounced.get(name) is slot:
             self.slots[name] = self.unannounced.pop(name)
@@ -278,8 +280,8 @@ class CommitLogWriter:
         return self._born(config, GroupBirth(config.name, MAX_OFFSET))
 
     def _born(self, config: TopicConfig | GroupConfig, birth: Birth) -> int:
-        """Create a topic or a group, and note where in the log, if all voters know what that is. Index of the
-        last entry. Topics that groups have for themselves live as long as those."""
+        """Create a topic or a group, and record where in the log, if all voters know that operation. Index of
+        the last entry. Retry and dead letter topics have no such record: they live as long as their group."""
         if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):
             return self.append_op(config.op())
         self.note_version(birth.operation)
@@ -288,14 +290,14 @@ class CommitLogWriter:
         return self.add_together((), [config.op(), structs.replace(birth, at=at).op()])
 
     def may_write(self, op: str) -> bool:
-        """Whether all voters know this operation. One that is not heard may know nothing, but for what the
-        log holds already: it could not go on without."""
+        """Whether all voters know this operation. A voter that is not connected may know none, except those
+        that the log already contains: it could not run without them."""
         return self._state.since(op) <= self._appender.state_version or self._state.holds(op)
 
     def check_versions(self, *ops: str) -> None:
-        """RemotingError 14 when a voter's program does not know one of these operations: nothing was stored.
+        """RemotingError 14 if a voter's program does not know one of these operations: nothing was stored.
 
-        Asked before anything is sealed: sealing cannot fail (safety.md S12).
+        It is called before anything is sealed, because sealing cannot fail (safety.md S12).
         """
         known = self._appender.state_version
         for op in ops:
@@ -307,28 +309,30 @@ class CommitLogWriter:
                 )
 
     def note_version(self, op: str) -> None:
-        """Note in the log that operations of this one's version are in it: from then on they may be written
-        whoever is heard. RemotingError 14 as `check_versions`."""
+        """Record in the log that it contains operations of this one's version: from then on they may be
+        written whichever voters are connected. RemotingError 14 as `check_versions`."""
         self.check_versions(op)
         version = self._state.since(op)
         if version not in self.pending[VERSIONS].rows:
             self.append_op(VersionNote(version).op())
 
     def append_op(self, op: Op) -> int:
-        """Append one operation of `formats.state`. Its index. RemotingError 14 as `check_versions`."""
+        """Append one operation of `formats.state`. Returns its index. RemotingError 14 as `check_versions`.
+        """
         self.check_versions(op["op"])
         index = self._appender.add_system(pack_op(op))
         self.pending.appended(index, op)
         return index
 
     def applied(self, index: int) -> None:
-        """The state holds everything up to this entry."""
+        """The state now contains everything up to this entry."""
         self.pending.applied(index)
         if self.fresh:
             self.fresh = {name: at for name, at in self.fresh.items() if at > index}
 
     def next_applied(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last message of a queue that is applied: 0 where the topic before was deleted."""
+        """Offset behind the last applied message of a queue; 0 if the previous topic of that name was
+        deleted."""
         return 0 if topic in self.fresh else self._state.next_offset(topic, queue_id)
 
     def add_message(
@@ -344,10 +348,10 @@ class CommitLogWriter:
         properties: bytes,
         ops: Sequence[Op] = (),
     ) -> tuple[int, int, int]:
-        """Append one message; all values are checked already. Its index, queue offset, physical offset.
+        """Append one message; all values are checked before. Returns index, queue offset and physical offset.
 
-        `ops`: operations that happen with it, or not at all (safety.md S11); whoever gives some has asked
-        `check_versions`. The index is that of the last entry then.
+        `ops`: operations that are applied with the message, all or nothing (safety.md S11); the caller has
+        called `check_versions` for them. The index is then that of the last entry.
         """
         packed = [pack_op(op) for op in ops] if ops else ()
         tail = slot.field + _SHORT.pack(len(properties)) + properties
@@ -392,28 +396,28 @@ class CommitLogWriter:
 
     @property
     def max_batch(self) -> int:
-        """Bytes that may be appended together, with the headers of their entries."""
+        """Most bytes that may be appended together, with the headers of their entries."""
         return self._appender.max_batch
 
     def clock_ms(self) -> int:
-        """What time it is; unlike store time it may go back."""
+        """The current time in ms; unlike store time it may go back."""
         return self._appender.clock_ms()
 
     def open_run(self) -> Run | None:
-        """To append messages in a row: whoever does keeps `next` and `puts` of their slots. None when one
-        would be refused now."""
+        """Begin to append messages in a row. The caller updates `next` and `puts` of their slots. None if a
+        message would be refused now."""
         return self._appender.open_run()
 
     def close_run(self, run: Run) -> None:
-        """The run is over: what it holds is appended."""
+        """End a run: its messages are appended."""
         self._appender.close_run(run)
         if len(run):
             self.messages += len(run)
             self.last_index = run.index - 1
 
     def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
-        """Append messages of any queues, and operations, as one whole (safety.md S11): all of it happens, or
-        nothing. Index of the last entry. RemotingError 14 as `check_versions`."""
+        """Append messages for any queues, and operations, all or nothing (safety.md S11). Index of the last
+        entry. RemotingError 14 as `check_versions`."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
         wanted = sum(message.size for message in messages)
@@ -459,7 +463,8 @@ class CommitLogWriter:
         return index
 
     def add_restored(self, restored: Restored, ops: Sequence[Op]) -> int:
-        """As `add_together`, for messages that waited in the log (`dledger._fast`)."""
+        """The same as `add_together`, for messages that waited in the log and were converted by
+        `dledger._fast`."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
         wanted = restored.size + sum(HEADER_SIZE + system_record_size(len(one)) for one in packed)
@@ -482,8 +487,8 @@ class CommitLogWriter:
         total_size: int,
         seal: Callable[[Run, bytes], bytes],
     ) -> tuple[int, int, bytes]:
-        """As `add_batch`, for messages that `seal` puts into a run, which it is called with, and with the
-        store host. Last index, first queue offset, what `seal` gave."""
+        """The same as `add_batch`, for messages that `seal` puts into a run; it is called with the run and
+        the store host. Returns the last index, the first queue offset and the result of `seal`."""
         run = self._appender.open_batch(total_size)
         first = slot.next[queue_id]
         sealed = seal(run, self._store_host)
@@ -507,9 +512,9 @@ class CommitLogWriter:
         total_size: int,
         ops: Sequence[Op] = (),
     ) -> tuple[int, int, list[int]]:
-        """Append a batch as one whole (safety.md S11). `messages`: flag, body, properties; `total_size`:
-        their entries with headers; `ops` as for `add_message`. Last index, first queue offset, physical
-        offsets."""
+        """Append a batch, all or nothing (safety.md S11). `messages`: flag, body, properties; `total_size`:
+        bytes of their entries with headers; `ops` as for `add_message`. Returns the last index, the first
+        queue offset and the physical offsets."""
         now = self._appender.now_ms()
         add = self._appender.add
         field = slot.field
@@ -571,6 +576,7 @@ class CommitLogWriter:
         return slot
 
     def _extend(self, slot: TopicSlot) -> None:
-        """Counters for all queues: from the applied state, exact as nothing of theirs is pending yet."""
+        """Add the missing counters of queues. The applied state has their exact values, because nothing of
+        these queues is pending yet."""
         for queue_id in range(len(slot.next), slot.queues):
             slot.next.append(self.next_applied(slot.config.name, queue_id))

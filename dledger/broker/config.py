@@ -53,23 +53,24 @@ from dledger.runtime.tls import TlsFiles
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 VIP_BELOW = 2
-"""Ports from that of the VIP channel to that for clients."""
+"""Difference between the port for clients and that of the VIP channel."""
 MAX_GROUP_NAME = 120
-"""Characters of a consumer or producer group name (Validators.CHARACTER_MAX_LENGTH)."""
+"""Characters of a consumer or producer group name; a longer one is refused (Validators.CHARACTER_MAX_LENGTH).
+"""
 MIN_LOCK_LIVE_MS = 35_000
-"""Longer than the 30 s for which clients hold on to a lock that they hear nothing of: two would have one
-queue."""
+"""Milliseconds; longer than the 30 s for which clients use a lock without an answer. Otherwise two clients
+could own one queue."""
 MAX_TOPICS = 50_000
-"""And groups: what a snapshot of the state copies in one step."""
+"""Most topics, and most groups: a snapshot of the state copies them in one step."""
 MAX_POP_IN_FLIGHT = 50_000
-"""Messages that are popped and not acknowledged: each may be a row of the state."""
+"""Most messages that are popped and not acknowledged: each may be a row of the state."""
 MAX_OPEN_TRANSACTIONS = 50_000
-"""Transactions without an end: each is a row of the state."""
+"""Most transactions that are not ended: each is a row of the state."""
 MAX_TIMER_DELAY_S = 366 * 24 * 3600
 MAX_TIMER_PRECISION_MS = 60_000
 MAX_PULL_BYTES = 8 * 1024 * 1024
 MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
-"""Below the 16 MiB of one frame, as a header comes with it."""
+"""Below the 16 MiB of one frame, to leave room for the header."""
 NODE_DEFAULTS = NodeSettings(retention=RetentionSettings(reserved_hours=72, clean_forcibly=True))
 _OFF = ("false", "")
 _OWN_PROVIDER = "users and policies are in the replicated log here, and each request is checked: leave it out"
@@ -90,7 +91,8 @@ PROTECTIVE = MappingProxyType(
         ),
     }
 )
-"""Names that protect, or make durable, in RocketMQ: with another value than these the start is refused."""
+"""Settings that protect data in RocketMQ, or make it durable. With a value other than the given ones, the
+broker refuses to start."""
 
 
 def route_id(node: str) -> int:
@@ -100,50 +102,51 @@ def route_id(node: str) -> int:
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """One broker of a group. Defaults are RocketMQ's, but for flushDiskType (rule 3)."""
+    """One broker of a group. Defaults are RocketMQ's, except flushDiskType (rule 3)."""
 
     cluster_name: Annotated[str, Setting("brokerClusterName", parse=name, important=True)] = "DefaultCluster"
     """Name of the cluster, for clients and tools."""
     broker_name: Annotated[str, Setting("brokerName", parse=name, important=True)] = "broker-a"
     """Name of the broker group, equal on all its members."""
     broker_ip: Annotated[str, Setting("brokerIP1", parse=parse_host, important=True)] = "127.0.0.1"
-    """IP address or host name of this broker: clients and peers are told it as it is written."""
+    """IP address or host name of this broker, as clients and peers get it."""
     store_ip: Annotated[str, Setting("storeHostIP", parse=parse_ipv4)] = ""
-    """IPv4 address of this broker in records and message ids; empty: that of `brokerIP1` at the start."""
+    """IPv4 address of this broker in records and message ids; empty: the address of `brokerIP1` at the start.
+    """
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
     vip_channel: Annotated[bool, Setting("vipChannelEnabled")] = True
-    """Whether clients are served at `listenPort` - 2 as well, where RocketMQ's do what must not wait behind
-    other requests, and the dashboard does all by default."""
+    """Whether clients are also served at `listenPort` - 2. RocketMQ's clients use it for requests that must
+    not wait behind others, and the dashboard for all requests by default."""
     bind_address: BindAddress = "0.0.0.0"
-    """Where to listen for clients and peers (not what they are told)."""
+    """Address to listen at for clients and peers (not the one that they connect to)."""
     delay_levels: Annotated[
         tuple[int, ...], Setting("messageDelayLevel", parse=parse_levels, format=format_levels)
     ] = parse_levels(DEFAULT_LEVELS)
-    """How long messages of the delay levels wait, the first level is 1: `1s 5s 10s`."""
+    """How long messages of each delay level wait, beginning with level 1: `1s 5s 10s`."""
     namesrv_addr: Annotated[
         tuple[str, ...],
         Setting("namesrvAddr", parse=parse_addresses, format=";".join, hot=True, important=True),
     ] = ()
     """NameServers to register with: `host:port;host:port`."""
     namesrv_by_dns: Annotated[bool, Setting("fetchNameSrvAddrByDnsLookup", hot=True)] = False
-    """Whether a name in `namesrvAddr` means every IP address that the resolver has for it; asked every
+    """Whether a host name in `namesrvAddr` stands for all its IP addresses; they are looked up every
     `updateNameServerAddrPeriod`."""
     namesrv_dns_interval_s: Annotated[
         float, Setting("updateNameServerAddrPeriod", 100, 86_400_000, "ms", hot=True)
     ] = 120.0
-    """Time between two such questions."""
+    """Time between two such look-ups."""
     namesrv_by_address_server: Annotated[bool, Setting("fetchNamesrvAddrByAddressServer", hot=True)] = False
-    """Whether an address server tells where the NameServers are, if `namesrvAddr` is empty:
-    `GET http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
+    """Whether the NameServers are looked up at an address server if `namesrvAddr` is empty: `GET
+    http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
     address_server: Annotated[str, Setting("rmqAddressServerDomain", parse=parse_address_server)] = DOMAIN
-    """Its domain, `domain:port`, or a URL."""
+    """Domain of the address server, `domain:port`, or a URL."""
     address_server_group: Annotated[str, Setting("rmqAddressServerSubGroup", parse=parse_subgroup)] = SUBGROUP
-    """Name of the list of addresses there."""
+    """Name of the list of addresses at the address server."""
     address_server_interval_s: Annotated[
         float, Setting("fetchNamesrvAddrInterval", 100, 86_400_000, "ms", hot=True)
     ] = 10.0
-    """Time between two questions. What is known stays where there is no answer."""
+    """Time between two such requests. If there is no answer, the known addresses stay."""
     store_root: StoreRoot = "store"
     """Directory of the store."""
     dledger_enabled: Annotated[bool, Setting("enableDLegerCommitLog")] = True
@@ -156,42 +159,42 @@ class BrokerConfig:
     """All members at the foundation of the group, with their addresses for peers:
     `n0-host:port;n1-host:port`."""
     region_id: Annotated[str, Setting("regionId", parse=parse_region, hot=True)] = "DefaultRegion"
-    """Noted in each message (MSG_REGION)."""
+    """Region that is stored in each message (MSG_REGION)."""
     trace_on: Annotated[bool, Setting("traceOn", hot=True)] = True
-    """Whether clients with message trace send traces of messages here."""
+    """Whether clients with message trace send traces of messages."""
     trace_topic_enable: Annotated[bool, Setting("traceTopicEnable", hot=True)] = False
-    """Whether there is the topic for traces, with one queue. Without it the first trace creates it, where
-    `autoCreateTopicEnable` lets it."""
+    """Whether the topic for traces exists from the start, with one queue. If not, the first trace creates it,
+    if `autoCreateTopicEnable` allows that."""
     trace_topic: Annotated[str, Setting("msgTraceTopicName", parse=name)] = "RMQ_SYS_TRACE_TOPIC"
-    """Its name."""
+    """Name of the topic for traces."""
     zone: Annotated[str, Setting("rocketmq.zone", parse=parse_name_or_none)] = ""
-    """Zone of the group, for clients that use brokers of their own zone alone (`rocketmq.zone.mode` of Java
+    """Zone of the group, for clients that use only brokers of their own zone (`rocketmq.zone.mode` of Java
     clients); equal on all its members."""
     http_port: Annotated[int, Setting("httpPort", 0, 65535, important=True)] = 0
     """Port of `/health` and `/metrics`; 0: off."""
     http_address: Annotated[str, Setting("httpAddress", parse=parse_host_or_none)] = ""
-    """Where to listen for HTTP; empty: as `bindAddress`."""
+    """Address to listen at for HTTP; empty: as `bindAddress`."""
     log_dir: Annotated[str, Setting("logDir", important=True)] = ""
     """Directory of broker.log and stats.log; empty: standard error, without statistics."""
 
     # Access control.
 
     acl_enable: Annotated[bool, Setting("aclEnable", important=True)] = False
-    """Whether requests must be signed by an account of `aclFile` that may make them."""
+    """Whether requests must be signed by an account in `aclFile` with the needed permission."""
     acl_file: Annotated[str, Setting("aclFile")] = ""
-    """File of accounts, in the form of RocketMQ's plain_acl.yml, read again when it changes; files in a
-    directory `acl` beside it count as well. Empty: `plain_acl.yml` beside the configuration file."""
+    """File with accounts, in the form of RocketMQ's plain_acl.yml, read again when it changes; files in a
+    directory `acl` beside it are read as well. Empty: `plain_acl.yml` beside the configuration file."""
 
     authentication_enabled: Annotated[bool, Setting("authenticationEnabled", important=True)] = False
-    """Whether requests must be signed by a user of the replicated log (ACL 2.0). Not together with
+    """Whether requests must be signed by a user of the replicated state (ACL 2.0). Cannot be combined with
     `aclEnable`."""
     authorization_enabled: Annotated[bool, Setting("authorizationEnabled", important=True)] = False
-    """Whether users may do only what their policies say; else whoever signs may do everything."""
+    """Whether users may do only what their policies allow; otherwise every user may do everything."""
     init_user: Annotated[
         User | None,
         Setting("initAuthenticationUser", parse=parse_init_user, format=format_init_user, secret=True),
     ] = None
-    """A super user that the leader creates where there is none of the name:
+    """A super user that the leader creates if there is no user of that name:
     `{"username":"admin","password":"..."}`."""
     inner_user: Annotated[
         User | None,
@@ -202,39 +205,39 @@ class BrokerConfig:
             secret=True,
         ),
     ] = None
-    """Another: `{"accessKey":"inner","secretKey":"..."}`. Brokers of a group need no user among
-    themselves."""
+    """A second super user: `{"accessKey":"inner","secretKey":"..."}`. The brokers of a group need no user
+    among themselves."""
     authentication_whitelist: Annotated[
         tuple[int, ...], Setting("authenticationWhitelist", parse=parse_codes, format=format_codes)
     ] = ()
-    """Request codes that need no signature: `105,106`. What policies judge needs one, unless it is in both
+    """Request codes that need no signature: `105,106`. With `authorizationEnabled`, a code must be in both
     lists."""
     authorization_whitelist: Annotated[
         tuple[int, ...], Setting("authorizationWhitelist", parse=parse_codes, format=format_codes)
     ] = ()
-    """Request codes that every user may ask for."""
+    """Request codes that every user may send."""
     migrate_auth: Annotated[bool, Setting("migrateAuthFromV1Enabled")] = False
-    """Whether the leader makes users and policies of the accounts of `aclFile` that are no users yet."""
+    """Whether the leader makes users and policies from the accounts in `aclFile` that are not users yet."""
 
     # Topics and groups.
 
     auto_create_topic: Annotated[bool, Setting("autoCreateTopicEnable", hot=True, important=True)] = True
-    """A send to an unknown topic creates it, and is acknowledged when the NameServers know the topic, after
-    1 s at most. Switched off, clients are told so at once, though TBW102, by whose route they come here, is
-    shown until a restart."""
+    """Whether a send to an unknown topic creates it. The send is acknowledged when the NameServers know the
+    topic, after 1 s at most. If this is switched off, such sends are refused at once, although TBW102,
+    through which clients find the broker, is shown until a restart."""
     auto_create_group: Annotated[bool, Setting("autoCreateSubscriptionGroup", hot=True, important=True)] = (
         True
     )
-    """A consumer of an unknown group creates it."""
+    """Whether a consumer of an unknown group creates it."""
     default_topic_queues: Annotated[int, Setting("defaultTopicQueueNums", 1, 1024, hot=True)] = 8
-    """Queues of TBW102, the bound on what auto-creation may give a topic."""
+    """Queues of TBW102, which is the limit for topics that are created automatically."""
     max_topics: Annotated[int, Setting("maxTopics", 1, MAX_TOPICS, hot=True)] = MAX_TOPICS
-    """Topics of the group, with those of retries and dead letters; one more is refused."""
+    """Topics of the group, including retry and dead letter topics; one more is refused."""
     max_topic_table_bytes: Annotated[
         int, Setting("maxTopicTableBytes", 1, MAX_TOPIC_TABLE_BYTES, "bytes", hot=True)
     ] = MAX_TOPIC_TABLE_BYTES
-    """Size of the encoded topic table: what makes it larger is refused. A topic takes 150 bytes, twice its
-    name, and its attributes."""
+    """Size of the encoded topic table; a topic that makes it larger is refused. A topic takes 150 bytes,
+    twice its name, and its attributes."""
     max_groups: Annotated[int, Setting("maxConsumerGroups", 1, MAX_TOPICS, hot=True)] = MAX_TOPICS
     """Consumer groups; one more is refused."""
 
@@ -245,204 +248,206 @@ class BrokerConfig:
     ] = MAX_MESSAGE_SIZE
     """Size of one message body, and of the body of one batch; a larger one is refused."""
     fast_failure: Annotated[bool, Setting("brokerFastFailureEnable", hot=True)] = True
-    """Sends are refused at once (2, `[PCBUSY_CLEAN_QUEUE]`) while the log does not move."""
+    """Whether sends are refused at once (2, `[PCBUSY_CLEAN_QUEUE]`) while the log is stalled."""
     page_cache_busy_s: Annotated[
         float, Setting("osPageCacheBusyTimeOutMills", 10, 600_000, "ms", hot=True)
     ] = 1.0
-    """How long the oldest send waits for its commit until that is so."""
+    """How long the oldest send must wait for its commit until the log counts as stalled."""
     queue_wait_s: Annotated[float, Setting("waitTimeMillsInSendQueue", 10, 60_000, "ms", hot=True)] = 0.2
-    """How long a message that is sent again waits until it is known whether it is stored already; then it is
-    refused (2, `[TIMEOUT_CLEAN_QUEUE]`), and its producer asks again."""
+    """How long a message that is sent again waits until it is known whether it is already stored. Then it is
+    refused (2, `[TIMEOUT_CLEAN_QUEUE]`), and its producer tries again."""
     topic_send_rates: Annotated[
         dict[str, int], Setting("sendRatesOfTopics", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
-    """Messages a second that a topic takes: `orders=1000;*=5000`, where `*` is each topic that is not named.
-    What is more is refused (215 FLOW_CONTROL). Empty: no limit."""
+    """Messages a second that a topic accepts: `orders=1000;*=5000`, where `*` stands for every topic that is
+    not named. More are refused (215 FLOW_CONTROL). Empty: no limit."""
     group_send_rates: Annotated[
         dict[str, int], Setting("sendRatesOfGroups", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
-    """The same for a producer group."""
+    """Messages a second that are accepted from a producer group, as `sendRatesOfTopics`."""
     topic_pull_rates: Annotated[
         dict[str, int], Setting("pullRatesOfTopics", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
-    """Messages a second of a topic that the leader gives out to pulls and pops, to all groups together."""
+    """Messages a second of a topic that the leader gives out to pulls and pops of all groups together."""
     group_pull_rates: Annotated[
         dict[str, int], Setting("pullRatesOfGroups", parse=parse_rates, format=rates_text, hot=True)
     ] = field(default_factory=dict)
-    """The same for a consumer group."""
+    """Messages a second that the leader gives out to a consumer group."""
     stop_slow_consumers: Annotated[bool, Setting("disableConsumeIfConsumerReadSlowly", hot=True)] = False
     """Whether the leader disables a consumer group that reads further behind than
-    `consumerFallbehindThreshold`; looked at every three minutes. It stays so until it is enabled again
-    (`updateSubGroup -s true`)."""
+    `consumerFallbehindThreshold`; checked every three minutes. The group stays disabled until it is enabled
+    again (`updateSubGroup -s true`)."""
     slow_consumer_bytes: Annotated[
         int, Setting("consumerFallbehindThreshold", 1, 1 << 62, "bytes", hot=True)
     ] = 16 << 30
-    """Bytes of the log between the end and the last message that such a group was given."""
+    """Bytes of the log between its end and the last message that the group was given."""
     duplicate_check_topics: Annotated[
         tuple[str, ...], Setting("duplicateCheckTopics", parse=parse_topics, format=",".join, hot=True)
     ] = ()
-    """Topics to which every send is looked for by its unique id before it is stored, so that a repetition of
-    any client is recognised: `orders,bills`, or `*` for all. What our client sends again is recognised
-    without that."""
+    """Topics for which every send is looked up by its unique id before it is stored, so that a repeated send
+    of any client is recognized: `orders,bills`, or `*` for all. Repeated sends of our own client are
+    recognized without this."""
     pull_max_count: Annotated[int, Setting("maxTransferCountOnMessageInMemory", 1, 65536, hot=True)] = 1024
-    """Messages of one pull, at most. Java asks for 32, so its own 32 is no limit to those who ask for
-    more."""
+    """Most messages in one pull. Java clients ask for 32; this limit is higher for clients that ask for more.
+    """
     pull_max_bytes: Annotated[
         int, Setting("maxTransferBytesOnMessageInMemory", 1, MAX_PULL_BYTES, "bytes", hot=True)
     ] = 1024 * 1024
-    """The same in bytes."""
+    """Most bytes in one pull."""
     pull_max_count_cold: Annotated[int, Setting("maxTransferCountOnMessageInDisk", 1, 65536, hot=True)] = 256
-    """Messages of one pull that has to read from the disk."""
+    """Most messages in one pull that must read from the disk."""
     pull_max_bytes_cold: Annotated[
         int, Setting("maxTransferBytesOnMessageInDisk", 1, MAX_PULL_BYTES, "bytes", hot=True)
     ] = 256 * 1024
-    """The same in bytes."""
+    """Most bytes in one pull that must read from the disk."""
     slave_read: Annotated[bool, Setting("slaveReadEnable", hot=True)] = False
-    """Who reads what is not in memory any more is sent to a follower, which answers from its own log."""
+    """Whether consumers that read what is no longer in memory are directed to a follower, which answers from
+    its own log."""
     long_polling: Annotated[bool, Setting("longPollingEnable", hot=True)] = True
-    """A pull that finds nothing waits as long as it asks for, at most a minute."""
+    """Whether a pull that finds nothing waits as long as it asks for, at most a minute."""
     short_polling_ms: Annotated[int, Setting("shortPollingTimeMills", 1, 60_000, "ms", hot=True)] = 1000
-    """How long it waits with `longPollingEnable=false`."""
+    """How long a pull waits with `longPollingEnable=false`."""
     property_filter: Annotated[bool, Setting("enablePropertyFilter", hot=True)] = True
-    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. A pull of that kind
-    reads the properties of each message that it passes."""
+    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. Such a pull reads
+    the properties of each message that it passes."""
     filter_retry: Annotated[bool, Setting("filterSupportRetry", hot=True)] = False
-    """Messages of a retry topic, subscribed to by SQL92, are selected by the condition on the topic that they
-    came from. Java clients subscribe to their retry topic by `*`, and get all of it."""
+    """Whether messages of a retry topic, subscribed to by SQL92, are selected by the condition on their
+    original topic. Java clients subscribe to their retry topic by `*`, and get all of it."""
     max_held_pulls: Annotated[int, Setting("maxHeldPulls", 0, 1_000_000, hot=True)] = 20_000
-    """Pulls that wait at once; one more is answered at once."""
+    """Pulls that wait at the same time; one more is answered at once."""
     pop_in_flight_threshold: Annotated[
         int, Setting("popInflightMessageThreshold", 1, MAX_POP_IN_FLIGHT, hot=True)
     ] = 10_000
-    """Messages of one queue that one group may have popped and not acknowledged; then it gets no more of
-    it."""
+    """Messages of one queue that one group may have popped and not acknowledged; at the limit it gets no more
+    of that queue."""
     max_pop_in_flight: Annotated[int, Setting("maxPopInflightMessages", 2, MAX_POP_IN_FLIGHT, hot=True)] = (
         MAX_POP_IN_FLIGHT
     )
-    """The same of all groups together, of which one group may have half."""
+    """The same for all groups together; one group may have half of it."""
     timer_wheel_enable: Annotated[bool, Setting("timerWheelEnable", hot=True)] = True
-    """Whether messages may wait for a time of their own; without it they are refused (1). What waits already
-    comes."""
+    """Whether messages may have a delivery time; if not, they are refused (1). Messages that already wait are
+    still delivered."""
     timer_max_delay_s: Annotated[
         int, Setting("timerMaxDelaySec", 1, MAX_TIMER_DELAY_S, "seconds", hot=True)
     ] = 3 * 24 * 3600
-    """How far away that time may be; a message for a later one is refused (13)."""
+    """How far ahead that time may be; a message with a later one is refused (13)."""
     timer_precision_ms: Annotated[
         int, Setting("timerPrecisionMs", 1, MAX_TIMER_PRECISION_MS, "ms", hot=True)
     ] = 1000
-    """Such a message comes at the next whole number of these behind the time that is asked for, never
-    before."""
+    """Precision of the delivery time: a message is delivered at the next multiple of this, never early."""
     timer_roll_window_slots: Annotated[
         int, Setting("timerRollWindowSlot", 1, 366 * 24 * 3600 * 10, hot=True)
     ] = 2 * 24 * 3600
-    """A message that waits for more than so many `timerPrecisionMs` is put into the log again, so that what
-    is older can be deleted. Below `fileReservedTime`; what waits is kept until then in any case."""
+    """A message that waits for more than this many `timerPrecisionMs` is stored in the log again, so that the
+    older part of the log can be deleted. Must be below `fileReservedTime`; waiting messages are kept until
+    then in any case."""
     max_timer_messages: Annotated[int, Setting("maxTimerMessages", 1, 1_000_000_000, hot=True)] = 100_000_000
-    """Messages that wait for a time of their own, about; one more is refused (1). Each takes 20 bytes of disk
-    besides its place in the log."""
+    """About how many messages may wait for a delivery time; one more is refused (1). Each takes 20 bytes of
+    disk in addition to its place in the log."""
     recall_enable: Annotated[bool, Setting("recallMessageEnable", hot=True)] = True
     """Whether such a message can be recalled; off in RocketMQ."""
     reject_transactions: Annotated[bool, Setting("rejectTransactionMessage", hot=True)] = False
-    """Half messages of transactions are refused (16)."""
+    """Whether half messages of transactions are refused (16)."""
     transaction_timeout_ms: Annotated[int, Setting("transactionTimeOut", 0, 86_400_000, "ms", hot=True)] = (
         6000
     )
-    """After what time a producer is asked for the first time what becomes of its half message, where that
-    says nothing else (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
+    """Time until a producer is first asked about its half message, if the message does not set another
+    (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
     transaction_check_interval_ms: Annotated[
         int, Setting("transactionCheckInterval", 100, 86_400_000, "ms", hot=True)
     ] = 30_000
-    """And after what time again."""
+    """Time between two later questions."""
     transaction_check_max: Annotated[int, Setting("transactionCheckMax", 1, 1000, hot=True)] = 15
-    """How often it is asked; then the half message goes to TRANS_CHECK_MAX_TIME_TOPIC, and its transaction is
-    rolled back."""
+    """How often a producer is asked. Then the half message goes to TRANS_CHECK_MAX_TIME_TOPIC, and its
+    transaction is rolled back."""
     max_open_transactions: Annotated[
         int, Setting("maxOpenTransactions", 1, MAX_OPEN_TRANSACTIONS, hot=True)
     ] = MAX_OPEN_TRANSACTIONS
-    """Half messages without an end; one more is refused (2)."""
+    """Transactions that are not ended; one more is refused (2)."""
     pop_polling_size: Annotated[int, Setting("popPollingSize", 1, 100_000, hot=True)] = 1024
-    """Pops of one group and topic that wait at once; one more is answered POLLING_FULL."""
+    """Pops of one group and topic that wait at the same time; one more is answered POLLING_FULL."""
     max_pop_polling_size: Annotated[int, Setting("maxPopPollingSize", 0, 1_000_000, hot=True)] = 20_000
-    """Pops that wait at once, of all groups."""
+    """Pops of all groups that wait at the same time; one more is answered POLLING_FULL."""
     pop_from_retry_probability: Annotated[int, Setting("popFromRetryProbability", 0, 100, "%", hot=True)] = 20
-    """How many of a hundred pops take messages that come again before new ones."""
+    """Percentage of pops that take messages of retry topics before new ones."""
     retry_topic_v2: Annotated[bool, Setting("enableRetryTopicV2", hot=True)] = False
-    """Messages that come again go to `%RETRY%group+topic`, not `%RETRY%group_topic`. Pops read both."""
+    """Whether retries of popped messages go to `%RETRY%group+topic` instead of `%RETRY%group_topic`. Pops
+    read both."""
     server_load_balancer: Annotated[bool, Setting("serverLoadBalancerEnable", hot=True)] = True
-    """Consumers that ask which queues are theirs get a part each; else all."""
+    """Whether consumers that ask for their queues get a part each; otherwise each gets all."""
     stalled_loop_s: Annotated[float, Setting("stalledLoopMs", 500, 3_600_000, "ms", hot=True)] = 2.0
-    """After its event loop stood still for longer (the process was stopped, the machine suspended) a broker
+    """If the event loop stands still for longer (the process was stopped, the machine suspended), the broker
     closes all connections of clients, and executes nothing that they sent before: it may be late."""
     hold_while_opening_s: Annotated[float, Setting("holdWhileOpeningMs", 0, 60_000, "ms", hot=True)] = 0.2
-    """How long a request waits for a new leader to open its term; then it is answered
-    14."""
+    """How long a request waits for a new leader to open its term; then it is answered 14."""
     hold_while_opening_bytes: Annotated[
         int, Setting("holdWhileOpeningBytes", 0, 1 << 30, "bytes", hot=True)
     ] = 16 * 1024 * 1024
-    """Bodies of such requests together; one more is answered 14 at once."""
+    """Bytes of the bodies of such requests together; one more is answered 14 at once."""
     hold_while_electing_s: Annotated[float, Setting("holdWhileElectingMs", 0, 60_000, "ms", hot=True)] = 1.0
-    """How long a request waits at a node that does not lead for a leader to be known; it goes to that one."""
+    """How long a request waits, at a node that does not lead, until a leader is known; then it is forwarded.
+    """
     forward_to_leader: Annotated[bool, Setting("forwardToLeader", hot=True)] = True
-    """Requests of clients that do not follow hints are forwarded to the leader by a node that does not lead;
+    """Whether a node that does not lead forwards requests of clients that do not follow hints to the leader;
     otherwise they are answered 14."""
     offset_flush_s: Annotated[float, Setting("flushConsumerOffsetInterval", 10, 60_000, "ms", hot=True)] = 0.2
-    """Consumer offsets of a group become one entry at most this often."""
+    """Least time between two entries with consumer offsets of one group."""
     client_expiry_s: Annotated[float, Setting("clientExpiryMs", 1000, 86_400_000, "ms", hot=True)] = 120.0
     """Time without a heartbeat after which a client is forgotten."""
     client_sweep_s: Annotated[float, Setting("clientSweepIntervalMs", 10, 3_600_000, "ms", hot=True)] = 10.0
-    """Time between two looks for such clients."""
+    """Time between two searches for such clients."""
     config_export_s: Annotated[float, Setting("configExportIntervalMs", 0, 86_400_000, "ms", hot=True)] = 10.0
-    """Time between two looks whether `config/*.json` are to be written, the tables of topics, groups,
-    consumer offsets and delays in RocketMQ's form, for tools; 0: never."""
+    """Time between two checks whether `config/*.json` must be written, the tables of topics, groups, consumer
+    offsets and delays in RocketMQ's form, for tools; 0: never."""
     lock_live_s: Annotated[
         float, Setting("rebalanceLockMaxLiveTime", MIN_LOCK_LIVE_MS, 3_600_000, "ms", hot=True)
     ] = 60.0
-    """Time after which a queue that is consumed in order may have another owner, as its consumer was not
-    heard of. Clients hold on to a lock for 30 s."""
+    """Time without a request of its owner after which a queue that is consumed in order may get another one.
+    Clients use a lock for at most 30 s without an answer."""
     transfer_timeout_s: Annotated[float, Setting("handOverTimeoutMs", 0, 600_000, "ms", hot=True)] = 2.0
-    """How long a stop waits for another node to take over."""
+    """How long a stopping leader waits for another node to take over."""
     server: ServerLimits = field(default_factory=ServerLimits)
     client_tls: TlsSettings = field(default_factory=TlsSettings)
-    """Of the client port, and of our connections to others; that between peers is `tls`."""
+    """TLS of the client port, and of connections to NameServers and other brokers; `tls` is for the peers."""
 
     # Registration.
 
     register_first_s: Annotated[
         float, Setting("registerNameServerFirstPeriod", 100, 3_600_000, "ms", hot=True)
     ] = 10.0
-    """Time from the first registration with a NameServer to the second."""
+    """Time between the first and the second registration with a NameServer."""
     register_interval_s: Annotated[
         float, Setting("registerNameServerPeriod", 100, 60_000, "ms", hot=True)
     ] = 30.0
-    """Time between two registrations; a change of topics or roles is told at once."""
+    """Time between two registrations; a change of topics or roles is registered at once."""
     register_timeout_s: Annotated[
         float, Setting("registerBrokerTimeoutMills", 10, 60_000, "ms", hot=True)
     ] = 3.0
-    """How long a NameServer may take to answer one."""
+    """Time-out of a registration with a NameServer."""
 
     # Audit.
 
     audit_bytes_per_s: Annotated[int, Setting("auditBytesPerSecond", 0, MAX_RATE, "bytes/s", hot=True)] = (
         32 * 1024 * 1024
     )
-    """What scans of the own store for auditors read at most; 0: no limit."""
+    """Most bytes a second that scans of this broker's store read for auditors; 0: no limit."""
     digest_ship_path: Annotated[str, Setting("digestShipPath", parse=parse_place)] = ""
-    """A directory or URL where this broker writes digests of its store for auditors; empty: it does not."""
+    """A directory or URL to which this broker writes digests of its store for auditors; empty: off."""
     digest_ship_interval_ms: Annotated[
         int, Setting("digestShipIntervalMs", 100, 7 * 24 * 3_600_000, "ms")
     ] = 600_000
-    """Time between two rounds of that."""
+    """Time between two rounds of writing digests."""
     digest_rescan_hours: Annotated[int, Setting("digestRescanHours", 0, 24 * 366, "hours")] = 168
-    """Age after which a segment in which nothing changed is scanned again, as media rot; 0: never."""
+    """Age after which an unchanged segment is scanned again, because disks decay; 0: never."""
 
     store: StoreLimits = field(default_factory=StoreLimits)
     node: NodeSettings = NODE_DEFAULTS
-    """Of the replicated log."""
+    """Settings of the replicated log."""
     tls: TlsFiles = field(default_factory=TlsFiles)
-    """Between the peers, not for clients."""
+    """TLS between the peers, not for clients."""
 
     def check(self, given: Collection[str]) -> None:
-        """ConfigError names what is missing or does not fit."""
+        """Check the settings together. ConfigError names what is missing or does not fit."""
         if not self.dledger_enabled:
             raise ConfigError("enableDLegerCommitLog: must be true: this broker has no other commit log")
         if not self.peers:
@@ -466,25 +471,25 @@ class BrokerConfig:
 
     @property
     def client_addr(self) -> str:
-        """Where clients reach this broker."""
+        """The address at which clients reach this broker."""
         return join_address(self.broker_ip, self.listen_port)
 
     @property
     def vip_port(self) -> int | None:
-        """Of the VIP channel; None where there is none."""
+        """Port of the VIP channel; None if there is none."""
         port = self.listen_port - VIP_BELOW
         return port if self.vip_channel and port > 0 else None
 
     @property
     def address_server_url(self) -> str:
-        """What is to be asked for the NameServers; empty where nothing is."""
+        """URL to ask for the NameServers; empty if none is to be asked."""
         if self.namesrv_addr or not self.namesrv_by_address_server:
             return ""
         return url_of(self.address_server, self.address_server_group)
 
     @property
     def open_address(self) -> str:
-        """Where anybody who reaches this broker may read, send and administer; empty where nobody may."""
+        """An address at which anybody may read, send and administer; empty if there is none."""
         if self.acl_enable or self.authentication_enabled:
             return ""
         return open_address(self.bind_address, self.listen_port, self.client_tls)
@@ -496,21 +501,22 @@ class BrokerConfig:
 
     @property
     def lacks_store_ip(self) -> bool:
-        """Whether records cannot tell yet where this broker is: `brokerIP1` is a name, or an IPv6 address."""
+        """Whether records cannot name this broker yet: `brokerIP1` is a host name or an IPv6 address, and
+        `storeHostIP` is empty."""
         return not self.store_ip and not is_ipv4(self.broker_ip)
 
     @property
     def follower_id(self) -> int:
-        """brokerId while not leading."""
+        """brokerId while this broker does not lead."""
         return route_id(self.self_id)
 
     @property
     def peer_tls(self) -> TlsFiles | None:
-        """Files for TLS between the peers; None without."""
+        """Files for TLS between the peers; None if it is not used."""
         return self.tls if self.tls.certificate else None
 
     def node_config(self) -> NodeConfig:
-        """Of the replicated log; ConfigError."""
+        """The settings of the replicated log. ConfigError."""
         return NodeConfig.of(
             self.node,
             group=self.dledger_group or self.broker_name,

@@ -1,4 +1,5 @@
-"""What every feature of a broker stands on. What else a part uses is named in its own constructor."""
+"""The parts that every feature of a broker uses. A feature gets everything else through its own constructor.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +24,21 @@ from dledger.runtime.live_settings import LiveSettings
 
 @dataclass(frozen=True)
 class Core:
-    """The parts that nearly all features use. What changes hangs off them, never off this."""
+    """The parts that nearly all features use. State that changes is in these parts, not here."""
 
     env: Env
     settings: LiveSettings[BrokerConfig]
-    """The settings in force: a part that needs a value reads it there each time."""
+    """The current settings: a part reads a value here each time that it needs it."""
     node: Node
-    """The replicated log as its host sees it."""
+    """The replicated log, as its host sees it."""
     gate: LeaderGate
-    """The log writer of the current leadership, if this node serves."""
+    """The gate, which has the log writer of the current leadership if this node serves."""
     store: MessageStore
     """Applied state and queues: the read point of most answers."""
     reader: Reader
-    """Messages of the log."""
+    """Reads messages of the log."""
     background: Background
-    """Answers that need the device."""
+    """Requests that need the device."""
     committed: PendingResponses
     """Answers that wait for the commit of their entry."""
     applied: PendingResponses
@@ -55,7 +56,8 @@ def make_core(
     store: MessageStore,
     totals: Callable[[], tuple[int, int]],
 ) -> Core:
-    """Make what is missing. `totals`: messages that came and that were given out, since start."""
+    """Make the parts that are not given. `totals`: returns how many messages were received and given out
+    since the start."""
     return Core(
         env=env,
         settings=settings,
@@ -72,11 +74,12 @@ def make_core(
 
 
 Members = Callable[[], dict[str, str]]
-"""Node id -> `host:port` for clients of every broker of the group; empty while it is not connected."""
+"""Node id -> `host:port` for clients, for every broker of the group; empty for one that is not connected."""
 CheckNeeded = Callable[[Connection, Request, Needed], None]
 """Checks one more permission of the sender of an accepted request, which is known only after a message was
 read. Raises RemotingError 16 if it is missing. Without access control everything passes."""
 BySuperUser = Callable[[Request], bool]
-"""Whether a request, which was let in, comes from a super user; always where nobody has to sign in."""
+"""Whether a request that passed the checks comes from a super user; always true if requests need no
+signature."""
 Figures = Callable[[], dict[str, str]]
-"""What 28 GET_BROKER_RUNTIME_INFO shows, by key."""
+"""The content of 28 GET_BROKER_RUNTIME_INFO, by key."""

@@ -1,4 +1,4 @@
-"""A feature: one folder of the broker, and what it brings.
+"""A feature: one folder of the broker, with the parts that it adds.
 
     class PopFeature(Feature):
         def __init__(self, core: Core, topic: TopicFeature) -> None:
@@ -10,8 +10,8 @@
         def arrived(self, queues: list[ConsumeQueue]) -> None:
             self.pops.arrived(queues)
 
-`dledger.broker.features` makes one of each. A feature overrides the methods
-that it needs; the others do nothing.
+`dledger.broker.features` makes one of each. A feature overrides the methods that it needs; the others do
+nothing.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Feature:
-    """What a folder of the broker brings. All methods are called on the loop and are short."""
+    """The parts that a folder adds to the broker. All methods are called on the loop and must be short."""
 
     processors: Sequence[Processor] = ()
-    """They answer requests."""
+    """Processors that answer requests."""
     services: Sequence[LeaderService] = ()
-    """They live as long as one leadership: begun in this order, ended in the opposite one."""
+    """Services that live as long as one leadership: they begin in this order, and end in the opposite order.
+    """
     send_checks: Sequence[SendCheck] = ()
-    """Reasons to refuse what producers send."""
+    """Reasons to refuse sends."""
 
     def tasks(self) -> Mapping[str, Task]:
-        """What runs as long as the broker, by name."""
+        """Tasks that run as long as the broker, by name."""
         return {}
 
     def figures(self) -> Iterable[Figure]:
-        """The numbers that it shows."""
+        """The figures that the feature shows."""
         return ()
 
     def applied(self, index: int) -> None:
-        """Queues and state hold everything up to this entry."""
+        """Queues and state now contain everything up to this entry."""
 
     def arrived(self, queues: list[ConsumeQueue]) -> None:
         """There are new messages in these queues."""
@@ -60,7 +61,7 @@ class Feature:
         """The deletion of these topics was applied."""
 
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
-        """Role, term or leader are new; the gate knows of it already."""
+        """The role, the term or the leader changed; the gate is up to date already."""
 
     def connection_lost(self, address: str) -> None:
-        """A connection that this broker had made is gone."""
+        """A connection that this broker had made ended."""

@@ -37,7 +37,7 @@ from dledger.remoting.client import RemotingClient
 
 @dataclass(frozen=True)
 class Features:
-    """One of each."""
+    """One of each feature."""
 
     registration: RegistrationFeature
     topic: TopicFeature
@@ -59,11 +59,12 @@ class Features:
     admin: AdminFeature
 
     def __iter__(self) -> Iterator[Feature]:
-        """In the order of the fields, in which services begin."""
+        """The features in the order of the fields, in which services begin."""
         return (getattr(self, field.name) for field in fields(self))
 
     def all_of(self, name: str) -> Callable[..., None]:
-        """Calls the method with this name of those features that have one of their own, in their order."""
+        """A function that calls the method with this name of all features that override it, in their order.
+        """
         hooks = [getattr(one, name) for one in self if getattr(type(one), name) is not getattr(Feature, name)]
 
         def call(*values: object) -> None:
@@ -75,23 +76,23 @@ class Features:
 
 @dataclass(frozen=True)
 class Shared:
-    """What some features share that is no part of `Core`."""
+    """Parts that some features share and that do not belong to `Core`."""
 
     client: RemotingClient
-    """Connections of the broker's own, to other members and to NameServers."""
+    """This broker's own connections, to other members and to NameServers."""
     index: IndexService
-    """Messages by key."""
+    """The index of messages by key."""
     table: TopicTable
     members: Members
     origins: Origins
-    """Where forwarded requests come from."""
+    """Finds out where forwarded requests come from."""
     figures: Figures
     settings_file: str
-    """Where the settings came from; empty without a file."""
+    """The file that the settings came from; empty if there is no file."""
 
 
 def make_features(core: Core, shared: Shared) -> Features:
-    """Make one of each."""
+    """Make one of each feature."""
     client, members, origins = shared.client, shared.members, shared.origins
     registration = RegistrationFeature(core, client, shared.table)
     topic = TopicFeature(core, shared.table, registration.registrar)

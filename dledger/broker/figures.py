@@ -1,4 +1,4 @@
-"""Numbers that a broker shows: declared once, for /metrics and for 28 GET_BROKER_RUNTIME_INFO."""
+"""Figures that a broker shows: declared once, for /metrics and for 28 GET_BROKER_RUNTIME_INFO."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dledger.runtime.standstill import Standstill
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that a broker shows, declared once for all who ask. Read when somebody asks."""
+    """A number that a broker shows, declared once for all outputs. It is read when it is asked for."""
 
     read: Callable[[], float]
     help: str = ""
     """What it counts, in a few words: the help text of the metric."""
     metric: str = ""
-    """Its name at /metrics, behind `dledger_`; empty: not shown there."""
+    """Name of the metric at /metrics, without `dledger_`; empty: not shown there."""
     key: str = ""
-    """Its key in the answer to 28 GET_BROKER_RUNTIME_INFO; empty: not shown there."""
+    """Key in the answer to 28 GET_BROKER_RUNTIME_INFO; empty: not shown there."""
     counts: bool = False
-    """It only grows while the process lives."""
+    """Whether it only grows while the process lives."""
 
 
 def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[Figure]:
-    """Connections and requests."""
+    """Figures of connections and requests."""
     stats = server.stats
     yield Figure(lambda: stats.accepted - stats.closed, "Open client connections", "connections")
     yield Figure(lambda: server.unsent, "Answers that clients have not taken", "unsent_bytes")
@@ -42,7 +42,7 @@ def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[F
 
 
 def leader_figures(core: Core, leadership: Leadership, forwarder: Forwarder) -> Iterator[Figure]:
-    """What a leader does, and what a follower passes on to it."""
+    """Figures of a leader, and of a follower that forwards requests."""
     gate, committed = core.gate, core.committed
     yield Figure(lambda: FAST is not None, "1 with the compiled twins of the hottest loops", "compiled")
     yield Figure(lambda: gate.writer is not None, "1 while this node leads and serves", "serving")

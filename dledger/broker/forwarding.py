@@ -1,16 +1,16 @@
 """Requests that only the leader can answer, from clients that do not follow hints: a follower forwards them.
 
-An unmodified client sends to the address that its last route called the leader, until it polls for routes
-again (30 s by default, safety.md S30). Where that broker is back as a follower, or never went away, the
-client need not notice that another one leads. Three rules keep this safe:
+An unmodified client sends to the leader's address in its last route, until it asks for routes again (every 30
+s by default, safety.md S30). If that broker is now a follower, the client may not notice that another one
+leads. Three rules keep forwarding safe:
 
-* A forwarded request is never forwarded again: it says that it would rather be redirected (FLAG_REDIRECT).
-* The answer tells what is known (S24): what certainly did not leave this broker, or was refused by a broker
-  that does not lead either, may wait for a leader or is answered 14; what left and got no answer is answered
-  1, "outcome unknown". Pulls change nothing, and are asked again.
-* A record keeps the address of its client: the leader takes it from members of its group, which prove that
-  they are (`broker.member_requests`). A request that says that it was forwarded and proves nothing counts as
-  its sender's own. What the flag takes away from a request (it may be late) it takes away all the same.
+* A forwarded request is never forwarded again: it asks to be redirected instead (FLAG_REDIRECT).
+* The answer says what is known (S24). A request that certainly did not leave this broker, or was refused by a
+  broker that does not lead either, may wait for a leader or is answered 14. One that left and got no answer
+  is answered 1, "outcome unknown". Pulls change nothing, and are sent again.
+* A record keeps the address of its client: the leader accepts that address only from members of its group,
+  which add a proof (`broker.member_requests`). A request that is marked as forwarded without a proof counts
+  as its sender's own. The restrictions of forwarded requests (they may be late) still apply to it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from dledger.remoting.limits import REQUEST_OVERHEAD
 from dledger.remoting.server import Connection
 
 FORWARDED_FOR = "forwardedFor"
-"""Header field of a forwarded request: "ip:port" of the client that made it."""
+"""Header field of a forwarded request: "ip:port" of its client."""
 FORWARD_TIMEOUT_S = 60.0
-"""How long an answer is waited for: as long as a pull may wait at the leader, and its way."""
+"""Seconds to wait for an answer: as long as a pull may wait at the leader, and the way there."""
 ADDED_FIELDS = (FORWARDED_FOR, MEMBER_PROOF)
-"""What a follower adds to a request that it forwards, and its client has not signed."""
+"""Header fields that a follower adds to a request that it forwards, and that its client has not signed."""
 MAX_FORWARDED = 16_384
-"""Requests under way to the leader; one more is answered 14, with the leader's address."""
+"""Requests in flight to the leader; one more is answered 14, with the leader's address."""
 MAX_FORWARDED_BYTES = 64 * 1024 * 1024
-"""Their bodies together; the same."""
+"""Bytes of the bodies of these requests together; one more is answered 14, with the leader's address."""
 
 _CHANGE_NOTHING = (
     RequestCode.PULL_MESSAGE,
@@ -52,12 +52,13 @@ _CHANGE_NOTHING = (
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
 )
-"""Asked again when the leader is lost: their consumers would pause for 3 s. An acknowledgement of a popped
-message changes nothing the second time, and what a lost pop took comes again, whoever asks next."""
+"""Requests that are sent again when the leader is lost: otherwise their consumers would pause for 3 s. A
+repeated acknowledgement of a popped message changes nothing, and what a lost pop took is delivered again,
+whichever consumer asks next."""
 
 
 class _Forwarded:
-    """One request on its way."""
+    """One forwarded request that is in flight."""
 
     __slots__ = ("address", "connection", "done", "request", "size")
 
@@ -70,7 +71,7 @@ class _Forwarded:
 
 
 class Forwarder:
-    """Requests on their way to the leader, and what comes back."""
+    """Forwards requests to the leader, and passes its answers on."""
 
     def __init__(self, node: Node, gate: LeaderGate, client: RemotingClient) -> None:
         self._node = node
@@ -80,13 +81,13 @@ class Forwarder:
         self._serial = 0
         self._bytes = 0
         self.forwarded: int = 0
-        """Requests since start."""
+        """Requests forwarded since start."""
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     def start(self, connection: Connection, request: Request, address: str) -> bool:
-        """Forward a request to the leader at `address`. False when there are too many already."""
+        """Forward a request to the leader at `address`. False if too many are in flight."""
         item = _Forwarded(connection, request, address)
         if len(self._under_way) >= MAX_FORWARDED or self._bytes + item.size > MAX_FORWARDED_BYTES:
             return False
@@ -108,7 +109,7 @@ class Forwarder:
         return True
 
     def leads(self, address: str | None) -> None:
-        """Somebody else leads, or nobody does: nothing more is waited for from the one before."""
+        """The leader changed, or is unknown: wait no longer for answers of the previous one."""
         for serial, item in list(self._under_way.items()):
             if item.address != address:
                 # Without a successor this broker only knows that it heard nothing: after a pause of its own
@@ -121,8 +122,8 @@ class Forwarder:
                 self._answered(serial, item, RemotingError(None, f"{item.address}: {why}"))
 
     def farewell(self) -> None:
-        """This broker stops: pulls that wait at the leader are answered that nothing has come, and to ask
-        there. There are clients that do not notice when the connection ends that a pull waits on."""
+        """This broker stops: answer pulls that wait at the leader that there is nothing, with a hint to ask
+        the leader. Some clients do not notice that the connection of a pull ends."""
         for serial, item in list(self._under_way.items()):
             if item.request.code not in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
                 continue
@@ -168,22 +169,24 @@ class Forwarder:
 
 
 def forwarded_fields(node: Node, connection: Connection, request: Request, address: str) -> dict[str, str]:
-    """Header fields with which a client's request goes on to the broker at an address; BadHeader."""
+    """Header fields of a forwarded request to the broker at an address. BadHeader if the request's own cannot
+    be read."""
     fields = request.ext() | {FORWARDED_FOR: connection.peer}
     return with_proof(node, address, request.code, fields, request.body, FLAG_FORWARDED)
 
 
 class Origins:
-    """Where requests come from, also those that members of the group forwarded."""
+    """Finds out where requests come from, including those that members of the group forwarded."""
 
     def __init__(self, node: Node, older_ips: Callable[[], set[str]]) -> None:
-        """`older_ips`: addresses, as numbers, of the group's brokers whose older programs make no proofs."""
+        """`older_ips`: returns the IP addresses of the group's brokers whose older programs make no proofs.
+        """
         self._node = node
         self._older_ips = older_ips
 
     def host(self, connection: Connection, request: Request) -> bytes:
-        """The 8-byte host field of the client: its own address, or the forwarding broker's if that does not
-        tell (an IPv6 client)."""
+        """The 8-byte host field of the client. It has the address of the forwarding broker if the client's
+        cannot be stored (IPv6)."""
         forwarded = self.forwarded_for(connection, request)
         if forwarded is None:
             return connection.peer_host
@@ -194,17 +197,20 @@ class Origins:
             return connection.peer_host
 
     def forwarded_for(self, connection: Connection, request: Request) -> str | None:
-        """ "ip:port" of the client whose request a member forwards, as that says; None for others."""
+        """"ip:port" of the client of a forwarded request, as the member that forwards it says; None for other
+        requests."""
         if not request.flag & FLAG_FORWARDED or not self._proven(connection, request):
             return None
         return request.ext().get(FORWARDED_FOR)
 
     def is_members_own(self, connection: Connection, request: Request) -> bool:
-        """Whether another broker of the group makes this request, and does not forward it for somebody."""
+        """Whether another broker of the group makes this request itself, and does not forward it for a
+        client."""
         return not request.flag & FLAG_FORWARDED and self._proven(connection, request)
 
     def _proven(self, connection: Connection, request: Request) -> bool:
-        """Judged once for each request: the same proof does not count a second time."""
+        """Whether a member of the group sent this request. It is checked once for each request, because the
+        same proof is not valid a second time."""
         known = request.by_member
         if known is None:
             known = request.by_member = self._judge(connection, request)
@@ -219,5 +225,5 @@ class Origins:
 
 
 def peer_ip(connection: Connection) -> str:
-    """The address at the other end, IPv4 as such where the listener takes both."""
+    """The IP address at the other end; an IPv4 address also if the listener accepts both versions."""
     return connection.peer.rpartition(":")[0].removeprefix("::ffff:")

@@ -8,21 +8,21 @@ from dledger.runtime.live_settings import LiveSettings
 
 
 class GroupMembers:
-    """What the node knows of the other brokers."""
+    """What the node knows about the other brokers."""
 
     def __init__(self, node: Node, settings: LiveSettings[BrokerConfig]) -> None:
         self._node = node
         self._settings = settings
 
     def addresses(self) -> dict[str, str]:
-        """Node id -> where clients reach it; empty for a broker that this one does not know yet."""
+        """Node id -> address for clients; empty for a broker whose address is not known yet."""
         status, config = self._node.status(), self._settings.now
         nodes = [*_texts(status.get("voters")), *_texts(status.get("learners"))] or list(config.peers)
         known = {node: self._node.peer_meta(node).get("client_addr", "") for node in nodes}
         return {**known, config.self_id: config.client_addr}
 
     def older_ips(self) -> set[str]:
-        """Addresses, as numbers, of connected members whose older programs make no proofs."""
+        """IP addresses of connected members whose older programs make no proofs."""
         known = {self._node.peer_meta(peer).get("store_ip", "") for peer in self._node.peers_without_proofs}
         return known - {""}
 

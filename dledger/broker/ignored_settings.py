@@ -1,4 +1,4 @@
-"""RocketMQ's properties that a broker takes from its file and does not use, with what is here instead."""
+"""RocketMQ's properties that a broker accepts in its file and ignores, with what replaces them."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ IGNORED = MappingProxyType(
         "storePathCommitLog": "everything lies below storePathRootDir",
     }
 )
-"""Accepted without effect, so that a broker.conf of RocketMQ's works as it is -> why."""
+"""Property -> why it has no effect. They are accepted so that a broker.conf of RocketMQ works unchanged."""

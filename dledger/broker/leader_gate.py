@@ -1,10 +1,10 @@
-"""Who may be served now (safety.md S24).
+"""Decides whether a request may be served now (safety.md S24).
 
-A request that needs the leader passes while this node serves, and waits up to 200 ms while its term opens.
-At another node it is forwarded to the leader (`broker.forwarding`), waiting up to a second for one to be
-elected; or, if it asks for that, as our client's and our brokers' do, it is answered 14, which means
-"certainly not executed", with the leader's address in the field `leaderAddr` and in the remark. Never 12:
-clients take that for success.
+A request that needs the leader passes while this node serves, and waits up to 200 ms while its term opens. At
+another node it is forwarded to the leader (`broker.forwarding`), and waits up to a second for one to be
+elected. If it asks for a redirect instead, as requests of our client and our brokers do, it is answered 14,
+which means "certainly not executed", with the leader's address in the field `leaderAddr` and in the remark.
+It is never answered 12, which clients take for success.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from dledger.runtime.live_settings import LiveSettings
 from dledger.runtime.standstill import Standstill
 
 LEADER_ADDR = "leaderAddr"
-"""Header field of a refusal: where the leader listens for clients. Our client follows it at once."""
+"""Header field of a refusal: the leader's address for clients. Our client follows it at once."""
 
 CONFIRM_S = 3.0
-"""For which an answer that nothing is to be changed waits for a quorum."""
+"""Seconds that an answer which changes nothing waits for a quorum."""
 _Held = tuple[float, Connection, Request]
-"""Loop time at which it is refused."""
+"""Loop time at which the request is refused, connection, request."""
 
 
 class LeaderGate:
-    """Holds the writer of the current leadership, if there is one, and what waits for it."""
+    """Has the writer of the current leadership, if there is one, and the requests that wait for it."""
 
     def __init__(
         self, node: Node, settings: LiveSettings[BrokerConfig], standstill: Standstill | None = None
     ) -> None:
-        """After a `standstill` nothing is done that was held before."""
+        """After a `standstill` of the loop, requests that were held before are dropped."""
         self._node = node
         self._settings = settings
         self.writer: CommitLogWriter | None = None
-        """Not None exactly while this node serves."""
+        """Set exactly while this node serves."""
         self._opened: tuple[int, float] = (-1, 0.0)
         """Term of the last leadership, and the loop time at which it began to serve."""
         self.forward: Callable[[Connection, Request, str], bool] = lambda connection, request, address: False
-        """Takes a request to the leader at an address; False when it cannot take more."""
+        """Forwards a request to the leader at an address; returns False if it cannot take more."""
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -59,8 +59,8 @@ class LeaderGate:
             standstill.listeners.append(self._stood_still)
 
     def wait_or_refuse(self, connection: Connection, request: Request) -> None:
-        """For a request that came while `writer` is None: it is handled again when the term opens, or goes to
-        the leader."""
+        """Handle a request that came while `writer` is None: hold it until the term opens, forward it to the
+        leader, or refuse it."""
         if not connection.is_current():
             return  # from before a standstill: it may be late
         if self._node.role is Role.LEADER:
@@ -75,8 +75,8 @@ class LeaderGate:
                 self.refuse(connection, request)
 
     def wait_for_leader(self, connection: Connection, request: Request, lost: str | None = None) -> None:
-        """For a request that was certainly not executed, not by the broker at `lost` either: it goes to the
-        next leader, if one is elected soon."""
+        """Handle a request that was certainly not executed, not even by the broker at `lost`: it goes to the
+        next leader if one is elected soon."""
         if not connection.is_current():
             return
         if self._node.role is Role.LEADER or self.leader_address not in (None, lost):
@@ -85,9 +85,10 @@ class LeaderGate:
             self._hold(connection, request, self._settings.now.hold_while_electing_s)
 
     def confirm(self, connection: Connection, request: Request, then: Callable[[], None]) -> None:
-        """Call `then`, which answers that nothing is to be changed, when a quorum has said that this node led
-        as the request came. What changes something waits for its commit, which says as much; without either,
-        one that was cut off would answer by a state that its successor has changed. RemotingError 2."""
+        """Call `then`, which answers that nothing needs to change, when a quorum has confirmed that this node
+        led when the request came. A request that changes something waits for its commit, which confirms the
+        same. Without either, a leader that was cut off would answer from a state that its successor has
+        changed. RemotingError 2."""
         writer = self.writer
 
         def done(index: int | None) -> None:
@@ -105,13 +106,13 @@ class LeaderGate:
 
     @property
     def serving_s(self) -> float:
-        """For how long this leadership has served clients, in seconds, since the last standstill of its loop;
-        only valid while `writer` is set."""
+        """Seconds for which this leadership has served clients since the last standstill of its loop; only
+        valid while `writer` is set."""
         return asyncio.get_running_loop().time() - self._opened[1]
 
     @property
     def leader_address(self) -> str | None:
-        """Where another node that leads listens for clients, as far as known."""
+        """Address for clients of another node that leads, if it is known."""
         leader = self._node.leader_id
         if leader is None or leader == self._settings.now.self_id:
             return None
@@ -119,12 +120,12 @@ class LeaderGate:
 
     @property
     def leader_route_id(self) -> int:
-        """Under which id a route from before it led lists another node that leads; 0 for none."""
+        """The id of another node that leads, in routes from before it led; 0 if there is none."""
         leader = self._node.leader_id
         return 0 if leader is None or leader == self._settings.now.self_id else route_id(leader)
 
     def refuse(self, connection: Connection, request: Request) -> None:
-        """Answer 14 with what is known of the leader."""
+        """Answer 14 with the leader's address, if it is known."""
         self.refused += 1
         name = self._settings.now.broker_name
         address = self.leader_address
@@ -138,7 +139,7 @@ class LeaderGate:
         )
 
     def open(self, writer: CommitLogWriter) -> None:
-        """The term is open: serve, first those who waited."""
+        """The term is open: serve requests, first those that waited."""
         self.writer = writer
         if writer.term != self._opened[0]:  # a hand-over that failed goes on with the same leadership
             self._opened = (writer.term, asyncio.get_running_loop().time())
@@ -146,12 +147,12 @@ class LeaderGate:
             connection.again(request)
 
     def pause(self) -> None:
-        """A hand-over begins: hold what comes, until `open` (it failed) or `close` (it worked)."""
+        """A hand-over begins: hold requests until `open` (it failed) or `close` (it succeeded)."""
         self.writer = None
 
     def close(self) -> None:
-        """Leadership ended, or was not reached, or somebody else leads: those who wait are redirected, go on
-        to the leader, or wait for one until their time is over."""
+        """Leadership ended, or was not reached, or another node leads: requests that wait are redirected, or
+        forwarded to the leader, or wait for one until their time is over."""
         self.writer = None
         address = self.leader_address
         for held in self._take_held():

@@ -1,4 +1,4 @@
-"""One leadership after the other: who writes, and the services that live with it."""
+"""One leadership after the other: makes the log writer, and runs the services that live as long as it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.broker.services import LeaderServices
 
 
 class Leadership:
-    """Opens and closes the gate, begins and ends the services."""
+    """Opens and closes the gate, and begins and ends the services."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Leadership:
         self._gate.open(self._writer)
 
     def applied(self, index: int) -> None:
-        """Queues and state hold everything up to this entry."""
+        """Queues and state now contain everything up to this entry."""
         if self._writer is not None:
             self._writer.applied(index)
 
@@ -56,7 +56,7 @@ class Leadership:
         self.services.end(f"leadership of term {term} ended before the entry was committed")
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Give leadership away before a shutdown. True when another node has it."""
+        """Hand leadership over before a shutdown. True if another node has it."""
         if self._gate.writer is None:
             return False
         self.services.hand_over()

@@ -5,9 +5,9 @@ fields and the body, so it cannot be moved to another request. Language, version
 left out: they change nothing that only a member may do. BLAKE2b takes some 5 ms for a body of 4 MiB, so no
 worker is needed.
 
-A member whose program is older tells no secret and makes no proof. It gets requests without one, because it
-would count the field among those that a client has signed. Its own are believed by their address, as long as
-it answers at its peer address as such a program.
+A member with an older program shares no secret and makes no proof. It gets requests without a proof, because
+it would take the field for one that a client has signed. Its own requests are accepted by their address, as
+long as it answers at its peer address as an older program.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from dledger.remoting.commands import FLAG_FORWARDED
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 MEMBER_PROOF = "memberProof"
-"""Header field of a request of a broker to another one of its group."""
+"""Header field of a request from one broker to another of its group."""
 
 
 def content_of(code: int, flag: int, fields: Mapping[str, str], body: bytes) -> list[bytes]:
-    """What a proof covers; `fields` are without the proof."""
+    """The content that a proof covers; `fields` are without the proof."""
     return [b"%d" % code, b"%d" % (flag & FLAG_FORWARDED), _SORTED.encode(fields), body]
 
 
 def with_proof(
     node: Node, address: str, code: int, fields: Mapping[str, str], body: bytes, flag: int = 0
 ) -> dict[str, str]:
-    """Header fields of a request to the broker at an address, with a proof where that told a secret."""
+    """Header fields of a request to the broker at an address, with a proof if that broker has shared a
+    secret."""
     own = {name: value for name, value in fields.items() if name != MEMBER_PROOF}  # a client's is nobody's
     for peer in node.proof_receivers:
         if node.peer_meta(peer).get("client_addr") == address:

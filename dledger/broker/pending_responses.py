@@ -1,4 +1,5 @@
-"""Answers that wait for the commit of their entry (performance.md 2): one pass per commit advance."""
+"""Answers that wait for the commit of their entries (performance.md 2): one pass for each advance of the
+commit index."""
 
 from __future__ import annotations
 
@@ -14,23 +15,24 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 MARK_EVERY = 64
-"""Answers behind one whose time is known: theirs is taken to be the same. Looking at a clock costs."""
+"""Most answers after one whose time is noted; they count as equally old, because reading a clock costs time.
+"""
 
 
 class AnswerRun:
-    """Answers to sends that were sealed in a row: that of each is an index further on."""
+    """Answers to sends that were sealed in a row; each has the next index."""
 
     __slots__ = ("frames", "opaques", "sizes")
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.opaques: list[int] = []
-        """Of their requests, which are JSON and not oneway."""
+        """Numbers of the requests, which are JSON and not one-way."""
         self.sizes: list[int] = []
-        """What each counts for in the in-flight account of its connection."""
+        """The size of each request in the in-flight account of its connection."""
 
     def cut(self, count: int) -> AnswerRun:
-        """Take the first ones out."""
+        """Remove and return the first `count` answers."""
         cut = AnswerRun()
         cut.frames, self.frames = self.frames[:count], self.frames[count:]
         cut.opaques, self.opaques = self.opaques[:count], self.opaques[count:]
@@ -39,7 +41,7 @@ class AnswerRun:
 
 
 class PendingResponses(LeaderService):
-    """In order of index. An answer is a finished frame, or a function that answers later."""
+    """Waiting answers in order of index. An answer is an encoded frame, or a function that sends one."""
 
     def __init__(self) -> None:
         self._waiting: deque[
@@ -47,12 +49,12 @@ class PendingResponses(LeaderService):
             | tuple[int, Connection, AnswerRun, None]
         ] = deque()
         self._in_runs = 0
-        """Answers in runs, less one for each: `_waiting` counts that one."""
+        """Answers in runs, minus one for each run, because `_waiting` counts each run as one."""
         self._marks: deque[tuple[int, float]] = deque()
-        """(index, loop time): some of what waits, with when it came."""
+        """(index, loop time) of some of the waiting answers."""
         self._next_mark = 0
         self.times: PutTimes = PutTimes()
-        """How long answers waited, since this node leads."""
+        """How long answers have waited, since this node leads."""
 
     def __len__(self) -> int:
         return len(self._waiting) + self._in_runs
@@ -60,13 +62,13 @@ class PendingResponses(LeaderService):
     def add(
         self, index: int, connection: Connection, request: Request, answer: bytes | Callable[[], None]
     ) -> None:
-        """Give `answer` when entry `index` is committed. Indexes do not fall from call to call."""
+        """Give `answer` when entry `index` is committed. Indexes must not decrease from call to call."""
         self._waiting.append((index, connection, request, answer))
         if index >= self._next_mark or not self._marks:
             self._mark(index)
 
     def add_run(self, first: int, connection: Connection, run: AnswerRun) -> None:
-        """The same for entries in a row, from `first` on."""
+        """The same for entries in a row, beginning with `first`."""
         self._waiting.append((first, connection, run, None))
         self._in_runs += len(run.frames) - 1
         if first >= self._next_mark or not self._marks:
@@ -78,11 +80,11 @@ class PendingResponses(LeaderService):
 
     @property
     def oldest(self) -> float:
-        """Loop time since when the oldest answer waits, or one not long before it; 0 when none does."""
+        """Loop time since when the oldest answer, or one shortly before it, has waited; 0 if none waits."""
         return self._marks[0][1] if self._marks else 0.0
 
     def on_commit(self, commit_index: int) -> None:
-        """Answer everything up to `commit_index`."""
+        """Give all answers up to `commit_index`."""
         waiting, marks = self._waiting, self._marks
         before = len(waiting) + self._in_runs
         while waiting and waiting[0][0] <= commit_index:
@@ -109,11 +111,12 @@ class PendingResponses(LeaderService):
                 marks.popleft()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Nothing waited yet."""
+        """Start without waiting times."""
         self.times = PutTimes()
 
     def end(self, reason: str) -> None:
-        """Whether the entries survive is for the next leader to say (safety.md S24)."""
+        """Leadership ended: the outcome of the waiting requests is unknown, because the next leader decides
+        whether their entries survive (safety.md S24)."""
         waiting, self._waiting = self._waiting, deque()
         self._in_runs = 0
         self._marks.clear()

@@ -1,4 +1,4 @@
-"""Requests, declared: which method answers which code, what it needs, from which point it reads.
+"""Declarations of requests: which method answers which code, what it needs, and its read point.
 
     @handles(
         RequestCode.GET_MAX_OFFSET,
@@ -11,8 +11,8 @@
     def max_offset(self, call: LeaderCall[QueueHeader]) -> None:
         ...
 
-A processor is an object with such methods. From the declarations follow the table of handlers, which refuses
-two methods for one code, and the table of docs/reference/request-codes.md (safety.md S25)."""
+A processor is an object with such methods. The declarations give the table of handlers, which refuses two
+methods for one code, and the table in docs/reference/request-codes.md (safety.md S25)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ _DECLARED = "_handled_requests"
 
 
 class Needs(Enum):
-    """Who answers."""
+    """Which brokers answer a request."""
 
     LEADER = "leader"
-    """Who serves. Requests wait while a term opens; others answer 14 with the leader's address (S24)."""
+    """Only the leader. Requests wait while a term opens; other brokers answer 14 with the leader's address
+    (S24)."""
     ANY = "any"
-    """Every broker of the group, by what it knows."""
+    """Every broker of the group, from what it knows."""
 
 
 class Call(msgspec.Struct, Generic[H], eq=False, gc=False):
@@ -62,19 +63,21 @@ class Call(msgspec.Struct, Generic[H], eq=False, gc=False):
         body: bytes | list[Buffer] = b"",
         remark: str | None = None,
     ) -> None:
-        """Answer it, once."""
+        """Answer the request; may be called once."""
         self.connection.respond(self.request, code, ext=ext, body=body, remark=remark)
 
 
 class LeaderCall(Call[H], eq=False, gc=False):
-    """One request while this node serves: `writer` is that of the current leadership, valid in this turn."""
+    """One request while this node serves. `writer` is that of the current leadership, valid in this turn of
+    the loop."""
 
     writer: CommitLogWriter
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known of a code. `reads`: its read point (safety.md S25), empty where nothing is read."""
+    """The declaration of a request code. `reads`: its read point (safety.md S25), empty if it reads nothing.
+    """
 
     code: RequestCode
     header: type[msgspec.Struct] | None
@@ -83,9 +86,9 @@ class Declaration:
     may: Rule
     does: Does | None = None
     max_body: int = MAX_BODY
-    """Bytes of a body of this request; more is refused before it is parsed."""
+    """Bytes of the body of this request; a longer one is refused before it is parsed."""
     at_follower: str = ""
-    """Name of a method that may answer at a broker that does not lead, if it returns True."""
+    """Name of a method that is called first at a broker that does not lead; it returns True if it answers."""
 
 
 @overload
@@ -146,11 +149,11 @@ def handles(
 ) -> Any:
     """Declare that a method answers a code.
 
-    `header`: struct of its header fields, None when it has none. `may`: who may send it (ACL 1.0,
-    `dledger.broker.auth.required`). `does`: what it does to which resource (ACL 2.0,
-    `dledger.broker.auth.actions`); it must be said where `may` names no resource. `max_body`: bytes of a body
-    that it takes, so many that the event loop is not held up for 10 ms. `at_follower`: a method that is asked
-    first where this broker does not lead: whether it answers."""
+    `header`: struct of its header fields, None if it has none. `may`: the permission it needs (ACL 1.0,
+    `dledger.broker.auth.required`). `does`: its actions on resources (ACL 2.0,
+    `dledger.broker.auth.actions`); required if `may` names no resource. `max_body`: most bytes of its body,
+    chosen so that the event loop is not blocked for 10 ms. `at_follower`: a method that is called first if
+    this broker does not lead; it returns whether it answers."""
 
     if does is None and not may.names_something:
         raise ValueError(f"{code!r}: any account may send it: say with `does` what it does to which resource")
@@ -168,12 +171,12 @@ def handles(
 
 
 Processor = object
-"""Answers requests: any object with methods that say so (`handles`)."""
+"""An object that answers requests, with methods declared by `handles`."""
 
 
 def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any], str]]:
-    """All that these processors answer, in order of codes: class and method. ValueError when two claim
-    one."""
+    """All declarations of these processors in order of codes, each with class and method. ValueError if two
+    methods answer the same code."""
     found: dict[int, tuple[Declaration, type[Any], str]] = {}
     for kind in kinds:
         for name in sorted(dir(kind)):
@@ -187,7 +190,7 @@ def declarations(kinds: Iterable[type[Any]]) -> dict[Declaration, tuple[type[Any
 
 
 def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int, Handler]:
-    """Code -> handler, for the server."""
+    """Request code -> handler, for the server."""
     by_kind = {type(processor): processor for processor in processors}
     table: dict[int, Handler] = {}
     for declared, (kind, name) in declarations(by_kind).items():
@@ -201,12 +204,12 @@ def handler_table(processors: Iterable[Processor], gate: LeaderGate) -> dict[int
 
 
 def body_limits(processors: Iterable[Processor]) -> dict[int, int]:
-    """Code -> bytes of a body at most, for the server."""
+    """Request code -> most bytes of its body, for the server."""
     return {one.code: one.max_body for one in declarations(type(processor) for processor in processors)}
 
 
 def document(kinds: Iterable[type[Any]]) -> list[str]:
-    """The table of codes, as Markdown."""
+    """The table of request codes, as Markdown."""
     lines = ["| code | request | answered by | read point |", "|---|---|---|---|"]
     for declared in declarations(kinds):
         who = "the leader" if declared.needs is Needs.LEADER else "any broker"

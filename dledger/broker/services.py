@@ -1,8 +1,8 @@
-"""What a leader does besides answering: services that live as long as one leadership.
+"""Services that a leader runs in addition to answering; they live as long as one leadership.
 
 Each is a file of its own with three steps: `begin` when the term is open, `run` as a task, `end` when
-leadership is over, or given away. They begin in the order of `dledger.broker.features` and end in the
-opposite one. A new one is a class, and a place in `services` of the `feature.py` of its folder."""
+leadership ends or is handed over. They begin in the order of `dledger.broker.features` and end in the
+opposite order. A new service needs a class, and an entry in `services` of the `feature.py` of its folder."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from dledger.broker.commit_log import CommitLogWriter
 
 
 class LeaderService:
-    """One of them. Every step may be left out. `begin`, `hand_over` and `end` are short, and on the loop."""
+    """One service. Every step may be omitted. `begin`, `hand_over` and `end` run on the loop and must be
+    short."""
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """The term is open: `writer` appends and knows what is pending. Nobody is served yet."""
+        """The term is open: `writer` appends and knows what is pending. No request is served yet."""
 
     async def run(self) -> None:
-        """Begins in the next turn of the loop at the earliest, is cancelled at the end of the leadership.
-        What it raises ends the broker (architecture rule 7)."""
+        """Runs as a task. It starts in the next turn of the loop at the earliest, and is cancelled at the end
+        of the leadership. An exception ends the broker (architecture rule 7)."""
 
     def hand_over(self) -> None:
-        """Leadership is about to be given away: the last that may be appended is what is appended here."""
+        """Leadership is about to be handed over: this is the last chance to append."""
 
     def end(self, reason: str) -> None:
-        """Leadership is over. Answers what waits; nothing may be written any more. `run` gets no further turn
-        but for its cancellation."""
+        """Leadership has ended. Answer what waits; nothing may be written any longer. `run` gets no further
+        turn except for its cancellation."""
 
 
 class LeaderServices:
-    """Begins, runs and ends them."""
+    """Begins, runs and ends all services."""
 
     def __init__(self, services: Sequence[LeaderService]) -> None:
         self._services = tuple(services)
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[LeaderService] = []
-        """Began before `run` did."""
+        """Services that began before `run` was called."""
 
     async def run(self) -> None:
-        """Own the tasks, until cancelled."""
+        """Own the tasks of the services, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._start(self._waiting)
@@ -49,7 +50,7 @@ class LeaderServices:
             await asyncio.get_running_loop().create_future()
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """A term is open."""
+        """A term is open: begin all services."""
         for service in self._services:
             service.begin(writer)
         if self._group is None:
@@ -63,7 +64,7 @@ class LeaderServices:
             service.hand_over()
 
     def end(self, reason: str) -> None:
-        """Leadership is over."""
+        """Leadership has ended: end all services."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

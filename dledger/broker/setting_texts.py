@@ -1,4 +1,4 @@
-"""How the texts of a broker's settings are read. ValueError says what is expected. Pure."""
+"""Parsers for the values of a broker's settings. ValueError says what is expected. Pure."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.settings import name, parts
 
 MAX_REGION = 127
-"""Characters: each message has them."""
+"""Most characters of a region, because each message contains it."""
 MAX_NAMESRVS = 64
-"""NameServers: each is a task, and gets the whole table of topics."""
+"""Most NameServers: each has a task, and gets the whole table of topics."""
 MAX_CHECKED_TOPICS = 1000
-"""Topics that are named in `duplicateCheckTopics`."""
+"""Most topics in `duplicateCheckTopics`."""
 MAX_MESSAGE_RATE = 1_000_000_000
-"""Messages a second."""
+"""Most messages a second in a rate."""
 MAX_RATES = 1000
-"""Names that one setting of rates has."""
+"""Most names in one setting of rates."""
 
 
 def parse_name_or_none(text: str) -> str:
-    """A name, or nothing."""
+    """A name, or an empty text."""
     return name(text) if text else text
 
 
 def parse_host_or_none(text: str) -> str:
-    """A host, or nothing."""
+    """A host, or an empty text."""
     return check_host(text) if text else text
 
 
 def parse_region(text: str) -> str:
-    """A name of `MAX_REGION` characters."""
+    """A name of at most `MAX_REGION` characters."""
     if len(text) > MAX_REGION:
         raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
     return name(text)  # without control characters: they separate the properties of a message
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """Topics between `;` or `,`, or `*`."""
+    """Topics separated by `;` or `,`, or `*`."""
     topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
     if len(topics) > MAX_CHECKED_TOPICS:
         raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
@@ -50,7 +50,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
 
 
 def parse_rates(text: str) -> dict[str, int]:
-    """`NAME=MESSAGES_A_SECOND;...`."""
+    """Rates as `NAME=MESSAGES_A_SECOND;...`."""
     rates: dict[str, int] = {}
     for part in parts(text):
         what, _, rate = (piece.strip() for piece in part.rpartition("="))
@@ -94,7 +94,7 @@ def parse_subgroup(text: str) -> str:
 
 
 def parse_host(text: str) -> str:
-    """The address that clients are told: without a port, and one that can be connected to."""
+    """The address that clients connect to: without a port, and not a wildcard."""
     bare = text.removeprefix("[").removesuffix("]")
     if is_anywhere(bare):
         raise ValueError(
@@ -111,14 +111,14 @@ def parse_host(text: str) -> str:
 
 
 def parse_ipv4(text: str) -> str:
-    """An IPv4 address, or nothing."""
+    """An IPv4 address, or an empty text."""
     if text:
         pack_ipv4_host(text, 0)
     return text
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Addresses of NameServers between `;`."""
+    """Addresses of NameServers separated by `;`."""
     addresses = tuple(parts(text))
     if len(addresses) > MAX_NAMESRVS:
         raise ValueError(f"{len(addresses)} addresses: at most {MAX_NAMESRVS}")
