@@ -1,12 +1,12 @@
-"""Audit of log stores: what is on disk, judged by its content. Reads only; never changes a store.
+"""Audit of log stores: checks the content that is on disk. It only reads, and never changes a store.
 
 A pure scanner of one segment (`walk`, `scan`), a picture of a store directory (`store_directory`), and the
 comparison of replicas (`compare`) from the scanner's rows. `local` runs all of it in one process;
 `dledger.spark` distributes the same functions; both give the same report.
 
-Design (hierarchical, measured against grouping every entry): each segment is scanned where it lies and gives
-a few rows: what is wrong, a digest per block of 1024 indexes, and what it covers. Replicas are compared by
-digests; only blocks that differ are read again, entry by entry.
+Design (hierarchical, measured against grouping every entry): each segment is scanned where it is stored and
+gives a few rows: its faults, a digest for each block of 1024 indexes, and the indexes that it covers.
+Replicas are compared by digests; only blocks with different digests are read again, entry by entry.
 
 * `findings`   codes, severities, advice, exit codes; the rows that a scan yields
 * `store_directory`   a store directory: replicas, segments, index files, identity, checkpoint

@@ -1,4 +1,4 @@
-"""What an operator must know before following the advice of single findings. Pure."""
+"""Warnings for an operator who is about to follow the advice of single findings. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DELETES = "delete its store"
 
 
 def caution(findings: Iterable[Finding]) -> str:
-    """One sentence, or nothing: two repairs that are right each by itself may lose data together."""
+    """A warning, or an empty text: two repairs that are right separately may together lose data."""
     every = list(findings)
     refilled = {
         name

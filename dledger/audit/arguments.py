@@ -1,4 +1,4 @@
-"""The outer shell: what the options mean that audits with and without Spark share, and exit codes."""
+"""Options and exit codes that audits with and without Spark share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def process_code(exit_code: int, fail_on: str) -> int:
-    """What the process ends with, as `--fail-on` says."""
+    """The exit code of the process, as `--fail-on` says."""
     return exit_code if exit_code >= FAIL_ON[fail_on] else 0
 
 
 class KeepError(Exception):
-    """Options that cannot be followed; the text says why."""
+    """Options are invalid; the text says why."""
 
 
 def keep_root(text: str) -> str:
@@ -33,7 +33,7 @@ def keep_root(text: str) -> str:
 
 
 def keep_of(arguments: Options, plain: Files, now_ms: int) -> Keep | None:
-    """What `--keep` says, None without it; `now_ms`: wall clock. Blocking. KeepError."""
+    """The meaning of `--keep`, None if it is not given. `now_ms`: wall clock. Blocking. KeepError."""
     if arguments.keep is None:
         if arguments.rescan_hours is not None:
             raise KeepError("--rescan-hours goes with --keep: give it too")

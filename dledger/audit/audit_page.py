@@ -1,6 +1,6 @@
-"""The page of an audit: for an operator at 3 a.m., so what is wrong and what to do comes first.
+"""The page of an audit. It is for an operator at 3 a.m., so the faults and the advice come first.
 
-Then where (a strip for each replica), then everything in detail. Pure: made from the report alone.
+Then follow the places (a strip for each replica), then all details. Pure: made from the report alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from dledger.audit.report import Report
 
 MAX_FINDINGS_OF_A_CODE = 200
-"""Rows of one code on the page; JSON and Parquet have all."""
+"""Most rows of one code on the page; JSON and Parquet have all."""
 RESOLUTION = 2000
-"""Stretches of one kind that lie closer together than this part of the axis are drawn as one."""
+"""Stretches of one kind whose distance is below one part in this number of the axis are drawn as one."""
 MAX_PLACES = 12
-"""Damaged stretches that are spelled out under a strip."""
+"""Most damaged stretches that are listed under a strip."""
 
 STYLE = """
 .strips { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; align-items: center; }
@@ -56,7 +56,7 @@ details { margin: .2rem 0 .6rem; } summary { cursor: pointer; color: var(--soft)
 
 
 def audit_page(report: Report, when: str) -> str:
-    """The whole file. `when`: time of the audit, for people."""
+    """The whole page. `when`: readable time of the audit."""
     groups = sorted({str(replica["group"]) for replica in report.replicas} - {""})
     title = f"Audit of {', '.join(groups) or 'a log'}"
     drawn = [each for each in pictures(report) if each.width]
@@ -86,7 +86,7 @@ def audit_page(report: Report, when: str) -> str:
 
 
 def _sentence(report: Report) -> str:
-    """The one thing to know."""
+    """The most important sentence of the report."""
     if not report.findings:
         return (
             "Everything that is committed was read on every replica, and the replicas agree."
@@ -106,7 +106,7 @@ def _sentence(report: Report) -> str:
 
 
 def _advice(report: Report) -> Markup:
-    """One line for each advice, the most urgent first, with the replicas that it concerns."""
+    """One line for each advice, the most urgent first, with the replicas that need it."""
     by_advice: dict[str, list[Finding]] = {}
     for found in report.ordered():
         by_advice.setdefault(CODES[found.code].advice, []).append(found)
@@ -155,7 +155,7 @@ def _strips(drawn: Picture) -> Markup:
 
 
 def _visible(drawn: Picture, strip: Strip) -> Iterator[tuple[str, int, int]]:
-    """Bands, with those of one kind that no eye could tell apart joined."""
+    """Bands to draw; bands of one kind are joined if no eye could separate them."""
     gap = drawn.width // RESOLUTION
     for kind in reversed(KINDS):
         spans = [(first, last + gap) for first, last in strip.spans.get(kind.name, ())]
@@ -176,7 +176,7 @@ def _percent(drawn: Picture, index: int) -> str:
 
 
 def _told(strip: Strip) -> str:
-    """The strip in words: how much of each kind, and where the damage is."""
+    """The strip in words: how many entries of each kind, and the places of the damage."""
     words = [
         f"{html.number(strip.entries(kind.name))} {kind.name}" for kind in KINDS if kind.name in strip.spans
     ]

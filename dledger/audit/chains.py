@@ -1,8 +1,8 @@
-"""The chain held against what knew it before: boundary snapshots, and the other replicas.
+"""Compares chain values with those recorded elsewhere: by boundary snapshots, and by the other replicas.
 
-A chain value tells of all entries up to its own. One that was rebuilt after an entry was replaced fits every
-entry by itself; it does not fit the value that a boundary snapshot noted, nor that of another replica. Both
-are known where segments begin and end, so nothing more is read for it.
+A chain value depends on all entries up to its own. If an entry was replaced and the chain rebuilt, every
+entry fits the one before it, but the chain differs from the value in a boundary snapshot, or from that of
+another replica. Both are known at the ends of segments, so nothing more must be read.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from dledger.formats.entry import chain_crc
 
 _WHOLE = ("blank", "full")
 _ONE_ENTRY = ("BIT_ROT", "CHAIN_BREAK")
-"""Codes of damage that also explains a chain value at the entry itself, and at the one before it."""
+"""Codes of damage that also explain a different chain value at the entry itself, and at the one before it."""
 _FROM_THERE_ON = ("DIVERGENT_COMMITTED", "LOG_MATCHING", "CHAIN_BREAK", "CHAIN_DIFFERS", "INDEX_GAP")
-"""Codes after which another chain is no news."""
+"""Codes after which a different chain is expected."""
 
 
 class _Link(NamedTuple):
-    """What is known of the entry at an index."""
+    """Term and chain value of the entry at an index."""
 
     term: int
     chain: int
 
 
 def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Does the log fit what its boundary snapshots noted? `found`: what is known of this replica."""
+    """Check that the log fits the chain values in its boundary snapshots. `found`: findings about this
+    replica."""
     size = holding.row.segment_size
     filled = [segment for segment in holding.segments if segment.entries]
     before = {segment.segment + size: segment for segment in filled}
@@ -45,7 +46,7 @@ def check_boundaries(holding: Holding, found: Sequence[Finding]) -> Iterator[Fin
 
 
 def _is_damaged(snapshot: SnapshotRow, found: Sequence[Finding]) -> bool:
-    """Whether damage was told that explains a difference here."""
+    """Whether reported damage explains a difference here."""
     return any(
         (each.code in _ONE_ENTRY and _meets(each, snapshot.index))
         or (each.code == "SNAPSHOT_DAMAGED" and each.segment == snapshot.segment)
@@ -54,7 +55,7 @@ def _is_damaged(snapshot: SnapshotRow, found: Sequence[Finding]) -> bool:
 
 
 def _meets(found: Finding, index: int) -> bool:
-    """Whether it is about this entry or the one behind."""
+    """Whether a finding is about this entry or the one behind it."""
     return found.first_index <= index + 1 and found.last_index >= index
 
 
@@ -79,10 +80,10 @@ def _says(link: tuple[int, int, int]) -> str:
 
 
 def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Where the chains of replicas part, at a place where segments meet, and nothing told explains it.
+    """Find indexes at the ends of segments where the chains of replicas differ, and no finding explains it.
 
-    Entries that can be compared were compared by content: so an entry before the beginning of one of the logs
-    is another one, or one that was rewritten alike.
+    Entries that both replicas hold were compared by content. So a difference comes from an entry before the
+    beginning of one of the logs, or from one that was rewritten in the same way.
     """
     links: dict[int, dict[_Link, list[str]]] = {}
     for holding in holdings:
@@ -106,7 +107,7 @@ def compare_chains(holdings: Sequence[Holding], findings: Sequence[Finding]) -> 
 
 
 def _links(holding: Holding) -> dict[int, _Link]:
-    """Of the entries at the ends of segments that the replica knows to be committed."""
+    """Links of committed entries at the ends of segments."""
     links: dict[int, _Link] = {}
     for segment in holding.segments:
         if segment.entries and holding.row.ours:

@@ -1,23 +1,24 @@
-"""From the rows of a scan to the report: each replica for itself, then the replicas with each other.
+"""Makes the report from the rows of scans: checks each replica by itself, then compares the replicas.
 
-What a replica *claims* is what it knew to be committed before the scan. An entry above that is tentative:
-Raft may still truncate it, so it counts as a copy where it equals the claimed content, and as nothing where
-it does not. C is the highest committed index that any replica claimed before the first of them listed its
-segments: one that lists them earlier than another claims may have begun another segment since. Q is the
+A replica *claims* the entries that it knew to be committed before the scan. An entry above that is tentative:
+Raft may still truncate it. It counts as a copy if it equals the claimed content, and otherwise it is ignored.
+C is the highest committed index that any replica claimed before the first of them listed its segments. (A
+replica that lists its segments before another one claims may have begun a new segment since.) Q is the
 majority of the group.
 
 * Two claimed copies with good CRCs differ: DIVERGENT_COMMITTED.
-* At or below C, fewer than Q good copies: BELOW_QUORUM, whether by rot, by missing segments or by both. A
-  copy that could not be read is not lost: it is UNREADABLE, and BELOW_QUORUM only what is lost even with it.
-* A tentative copy differs: DIVERGENT_UNCOMMITTED, if it is of another term. Of one term there is only one
-  leader, which makes one entry for an index: where two differ, log matching is broken (LOG_MATCHING).
-* Copies of stores that were taken one after the other while the group was written to end one after the other,
-  and the last one claims what the first could not have. So of a replica that neither holds nor claims an
-  index, nothing follows (COPIES_APART), unless all are known to be of one time: running nodes that answer for
-  themselves, or whoever gives the stores says so (`same_time`).
+* At or below C, fewer than Q good copies: BELOW_QUORUM, whether the reason is rot, missing segments or both.
+  A copy that could not be read is UNREADABLE, not lost: BELOW_QUORUM is reported only if there are too few
+  copies even with it.
+* A tentative copy differs: DIVERGENT_UNCOMMITTED if it has another term. A term has only one leader, which
+  makes one entry for an index: if two entries of one term differ, log matching is broken (LOG_MATCHING).
+* If stores are copied one after the other while the group is written to, they end at different indexes, and
+  the last copy claims entries that did not exist at the time of the first. So if a replica neither holds nor
+  claims an index, that proves nothing (COPIES_APART), unless all replicas are known to be of the same time:
+  running nodes that answer for themselves, or stores that the operator declares to be so (`same_time`).
 
-Absence is taken from coverage, never from digests; content from digests, and where they differ, entry by
-entry. A replica whose head was retired by retention is excused for what it no longer holds.
+Missing entries are found by coverage, never by digests. Content is compared by digests, and if these differ,
+entry by entry. A replica whose oldest segments were removed by retention need not hold their entries.
 """
 
 from __future__ import annotations
@@ -39,30 +40,30 @@ from dledger.audit.walk import BODY_DAMAGED, CHAIN_BROKEN, CHAIN_UNKNOWN, UNREAD
 from dledger.formats.entry import COVERED
 
 DRILL_BLOCKS = 256
-"""Blocks read again at a time: bounds the memory of a comparison to about a million entry rows."""
+"""Blocks that are read again at a time: limits the memory of a comparison to about a million entry rows."""
 
 _NOT_SEEN = ("UNREADABLE", "UNREACHABLE")
-"""Codes of replicas that were asked for and could not be looked at, where they are no finding of a part."""
+"""Codes of replicas that could not be examined, if the finding is not about a part of them."""
 
 Drill = Callable[[list[tuple[int, int]]], Iterable[EntryRow]]
-"""Entries of all replicas in the given ranges of indexes (inclusive, ascending), in any order."""
+"""Returns the entries of all replicas in the given ranges of indexes (inclusive, ascending), in any order."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The replicas and what is known of their group."""
+    """The replicas, and what is known about their group."""
 
     holdings: list[Holding]
     commit: int
-    """C; -1 when nobody knows of a committed entry."""
+    """C; -1 if no replica knows a committed entry."""
     quorum: int
     absent: int
-    """Members whose stores were not given: they may hold anything."""
+    """Members whose stores were not given: they may hold any entry."""
     same_time: bool = False
-    """All replicas were scanned after the last of them said what is committed. If not, one that just ends
-    earlier may have been looked at, or copied, earlier: what it lacks says nothing."""
+    """Whether all replicas were scanned after the last of them said what is committed. If not, one that ends
+    earlier may have been scanned, or copied, earlier: entries that it lacks prove nothing."""
     shipped: bool = False
-    """The rows come from scans of different times."""
+    """Whether the rows come from scans at different times."""
 
 
 def analyse(
@@ -76,9 +77,10 @@ def analyse(
     shipped: bool = False,
     claims: Mapping[str, int] | None = None,
 ) -> Report:
-    """The report. `rows`: all but block rows; `differing`: blocks on which two holders' digests disagree.
+    """The report. `rows`: all rows except block rows; `differing`: blocks for which the digests of two
+    holders differ.
 
-    `claims`: by replica, what was committed before any of them was looked at for the scan; `same_time`,
+    `claims`: by replica, what was committed before any replica was examined for the scan; `same_time`,
     `shipped`: see `Group`.
     """
     everything = list(rows)
@@ -123,7 +125,7 @@ def analyse(
 
 
 def _strangers(holdings: list[Holding]) -> Finding | None:
-    """Stores that are not replicas of one log cannot be compared."""
+    """The finding if the stores are not replicas of one log and cannot be compared; else None."""
     for what in ("group", "cluster"):
         values = sorted({getattr(holding.row, what) for holding in holdings} - {""})
         if len(values) > 1:
@@ -137,7 +139,7 @@ def _strangers(holdings: list[Holding]) -> Finding | None:
 def _group(
     holdings: list[Holding], unseen: int, claims: Mapping[str, int], same_time: bool, shipped: bool
 ) -> Group:
-    """`unseen`: replicas that were given and could not be looked at."""
+    """The group. `unseen`: how many of the given replicas could not be examined."""
     members = max(len(holdings) + unseen, _configured(holdings).row.members)
     return Group(
         holdings,
@@ -157,7 +159,7 @@ def _configured(holdings: list[Holding]) -> Holding:
 
 
 def _not_audited(holdings: list[Holding], findings: list[Finding]) -> Iterator[Finding]:
-    """Members that nobody gave. Of those that were asked for in vain, another finding tells."""
+    """Members whose stores were not given. Members that could not be examined have another finding."""
     voters = _configured(holdings).row.voters.split(",")
     told = {found.replica for found in findings} | {holding.row.node for holding in holdings}
     absent = [voter for voter in voters if voter and voter not in told]
@@ -184,7 +186,7 @@ def _positions(group: Group, lag_warning: int) -> Iterator[Finding]:
 
 
 def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
-    """Boundary snapshots of replicas have equal content (safety.md S20)."""
+    """Boundary snapshots at one position that differ between replicas; they must be equal (safety.md S20)."""
     by_place: dict[int, dict[str, list[SnapshotRow]]] = {}
     for row in rows:
         by_place.setdefault(row.segment, {}).setdefault(row.digest, []).append(row)
@@ -202,7 +204,8 @@ def _snapshots(rows: list[SnapshotRow]) -> Iterator[Finding]:
 
 
 def _excused(group: Group, holding: Holding, index: int) -> bool:
-    """Whether this replica had a copy that retention took, or may be of a time before it got one."""
+    """Whether this replica lacks an entry for a good reason: retention removed it, or the copy may be older
+    than the entry."""
     return _is_earlier(group, holding, index) or _retired(holding, index)
 
 
@@ -216,7 +219,7 @@ def _retired(holding: Holding, index: int) -> bool:
 
 
 def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
-    """Committed ranges that too few replicas hold, or may: of these no more is known."""
+    """Committed ranges that too few replicas hold or may hold, found by coverage alone."""
     edges = [0, group.commit + 1]
     for holding in group.holdings:
         for first, last in (*holding.held, *holding.unread):
@@ -235,7 +238,7 @@ def _below_quorum_by_coverage(group: Group) -> Iterator[Finding]:
 
 
 def _too_few(group: Group, index: int) -> Finding | None:
-    """Whether coverage alone leaves less than a majority of copies of this entry."""
+    """The finding if coverage alone leaves less than a majority of copies of this entry; else None."""
     holders: list[str] = []
     counted, earlier = group.absent, []
     for holding in group.holdings:
@@ -261,12 +264,13 @@ def _holds(holding: Holding, index: int) -> bool:
 
 
 def _may_hold(holding: Holding, index: int) -> bool:
-    """Whether it could not be read there."""
+    """Whether the replica may hold the entry in a part that could not be read."""
     return any(first <= index <= last for first, last in holding.unread) and not _holds(holding, index)
 
 
 def _blocks_to_drill(differing: Iterable[int], findings: list[Finding], block_entries: int) -> list[int]:
-    """Blocks that differ, and those with damage (equal damage everywhere leaves digests equal)."""
+    """Blocks that differ, and those with damage (if all replicas have the same damage, their digests are
+    equal)."""
     blocks = set(differing)
     for found in findings:
         if found.code in ("BIT_ROT", "CHAIN_BREAK") and found.first_index >= 0:
@@ -293,7 +297,7 @@ def _drill(group: Group, blocks: list[int], drill: Drill, block_entries: int) ->
 
 
 def _ranges(blocks: list[int], block_entries: int) -> list[tuple[int, int]]:
-    """Index ranges of blocks, neighbours joined."""
+    """Index ranges of blocks; adjacent ones are joined."""
     ranges: list[tuple[int, int]] = []
     for block in blocks:
         first, last = block * block_entries, (block + 1) * block_entries - 1
@@ -310,10 +314,10 @@ _Content = tuple[int, int, int, int]
 def classify(
     group: Group, index: int, copies: list[EntryRow], unread: Set[str] = frozenset()
 ) -> Iterator[tuple[str, str, str]]:
-    """(code, replica, detail) of what is wrong with one index across the replicas that hold it.
+    """(code, replica, detail) for each fault of one index across the replicas that hold it.
 
-    Damage that a scan of one replica sees is not repeated. `unread`: replicas of which not every segment
-    could be read again.
+    Damage that the scan of one replica finds is not repeated. `unread`: replicas with segments that could not
+    be read again.
     """
     by_content: dict[_Content, list[EntryRow]] = {}
     for copy in copies:
@@ -345,7 +349,7 @@ def classify(
 def _quorum_of(
     group: Group, index: int, copies: list[EntryRow], good: list[EntryRow], unread: Set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """BELOW_QUORUM where coverage alone would do, but damage takes copies away."""
+    """BELOW_QUORUM if coverage alone would be enough, but damage leaves too few good copies."""
     seen = {copy.replica for copy in copies}
     lacking = [holding for holding in group.holdings if holding.name not in seen]
     excused = sum(_excused(group, holding, index) for holding in lacking) + group.absent
@@ -360,11 +364,11 @@ def _quorum_of(
 
 
 def _flawed_headers(by_content: dict[_Content, list[EntryRow]]) -> list[EntryRow]:
-    """Copies whose body equals another's and whose header is provably the damaged one.
+    """Copies whose body equals that of another copy, and whose header is provably damaged.
 
-    A term that does not fit the chain is damage. The `channel` of entries of older programs is in no CRC, nor
-    is the term where there is no chain (Apache's stores): there the majority tells, and without one all are
-    flawed.
+    A term that does not fit the chain is damage. The `channel` of entries of older programs is not covered by
+    a CRC, and neither is the term if there is no chain (stores of Apache RocketMQ). In these cases the
+    majority decides, and without a majority all copies count as damaged.
     """
     flawed: list[EntryRow] = []
     bodies: dict[tuple[int, int], list[EntryRow]] = {}
@@ -410,14 +414,14 @@ def _says(copy: EntryRow) -> str:
 
 
 class _Runs:
-    """Findings of neighbouring indexes with one code and replica become one; the first detail stands."""
+    """Findings by code and replica. Adjacent indexes become one finding, which keeps the first detail."""
 
     def __init__(self) -> None:
         self._done: list[Finding] = []
         self._open: dict[tuple[str, str], Finding] = {}
 
     def add(self, code: str, replica: str, index: int, detail: str) -> None:
-        """Indexes come in ascending order."""
+        """Add one index; they must come in ascending order."""
         run = self._open.get((code, replica))
         if run is not None and index < 0:
             return
@@ -429,12 +433,12 @@ class _Runs:
         self._open[code, replica] = finding(code, replica, detail, first=index)
 
     def findings(self) -> list[Finding]:
-        """All of them."""
+        """All findings."""
         return [*self._done, *self._open.values()]
 
 
 def split_blocks(rows: Iterable[Row]) -> tuple[list[Row], list[BlockRow]]:
-    """Block rows apart from all others."""
+    """Separate the block rows from all other rows."""
     others: list[Row] = []
     blocks: list[BlockRow] = []
     for row in rows:

@@ -1,4 +1,5 @@
-"""One replica, put together from the rows of its segments: what it holds, and whether the pieces fit."""
+"""One replica, assembled from the rows of its segments: which entries it holds, and whether its segments fit
+together."""
 
 from __future__ import annotations
 
@@ -31,40 +32,41 @@ _NOT_SEEN = ("unreadable", "retired")
 
 @dataclass
 class Holding:
-    """A replica as scanned. `held`: ranges of indexes (inclusive, ascending) whose entries could be read."""
+    """One replica after its scan. `held`: ranges of indexes (inclusive, ascending) whose entries could be
+    read."""
 
     row: ReplicaRow
     segments: list[SegmentRow]
     queues: list[QueueRunRow]
-    """By queue, then by segment; an engine may have made one of several that go on without a gap."""
+    """Rows by queue, then by segment; an engine may have merged rows of consecutive segments."""
     queue_files: list[QueueFilesRow]
     key_files: list[KeyFileRow]
     beginning: int = 0
-    """Lowest index that it should hold: what comes before was taken by retention, or never came here."""
+    """Lowest index that it should hold: earlier entries were removed by retention, or never came here."""
     held: list[tuple[int, int]] = field(default_factory=list)
     snapshots: list[SnapshotRow] = field(default_factory=list)
     unread: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of indexes (inclusive) that segments may hold which could not be read or were retired meanwhile:
-    neither kept nor lost."""
+    """Ranges of indexes (inclusive) in segments that could not be read or were retired during the scan: they
+    count neither as held nor as lost."""
 
     @property
     def name(self) -> str:
-        """Unique in this audit."""
+        """Name of the replica, unique in this audit."""
         return self.row.replica
 
     @property
     def first(self) -> int:
-        """Lowest index held, -1 when empty."""
+        """Lowest index held; -1 if there is none."""
         return self.held[0][0] if self.held else -1
 
     @property
     def end(self) -> int:
-        """Highest index held, -1 when empty."""
+        """Highest index held; -1 if there is none."""
         return self.held[-1][1] if self.held else -1
 
     @property
     def head_read(self) -> bool:
-        """False when the first segment could not be read, so that it is not known where the log begins."""
+        """Whether the first segment could be read; if not, the beginning of the log is unknown."""
         return not self.segments or self.segments[0].stop != "unreadable"
 
     @property
@@ -73,7 +75,7 @@ class Holding:
         return self.row.committed
 
     def as_json(self) -> dict[str, object]:
-        """For the report."""
+        """The replica as an object of the report."""
         return {
             "replica": self.name,
             "store": self.row.store,
@@ -90,7 +92,7 @@ class Holding:
 
 
 def gather(rows: list[Row]) -> list[Holding]:
-    """Replicas by name, from all rows but blocks and findings."""
+    """The replicas by name, from all rows except blocks and findings."""
     holdings = {row.replica: Holding(row, [], [], [], []) for row in rows if isinstance(row, ReplicaRow)}
     for row in rows:
         match row:
@@ -160,9 +162,9 @@ def _beginning(holding: Holding) -> int:
 
 
 def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[Finding]:
-    """Continuity between segments, the head and the end of the log, the derived files as a whole.
+    """Check the continuity between segments, both ends of the log, and the derived files as a whole.
 
-    `found`: what the scans found in this replica.
+    `found`: findings of the scans of this replica.
     """
     filled = [segment for segment in holding.segments if segment.entries]
     missing = [*_check_files(holding), *_check_head(holding, filled)]
@@ -176,7 +178,7 @@ def check_replica(holding: Holding, found: Sequence[Finding] = ()) -> Iterator[F
 
 
 def _check_files(holding: Holding) -> Iterator[Finding]:
-    """Files that are not there between others, of which a later one is known to hold entries."""
+    """Missing segment files between others, if a later segment is known to hold entries."""
     size = max(holding.row.segment_size, 1)
     for number, (before, after) in enumerate(pairwise(holding.segments), 1):
         following = before.segment + size
@@ -194,7 +196,7 @@ def _check_files(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_hard_state(holding: Holding) -> Iterator[Finding]:
-    """A node raises its term before it takes an entry of it."""
+    """Check the hard state: a node raises its term there before it accepts an entry of that term."""
     said = holding.row.hard_term
     known = max((segment.settled_term for segment in holding.segments), default=-1)
     if 0 <= said < known:
@@ -203,7 +205,7 @@ def _check_hard_state(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iterator[Finding]:
-    """Does `after` go on where `before`, the filled segment in front of it, ended?"""
+    """Check that `after` continues where `before`, the previous segment with entries, ended."""
     name = holding.name
     expected = before.last_index + 1
     if after.segment != before.segment + holding.row.segment_size:
@@ -227,7 +229,8 @@ def _check_seam(holding: Holding, before: SegmentRow, after: SegmentRow) -> Iter
 
 
 def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
-    """Fill in where damage at the head of a segment began, which the scan of that segment cannot know."""
+    """Add the index at which damage at the head of a segment began, which the scan of that segment cannot
+    know."""
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
     return [
         found._replace(first_index=ends[found.segment] + 1)
@@ -238,7 +241,7 @@ def place_heads(holding: Holding, findings: list[Finding]) -> list[Finding]:
 
 
 def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]:
-    """A log that begins late, but of whose first entries there are index units."""
+    """Check for a log that begins late although its index file has units of earlier entries."""
     row = holding.row
     if not filled or filled[0] is not holding.segments[0] or filled[0].stop == "retired":
         return  # what is before it was told, or is going
@@ -249,7 +252,8 @@ def _check_head(holding: Holding, filled: list[SegmentRow]) -> Iterator[Finding]
 
 
 def _check_whole(holding: Holding, found: Sequence[Finding]) -> Iterator[Finding]:
-    """Whatever the cause: each index from the beginning to the commit index is held, or a finding tells."""
+    """Check that each index from the beginning to the commit index is held or has a finding, whatever the
+    cause."""
     end, committed = holding.end, holding.committed
     told = [*holding.held, *holding.unread]
     ends = {segment.segment + holding.row.segment_size: segment.last_index for segment in holding.segments}
@@ -340,7 +344,8 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_ends(holding: Holding) -> Iterator[Finding]:
-    """Do the files of each queue reach its last message? What the broker promised must be there."""
+    """Check that the files of each queue reach its last message. Units that the broker promised must exist.
+    """
     for key, mine in queue_ends(holding):
         where = f"{key[0]}/{key[1]}"
         if mine.due >= mine.end:
@@ -353,8 +358,8 @@ def _check_ends(holding: Holding) -> Iterator[Finding]:
 
 
 class QueueEnd(NamedTuple):
-    """How far a queue's files reach. `rows`: its messages, by segment; `end`: first offset that the files
-    lack; `due`: the last message whose unit the broker promised, -1 for none."""
+    """How far the files of a queue reach. `rows`: its messages, by segment; `end`: first offset that is not
+    in the files; `due`: the last message whose unit the broker promised, -1 if there is none."""
 
     rows: list[QueueRunRow]
     end: int
@@ -367,12 +372,12 @@ class QueueEnd(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many messages have no unit, which the broker did not promise either."""
+        """How many messages have no unit that the broker did not promise either."""
         return self.rows[-1].last_offset + 1 - self.lag_first
 
 
 def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
-    """Of each queue that has messages in the log, by topic and queue id."""
+    """Topic, queue id and end of the files, for each queue that has messages in the log."""
     ends = {(row.topic, row.queue_id): row.end_offset for row in holding.queue_files}
     rows: dict[tuple[str, int], list[QueueRunRow]] = {}
     for row in holding.queues:
@@ -385,7 +390,7 @@ def queue_ends(holding: Holding) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
 
 
 def _whole_from(holding: Holding) -> dict[int, int]:
-    """segment -> number of the run of segments that follow each other without a hole."""
+    """Segment -> number of the run of consecutive segments without a hole to which it belongs."""
     runs: dict[int, int] = {}
     run = 0
     before: SegmentRow | None = None

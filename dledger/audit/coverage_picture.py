@@ -1,6 +1,6 @@
-"""What is the matter with which stretch of a replica's log: the picture of an audit, before it is drawn.
+"""The state of each stretch of a replica's log, as a picture that is not drawn yet.
 
-From a report alone, so that a page can be made long after the audit. Pure.
+It is made from a report alone, so that a page can be made long after the audit. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from dledger.audit.report import Report
 
 Span = tuple[int, int]
-"""Indexes of entries, inclusive."""
+"""First and last index of entries, inclusive."""
 
 
 class Kind(NamedTuple):
-    """A state of a stretch of the log: its name, the letter that draws it in a terminal, what it means."""
+    """A state of a stretch of the log: its name, its letter in a terminal, its meaning."""
 
     name: str
     letter: str
@@ -36,7 +36,7 @@ KINDS = (
     Kind("lagging", ".", "committed elsewhere, not here yet"),
     Kind("retired", "-", "deleted by retention"),
 )
-"""What wins where several apply stands first."""
+"""All states; if several apply to an entry, the first of them counts."""
 
 _CODES = {
     "BIT_ROT": "rotten",
@@ -54,7 +54,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Strip:
-    """One replica. `spans`: kind -> stretches, ascending and disjoint over all kinds."""
+    """One replica. `spans`: kind -> stretches, ascending and disjoint across all kinds."""
 
     replica: str
     committed: int
@@ -65,7 +65,7 @@ class Strip:
         return sum(last - first + 1 for first, last in self.spans.get(kind, ()))
 
     def bands(self) -> Iterator[tuple[str, int, int]]:
-        """(kind, first, last), ascending."""
+        """(kind, first, last) of each stretch, ascending."""
         yield from sorted(
             ((kind, first, last) for kind, spans in self.spans.items() for first, last in spans),
             key=lambda band: band[1],
@@ -83,12 +83,12 @@ class Picture:
 
     @property
     def width(self) -> int:
-        """Entries on the axis; 0 when nothing is known."""
+        """Number of entries on the axis; 0 if nothing is known."""
         return max(0, self.last - self.first + 1)
 
 
 def pictures(report: Report) -> list[Picture]:
-    """The strips of a report, group by group: each group has a log of its own."""
+    """One picture for each group in a report, because each group has its own log."""
     by_group: dict[str, list[_Replica]] = {}
     for item in report.replicas:
         by_group.setdefault(str(item["group"]), []).append(_Replica.of(item))
@@ -130,7 +130,7 @@ class _Replica:
 
 
 def _damage(findings: Iterable[Finding]) -> dict[str, dict[str, list[Span]]]:
-    """replica -> kind -> stretches, of findings that name indexes."""
+    """Replica -> kind -> stretches, from findings with indexes."""
     result: dict[str, dict[str, list[Span]]] = {}
     for found in findings:
         kind = _CODES.get(found.code)
@@ -172,7 +172,7 @@ def _above(spans: Iterable[Span], index: int) -> Iterator[Span]:
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
-    """Ascending, disjoint, neighbours joined; empty ones are dropped."""
+    """The spans in ascending order, disjoint, with adjacent ones joined; empty spans are dropped."""
     merged: list[Span] = []
     for first, last in sorted(span for span in spans if span[0] <= span[1]):
         if merged and first <= merged[-1][1] + 1:
@@ -183,7 +183,7 @@ def merge(spans: Iterable[Span]) -> list[Span]:
 
 
 def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """What of `spans` is in none of `others`; both ascending and disjoint."""
+    """The parts of `spans` that are in none of `others`; both must be ascending and disjoint."""
     rest: list[Span] = []
     at = 0
     for first, last in spans:
@@ -201,7 +201,7 @@ def subtract(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def terminal_lines(drawn: Picture, columns: int = 64) -> Iterator[str]:
-    """The strips in letters, one line a replica, and what the letters mean. A cell shows the worst in it."""
+    """The strips as letters, one line for each replica, and a legend. A cell shows the worst state in it."""
     if not drawn.width:
         return
     label = max(len(strip.replica) for strip in drawn.strips)

@@ -1,19 +1,19 @@
-"""ConsumeQueues and IndexFiles of replicas against each other: what one lacks that another one has.
+"""Compares ConsumeQueues and IndexFiles of replicas: finds what one lacks and another one has.
 
-A replica by itself cannot tell whether derived files that end early are still being written: that is
-QUEUE_LAG or KEY_LAG, information. Where another replica of the audit has units of messages that this one
-holds, too, and this one had time to write them, it is QUEUE_BEHIND or KEY_BEHIND, in place of the lag.
+A single replica does not show whether derived files that end early are still being written: that is QUEUE_LAG
+or KEY_LAG, information. If another replica of the audit has units of messages that this one holds too, and
+this one had time to write them, it is QUEUE_BEHIND or KEY_BEHIND instead.
 
-It had time when the message lies in a segment behind which another one has begun, when it has no derived
-files at all, when more messages than count as a lag are concerned, or when its other derived files reach
-beyond. The last holds for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue,
-then to the IndexFile. Ours writes ConsumeQueues once a second, queue by queue: of one that has units, and of
-queues in the newest segment, only the count tells. The same holds for its IndexFiles, which follow by
-themselves, and are built anew where they are missing: it lacks them when more entries than count as a lag lie
-in segments behind their end.
+It had time if one of these is true: the message is in a segment after which another one has begun; it has no
+derived files at all; more messages are concerned than count as a lag; its other derived files reach further.
+The last rule is for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue and
+then to the IndexFile. Our broker writes ConsumeQueues once a second, queue by queue: for a queue that has
+units, and for messages in the newest segment, only the number of messages counts. The same is true for its
+IndexFiles, which follow the log separately and are rebuilt if they are missing: they are behind if more
+entries than count as a lag are in segments behind their end.
 
-Brokers write IndexFiles unless messageIndexEnable is off, each by itself. So one of ours without any lacks
-them only if all the others, and at least two, have them.
+Brokers write IndexFiles unless messageIndexEnable is off, and each broker has its own setting. So if one of
+our brokers has none, they count as missing only if all the others, and at least two, have them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dledger.audit.findings import Finding, QueueFilesRow, QueueRunRow, finding
 
 
 def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning: int) -> list[Finding]:
-    """The findings, with what comparing the derived files tells in place of the lag of that replica."""
+    """The findings. If comparing the derived files of a replica shows a fault, it replaces the lag of that
+    replica."""
     damaged = {found.replica for found in findings if found.code == "KEY_INDEX"}
     for holding in holdings:
         if not holding.row.queues:
@@ -44,7 +45,7 @@ def judge_derived(holdings: list[Holding], findings: list[Finding], lag_warning:
 
 
 def _queues_behind(holding: Holding, others: list[Holding], lag_warning: int) -> Iterator[Finding]:
-    """One finding for all queues of a replica."""
+    """One finding for all queues of a replica that are behind."""
     lacking: list[tuple[str, int, QueueEnd, QueueFilesRow]] = []
     for key, mine in queue_ends(holding):
         theirs = [each for other in others for each in _files_of(other, key)]
@@ -76,7 +77,7 @@ def _has_units(holding: Holding) -> bool:
 
 
 def _count(mine: QueueEnd, theirs: QueueFilesRow) -> int:
-    """Messages that both hold and of which only they have a unit."""
+    """Number of messages that both hold and for which only the other one has a unit."""
     return min(mine.rows[-1].last_offset + 1, theirs.end_offset) - mine.lag_first
 
 
@@ -90,29 +91,29 @@ def _had_time(holding: Holding, mine: QueueEnd, theirs: QueueFilesRow) -> bool:
 
 
 def _sealed_offset(row: QueueRunRow, newest: int) -> int:
-    """Last message of a run in segments before the newest one, as far as the run tells: not where it was
-    scanned after the replica said what is committed."""
+    """Last message of a run in segments before the newest one, as far as the run shows it (it does not if it
+    was scanned after the replica said what is committed)."""
     if row.last_segment < newest:
         return row.last_offset
     return row.before_last if row.last_segment == newest else -1
 
 
 def _newest_segment(holding: Holding) -> int:
-    """Start of the last segment with committed entries: those before it are sealed."""
+    """Start of the last segment with committed entries; the segments before it are sealed."""
     filled = (row for row in holding.segments if row.entries and row.first_index <= holding.committed)
     return max((row.segment for row in filled), default=0)
 
 
 def _dispatched(holding: Holding) -> int:
-    """Log offset of the last message of which a ConsumeQueue has a unit, -1 for none."""
+    """Log offset of the last message that has a unit in a ConsumeQueue; -1 if there is none."""
     return max((row.last_position for row in holding.queue_files if _filled(row)), default=-1)
 
 
 def _keys_behind(
     holding: Holding, witnesses: list[Holding], lags: list[Finding], others: int, lag_warning: int
 ) -> Iterator[Finding]:
-    """`witnesses`: other replicas whose IndexFiles are believed, of `others` in all; `lags`: what this one's
-    scans found to be indexed late."""
+    """A finding if the IndexFiles are behind. `witnesses`: other replicas with valid IndexFiles, of `others`
+    in all; `lags`: lags that the scans of this replica found."""
     witnesses = [other for other in witnesses if other.key_files]
     if holding.row.ours and not holding.key_files and not 2 <= len(witnesses) == others:
         return
@@ -139,7 +140,7 @@ def _keys_behind(
 
 
 def _entries_behind(holding: Holding, end: int) -> int:
-    """Committed entries in segments that begin behind a log offset."""
+    """Number of committed entries in segments that begin after a log offset."""
     return sum(
         row.entries for row in holding.segments if row.segment > end and row.first_index <= holding.committed
     )

@@ -1,13 +1,14 @@
 """Additive digest of a block of entries: count and XOR of two 64-bit mixes.
 
-Entries of a block may be met in any order, in several segments and tasks: digests merge by adding counts and
-XOR of the mixes. Mixed is what must be equal on all replicas: index, term, size, channel and the CRC
-*computed* from the body; a stored CRC is a claim, not evidence. The mix is not linear (multiplications
-and shifts, as in SplitMix64), so that exchanged bodies do not cancel out as they would in a sum or a CRC.
+Entries of a block may be read in any order, in several segments and tasks: digests are merged by adding the
+counts and by XOR of the mixes. The mix covers what must be equal on all replicas: index, term, size, channel
+and the CRC *computed* from the body; a stored CRC is a claim, not evidence. The mix is not linear
+(multiplications and shifts, as in SplitMix64), so that exchanged bodies do not cancel out as they would in a
+sum or a CRC.
 
-**What it can miss.** Two different blocks have equal digests by chance once in 2^128; two different bodies
-of one size have an equal CRC-32 once in 2^32, and never when they differ in one run of at most 32 bits. It is
-no defence against somebody who makes entries on purpose: neither the CRC nor the mix is a secret.
+**What it can miss.** Two different blocks have equal digests by chance once in 2^128; two different bodies of
+one size have an equal CRC-32 once in 2^32, and never if they differ only within 32 consecutive bits. A digest
+is no defence against deliberately forged entries: neither the CRC nor the mix is secret.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from dledger.audit.entries import Array, Columns
 from dledger.audit.findings import BlockRow
 
 DIGEST_VERSION = 2
-"""Raised whenever equal entries would get another digest."""
+"""Raised whenever equal entries would get a different digest."""
 BLOCK_ENTRIES = 1024
-"""Measured: smaller blocks cost more digest rows, larger ones more entries to read again."""
+"""Entries of a block. Measured: smaller blocks need more digest rows, larger ones more entries to read again.
+"""
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
-"""Of the two mixes: the golden ratio and that of the plastic number, in 64 bits."""
+"""Start values of the two mixes: the golden ratio and the plastic number, in 64 bits."""
 _FACTORS = ((0xBF58476D1CE4E5B9, 0x94D049BB133111EB), (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53))
-"""Of SplitMix64 and of MurmurHash3's last step."""
+"""Factors of SplitMix64 and of the last step of MurmurHash3."""
 _SIGNED = 1 << 63
 
 
 class BlockDigests:
-    """Digests of the blocks that one walk meets."""
+    """Digests of the blocks that one walk reads."""
 
     def __init__(self, replica: str, block_entries: int = BLOCK_ENTRIES) -> None:
         self._replica = replica
@@ -40,7 +42,7 @@ class BlockDigests:
         self._blocks: dict[int, list[int]] = {}
 
     def add(self, columns: Columns) -> None:
-        """Count entries in."""
+        """Add entries to the digests of their blocks."""
         if not len(columns):
             return
         block = columns.index // self._size
@@ -57,14 +59,14 @@ class BlockDigests:
                 known[2] ^= mix_b
 
     def rows(self) -> Iterator[BlockRow]:
-        """In order of index."""
+        """The digests, in order of index."""
         for number in sorted(self._blocks):
             count, mix_a, mix_b = self._blocks[number]
             yield BlockRow(self._replica, number, count, _signed(mix_a), _signed(mix_b))
 
 
 def mixes(columns: Columns) -> tuple[Array, Array]:
-    """Two 64-bit values of each entry."""
+    """Two 64-bit mixes of each entry."""
     sizes = columns.size.astype(np.uint64) << np.uint64(32)
     words = (
         columns.index.astype(np.uint64),
@@ -89,12 +91,12 @@ def _mix(words: tuple[Array, ...], lane: int) -> Array:
 
 
 def _signed(value: int) -> int:
-    """As a signed 64-bit number, as SQL engines have it."""
+    """A value as a signed 64-bit number, as SQL engines store it."""
     return value - (1 << 64) if value & _SIGNED else value
 
 
 def merge(rows: Iterable[BlockRow]) -> dict[int, dict[str, tuple[int, int, int]]]:
-    """block -> replica -> (count, mix, mix), parts of one block added up."""
+    """Block -> replica -> (count, mix, mix); parts of one block are added up."""
     result: dict[int, dict[str, tuple[int, int, int]]] = {}
     for replica, block, count, mix_a, mix_b in rows:
         of_block = result.setdefault(block, {})
@@ -106,5 +108,5 @@ def merge(rows: Iterable[BlockRow]) -> dict[int, dict[str, tuple[int, int, int]]
 
 
 def differing(blocks: dict[int, dict[str, tuple[int, int, int]]]) -> list[int]:
-    """Blocks on which two holders disagree, ascending."""
+    """Blocks for which two holders have different digests, ascending."""
     return [block for block in sorted(blocks) if len(set(blocks[block].values())) > 1]

@@ -1,4 +1,4 @@
-"""Entries for a comparison whose rows came from elsewhere, read through other sources of its replicas."""
+"""Reads entries for a comparison whose rows have none, through other sources of the same replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ranges = list[tuple[int, int]]
 class Drilling:
     """A drill (`audit.compare.Drill`) through other sources than those that were scanned.
 
-    They are looked at when the first entry is wanted: replicas whose digests agree need not be reached.
+    The sources are opened when the first entry is needed: replicas with equal digests need not be reachable.
     `read`: how an engine reads entries of these replicas; by default in this process.
     """
 
@@ -46,10 +46,10 @@ class Drilling:
         return self._read(self._look.replicas, ranges)
 
     def completed(self, report: Report) -> Report:
-        """The report, with what could not be read in it.
+        """The report, with findings for entries that could not be read.
 
-        Where a replica holds only a part of a block, digests differ without a fault: at the end of a log that
-        is written to, and at its head. That is information, unless there is damage beside it.
+        If a replica holds only a part of a block, at the end of a growing log or at its head, digests differ
+        without a fault. That is information, unless there is damage in the block.
         """
         names = {str(replica["replica"]) for replica in report.replicas}
         lacking = sorted(names - {replica.name for replica in self._look.replicas} if self._look else [])
@@ -67,7 +67,7 @@ class Drilling:
 def _parts(
     report: Report, damage: Sequence[Finding], first: int, last: int
 ) -> Iterator[tuple[tuple[int, int], Severity]]:
-    """Blocks of a range, neighbours of one severity together."""
+    """Blocks of a range; adjacent blocks of the same severity are joined."""
     run: tuple[tuple[int, int], Severity] | None = None
     for start in range(first, last + 1, BLOCK_ENTRIES):
         end = start + BLOCK_ENTRIES - 1

@@ -1,7 +1,8 @@
-"""Entries of a window as columns (numpy), and the fast part of a walk: runs in which nothing is odd. Pure.
+"""Entries of a window as columns (numpy), and the fast part of a walk: runs of entries without any
+irregularity. Pure.
 
-Python meets each entry only for its length and for the CRC of its body; all other checks are made on whole
-columns. Whatever is not plainly right ends a run, and `walk` judges it entry by entry.
+Python code runs for each entry only to get its length and the CRC of its body; all other checks are made on
+whole columns. Any irregularity ends a run, and `walk` checks the entries there one by one.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dledger.formats.checksum import crc32
 from dledger.formats.entry import APACHE_MAGICS, COVERED, HEADER_SIZE, MAGIC, MAX_ENTRY_SIZE
 
 BODY_DAMAGED = 1
-"""The body's CRC is not the stored one."""
+"""The computed CRC of the body differs from the stored one."""
 CHAIN_BROKEN = 2
-"""The stored chain value does not continue that of the entry before."""
+"""The stored chain value does not continue that of the previous entry."""
 CHAIN_UNKNOWN = 4
-"""The entry before is not known (start of a segment, or after damage)."""
+"""The previous entry is not known (at the start of a segment, or after damage)."""
 UNREADABLE = 8
-"""No entry: a segment that could not be read (index -1)."""
+"""Not an entry: a segment that could not be read (index -1)."""
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -47,7 +48,7 @@ _REMAINING = 0xFFFFFF
 
 
 class Entry(NamedTuple):
-    """An entry as found. `crc` is computed from the body; `stored_crc`, `chain`: the header's."""
+    """An entry as it was read. `crc` is computed from the body; `stored_crc`, `chain`: from the header."""
 
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
     term: int
@@ -62,7 +63,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Entries, one array per field of `Entry`, in order of the log: 64-bit signed integers."""
+    """Entries, one array for each field of `Entry`, in order of the log: 64-bit signed integers."""
 
     index: Array
     term: Array
@@ -78,36 +79,37 @@ class Columns:
         return len(self.index)
 
     def __getitem__(self, chosen: slice | Array) -> Columns:
-        """Some of the entries: a slice, a mask or numbers."""
+        """Some of the entries, by a slice, a mask or numbers."""
         chosen = to_pick(chosen)
         return Columns(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def entry(self, number: int) -> Entry:
-        """One of them."""
+        """One entry."""
         return Entry(*(int(getattr(self, field.name)[number]) for field in fields(self)))
 
     def entries(self) -> list[Entry]:
-        """All of them, one by one."""
+        """All entries as a list."""
         lists = [getattr(self, field.name).tolist() for field in fields(self)]
         return list(map(Entry._make, zip(*lists, strict=True)))
 
 
 def to_pick(chosen: slice | Array) -> slice | Array:
-    """The same for many columns: a mask is turned into numbers once, or into a slice when it takes all."""
+    """A selection for use with many columns: a mask is converted once, to numbers, or to a slice if it
+    selects all."""
     if isinstance(chosen, slice) or chosen.dtype != np.bool_:
         return chosen
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def columns_of(entries: Sequence[Entry]) -> Columns:
-    """From single entries."""
+    """Columns from single entries."""
     if not entries:
         return Columns(*(np.empty(0, np.int64) for _ in Entry._fields))
     return Columns(*np.array(entries, np.int64).T.copy())
 
 
 def join(parts: Sequence[Columns]) -> Columns:
-    """One after another."""
+    """Columns joined one after another."""
     filled = [part for part in parts if len(part)]
     if len(filled) == 1:
         return filled[0]
@@ -119,7 +121,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
-    """A structure at each start: one copy of as many bytes. Every one lies within the buffer."""
+    """A structure at each start, copied at once. Each must lie within the buffer."""
     if not len(starts):
         return np.empty(0, kind)
     raw = np.dtype((np.void, kind.itemsize))
@@ -129,7 +131,8 @@ def structs(buffer: Bytes, starts: Array, kind: np.dtype[Any]) -> Array:
 
 
 def body_crcs(data: bytes, starts: Array, ends: Array, channels: Array) -> Array:
-    """CRC-32 of the bodies of entries, as their channels say that it begins (`formats.entry.COVERED`)."""
+    """CRC-32 of the bodies of entries, with the start value that their channels give
+    (`formats.entry.COVERED`)."""
     begin = np.where(channels & COVERED != 0, channels, 0)
     if not begin.any():
         return slice_crcs(data, starts, ends)
@@ -147,8 +150,9 @@ def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
 
 
 class Before(NamedTuple):
-    """What a walk knows of the entry before: index after it, its term, its chain value (None: unknown), how
-    many entries of its batch are still to come, and whether entries of ours (with CRCs) came already."""
+    """What a walk knows about the previous entry: the index after it, its term, its chain value (None:
+    unknown), how many entries of its batch are still to come, and whether any entry of ours (with CRCs) came
+    before."""
 
     expect: int
     term: int
@@ -160,10 +164,10 @@ class Before(NamedTuple):
 def plain_run(
     data: bytes, at: int, base: int, before: Before, told: Array | None = None
 ) -> tuple[Columns, int]:
-    """The longest run of entries from offset `at` of `data` (log offset `base`) of which everything is as it
-    should be, and the offset behind it.
+    """The longest run of entries without any irregularity, from offset `at` of `data` (log offset `base`),
+    and the offset behind it.
 
-    `told`: offsets of entries as an index says; whatever it says is checked. Without it their sizes are
+    `told`: offsets of entries from an index; they are checked. Without it, the sizes of the entries are
     followed one by one.
     """
     offsets = _follow_sizes(data, at) if told is None else told[told <= len(data) - HEADER_SIZE]
@@ -207,7 +211,7 @@ def plain_run(
 
 
 def _follow_sizes(data: bytes, at: int) -> Array:
-    """Where entries begin, as far as their sizes tell."""
+    """Offsets at which entries begin, according to their sizes."""
     unpack = _SIZE.unpack_from
     last = len(data) - HEADER_SIZE
     found = []
@@ -221,12 +225,12 @@ def _follow_sizes(data: bytes, at: int) -> Array:
 
 
 def _behind(first: int, values: Array) -> Array:
-    """Each value moved to the one after it."""
+    """Each value moved to the next position."""
     return np.concatenate(([first], values[:-1]))
 
 
 def _leading(fits: Array) -> int:
-    """How many are true before the first that is not."""
+    """How many values are true before the first that is not."""
     return len(fits) if fits.all() else int(fits.argmin())
 
 
@@ -236,7 +240,7 @@ def _leading(fits: Array) -> int:
 # place. `chain_crc` runs over 20 bytes, so 20 tables tell it; the value before goes into the first 4 bytes.
 
 _CHAIN_BYTES = (*range(8, 24), *range(40, 44))
-"""Where index, term and body CRC lie in the header."""
+"""Places of index, term and body CRC in the header."""
 _ALL = 0xFFFFFFFF
 
 
@@ -255,7 +259,7 @@ _CHAIN_TABLES = _tables(len(_CHAIN_BYTES))
 
 
 def _chain_crcs(headers: Array, before: Array) -> Array:
-    """What `formats.entry.chain_crc` gives for each header, continuing the values `before`."""
+    """The result of `formats.entry.chain_crc` for each header, continuing the values `before`."""
     raw = headers.view(np.uint8).reshape(len(headers), HEADER_SIZE)
     words = headers.view(np.uint64).reshape(len(headers), -1)
     index_and_term = (words[:, 1], words[:, 2])

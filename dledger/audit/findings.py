@@ -1,7 +1,7 @@
-"""What an audit can find, how bad it is, what to do about it, and the rows in which a scan reports.
+"""The findings of an audit with their severities and advice, and the rows in which a scan reports.
 
-Rows are plain tuples of integers and texts, so that they travel through any engine. `FlatRow` is the one
-shape in which all kinds of rows go through Spark.
+Rows are plain tuples of integers and texts, so that every engine can transport them. `FlatRow` is a single
+shape for all kinds of rows, for use with Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Severity(IntEnum):
-    """Ordered by what decides the verdict. UNKNOWN: something could not be looked at."""
+    """Severities in the order in which they decide the verdict. UNKNOWN: something could not be examined."""
 
     INFO = 0
     WARNING = 1
@@ -29,7 +29,7 @@ EXIT_CODES = {
     Severity.CRITICAL: 3,
     Severity.UNKNOWN: 4,
 }
-"""Process exit code of an audit whose worst finding has this severity."""
+"""Exit code of the process for an audit whose worst finding has this severity."""
 
 VERDICTS = {
     Severity.INFO: "clean",
@@ -41,7 +41,7 @@ VERDICTS = {
 
 
 class Code(NamedTuple):
-    """Default severity of a finding and what an operator does about it."""
+    """The default severity of a finding, and what an operator should do about it."""
 
     severity: Severity
     advice: str
@@ -155,13 +155,13 @@ CODES = {
     "CANNOT_RUN": Code(Severity.UNKNOWN, "the audit itself failed: see the detail"),
     "NOT_REPLICAS": Code(Severity.UNKNOWN, "give one store directory of each node of one group"),
 }
-"""Everything that can be found."""
+"""All codes of findings."""
 
 
 class Finding(NamedTuple):
-    """One thing that an audit saw. Indexes are inclusive, -1 when they do not apply.
+    """One observation of an audit. Indexes are inclusive, and -1 if they do not apply.
 
-    `replica` is empty when it concerns several; `segment` is the log offset of its first byte, or -1.
+    `replica` is empty if several are concerned; `segment` is the log offset of its first byte, or -1.
     """
 
     code: str
@@ -173,7 +173,7 @@ class Finding(NamedTuple):
     detail: str
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`: fields that apply, and what to do."""
+        """The finding for `--json`: the fields that apply, and the advice."""
         result: dict[str, object] = {"code": self.code, "severity": Severity(self.severity).name.lower()}
         if self.replica:
             result["replica"] = self.replica
@@ -203,27 +203,29 @@ def finding(
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """What decides verdict and exit code. INFO when there is nothing.
+    """The severity that decides verdict and exit code; INFO if there are no findings.
 
-    CRITICAL wins over UNKNOWN (a proven loss stays proven), UNKNOWN over ERROR (it may hide worse).
+    CRITICAL has priority over UNKNOWN (a proven loss stays proven), UNKNOWN over ERROR (it may hide something
+    worse).
     """
     return Severity(max((found.severity for found in findings), default=Severity.INFO))
 
 
 class ReplicaRow(NamedTuple):
-    """What a replica said of itself before the scan. `claimed_end`, `committed`: from its checkpoint, or -1.
+    """What a replica reported about itself before the scan. `claimed_end`, `committed`: from its checkpoint,
+    or -1.
 
     `index_end`: first index without a unit in the index files; `head_unit`: 1 when they hold the unit of the
-    entry before the first segment; `ours`: 1 when it has an identity file, which Apache's stores lack;
-    `queues`: 1 when there is a ConsumeQueue directory that is surely its own; `base_index`: the entry before
-    the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which the broker
-    said durably that its ConsumeQueues hold all units, -1 for none; `units_due`: entries below it are in
-    sealed segments and should have index units, which they lacked (0: none lacked one); `log_start`: log
-    offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: who it is and who
-    votes in its group, separated by commas, empty where it does not say; `members`: how many of these;
-    `voters_since`: index of the configuration entry that says so, -1 for the founders; `hard_term`: term in
-    its hard state, -1 where it has none; `live`: 1 when the running node itself answered, so that what it
-    lacks it does not have.
+    entry before the first segment; `ours`: 1 when it has an identity file, which stores of Apache RocketMQ do
+    not have; `queues`: 1 when there is a ConsumeQueue directory that is surely its own; `base_index`: the
+    entry before the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which
+    the broker recorded durably that its ConsumeQueues hold all units, -1 if it did not; `units_due`: entries
+    below it are in sealed segments and should have index units, which they lacked (0: none lacked one);
+    `log_start`: log offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: its
+    id, and the ids of the voters in its group, separated by commas, empty if unknown; `members`: number of
+    voters; `voters_since`: index of the configuration entry that names them, -1 for the founders;
+    `hard_term`: term in its hard state, -1 where it has none; `live`: 1 when the running node itself
+    answered, so that entries that it does not show do not exist there.
     """
 
     replica: str
@@ -255,9 +257,9 @@ class SegmentRow(NamedTuple):
     """What a scan of one segment covered. `segment`: log offset of its first byte; indexes -1 when empty.
 
     `stop`: why the walk ended (see `walk`). `first_crc`, `first_chain`, `last_chain`: stored values, to check
-    the chain between segments. `opaque`: entries whose record cannot be believed. `holes`: ranges of indexes
-    that are no longer readable as entries. `lacking`: units of derived files that were not written yet, so
-    that nothing could be compared with them. `settled_term`: of the last entry that is known to be committed.
+    the chain between segments. `opaque`: entries without a valid record. `holes`: ranges of indexes that are
+    no longer readable as entries. `lacking`: units of derived files that were not written yet and so could
+    not be compared. `settled_term`: of the last entry that is known to be committed.
     """
 
     replica: str
@@ -285,12 +287,12 @@ class SegmentRow(NamedTuple):
 
 
 def unread_segment(replica: str, segment: int, stop: str = "unreadable") -> SegmentRow:
-    """The row of a segment of which nothing could be read."""
+    """The row of a segment that could not be read."""
     return SegmentRow(replica, segment, -1, -1, -1, -1, 0, 0, segment, stop, 0, 0, 0, 0, ())
 
 
 class BlockRow(NamedTuple):
-    """Additive digest of the entries of one aligned block of indexes (see `digests`)."""
+    """Additive digest of the entries in one aligned block of indexes (see `digests`)."""
 
     replica: str
     block: int
@@ -300,8 +302,9 @@ class BlockRow(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """Dispatched messages of one queue in one segment: range of their queue offsets, dense. `due`: the last
-    of them whose unit the broker promised (`ReplicaRow.applied`, at the time of the scan), -1 for none."""
+    """Dispatched messages of one queue in one segment: the range of their queue offsets, without gaps. `due`:
+    the last message whose unit the broker promised (`ReplicaRow.applied`, at the time of the scan), -1 if
+    there is none."""
 
     replica: str
     segment: int
@@ -313,10 +316,10 @@ class QueueRow(NamedTuple):
 
 
 class QueueRunRow(NamedTuple):
-    """`QueueRow`s of segments one after another (some may hold nothing of the queue) whose offsets go on
-    without a gap, as one row: so the rows that an engine gathers do not grow with segments times queues.
+    """`QueueRow`s of consecutive segments (some may have no message of the queue) whose offsets have no gap,
+    as one row. So the number of rows that an engine collects does not grow with segments times queues.
 
-    `before_last`: last offset in segments before `last_segment`, -1 when there is none.
+    `before_last`: last offset in segments before `last_segment`, -1 if there is none.
     """
 
     replica: str
@@ -331,7 +334,8 @@ class QueueRunRow(NamedTuple):
 
 
 class QueueFilesRow(NamedTuple):
-    """What the ConsumeQueue files of one queue hold: offsets [first, end), and where the last one points."""
+    """The content of the ConsumeQueue files of one queue: offsets [first, end), and the position in the last
+    unit."""
 
     replica: str
     topic: str
@@ -342,7 +346,7 @@ class QueueFilesRow(NamedTuple):
 
 
 class KeyFileRow(NamedTuple):
-    """An IndexFile with units, by its header: where in the log the first and the last of them point."""
+    """An IndexFile with units, by its header: the log positions in its first and last unit."""
 
     replica: str
     name: str
@@ -352,8 +356,8 @@ class KeyFileRow(NamedTuple):
 
 
 class SnapshotRow(NamedTuple):
-    """A boundary snapshot: where it is true, the digest in its manifest, and what the manifest says of the
-    last entry before it (`chain` -1: not known)."""
+    """A boundary snapshot: its position, the digest in its manifest, and the last entry before it according
+    to the manifest (`chain` -1: not known)."""
 
     replica: str
     segment: int
@@ -364,13 +368,14 @@ class SnapshotRow(NamedTuple):
 
 
 class BoundRow(NamedTuple):
-    """How far the rows beside it hold (see `parquet`): of one segment, or with `segment` -1 of the side scan.
+    """The range for which the rows of the same file are valid (see `parquet`): one segment, or with `segment`
+    -1 the side scan.
 
     `origin`: incarnation of the store, or its path where it has no identity; `committed`, `size` (bytes of
     the file), `first_index`, `next_first` (of the segment behind it): what was known before the scan, -1 for
-    unknown; `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any more; `segments`:
-    for the side scan, the segments that the replica had then; `version`, `block_entries`: rows with other
-    ones cannot be compared with these.
+    unknown; `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any longer;
+    `segments`: for the side scan, the segments that the replica had at that time; `version`, `block_entries`:
+    rows with other values cannot be compared with these.
     """
 
     replica: str
@@ -389,10 +394,11 @@ class BoundRow(NamedTuple):
 
 
 class KeptRow(NamedTuple):
-    """Of a segment's rows that are kept for later audits (see `kept`).
+    """Information about rows of a segment that are kept for later audits (see `kept`).
 
-    `stamp`: what tells the files that they were made of, a line each; `crc`: of the rows beside it in the
-    file; `reused`: 1 when the rows of this audit come from there; `problem`: why new ones could not be kept.
+    `stamp`: identifies the files that the rows were made from, one line for each; `crc`: of the other rows in
+    the file; `reused`: 1 when the rows of this audit come from there; `problem`: why new rows could not be
+    kept.
     """
 
     replica: str
@@ -433,7 +439,8 @@ ROW_KINDS: dict[str, type[Row]] = {
 
 
 class FlatRow(NamedTuple):
-    """Any row in one shape: a few columns to filter and aggregate by, all fields as JSON in `data`.
+    """A row of any kind in one shape: a few columns to filter and aggregate by, and all fields as JSON in
+    `data`.
 
     Block rows have an empty `data`; their fields are `first_index` (the block), `entries`, `mix_a`, `mix_b`.
     """
@@ -455,7 +462,7 @@ _HOLES = SegmentRow._fields.index("holes")
 
 
 def flatten(row: Row) -> FlatRow:
-    """The one shape."""
+    """A row in that shape."""
     if isinstance(row, BlockRow):
         digest = (row.entries, row.mix_a, row.mix_b)
         return FlatRow("block", row.replica, -1, row.block, row.block, *digest, "", 0, "")

@@ -1,7 +1,7 @@
 """Building blocks of report pages: one self-contained file, no script, no external resource.
 
-Light and dark as the reader's system has it, readable in print and without colours. Text is escaped by
-everything here that takes `str`; `Markup` is text that is HTML already. Pure.
+It is light or dark as the reader's system is set, and readable in print and without colours. All functions
+that take `str` escape it; `Markup` is text that is HTML already. Pure.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ footer { margin-top: 2.5rem; color: var(--soft); font-size: .88rem; border-top: 
 
 
 def text(value: object) -> Markup:
-    """Escaped, unless it is Markup."""
+    """A value as escaped text, unless it is Markup."""
     return value if isinstance(value, Markup) else Markup(escape(str(value)))
 
 
@@ -80,12 +80,12 @@ def join(parts: Iterable[object], separator: str = "") -> Markup:
 
 
 def number(value: float) -> str:
-    """12,345 or 12,345.6."""
+    """A number as text: 12,345 or 12,345.6."""
     return f"{value:,d}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def size_text(count: float) -> str:
-    """Bytes with a binary unit."""
+    """A number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
@@ -99,12 +99,12 @@ def level(severity: Severity) -> str:
 
 
 def pill(severity: Severity) -> Markup:
-    """A severity in its colour, with its icon: told apart without colours, too."""
+    """A severity in its colour, with an icon, so that it is recognizable without colours."""
     return Markup(f'<span class="pill {level(severity)}">{ICONS[severity]} {severity.name.lower()}</span>')
 
 
 def banner(severity: Severity, sentence: object, facts: Sequence[object], word: str = "") -> Markup:
-    """What is read first: the verdict (or another word), one sentence, a line of facts."""
+    """The beginning of the page: the verdict (or another word), one sentence, a line of facts."""
     word = text(word or VERDICTS[severity].upper())
     line = join(facts, " · ")
     return Markup(
@@ -120,7 +120,8 @@ def section(heading: str, content: object, note: str = "") -> Markup:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
-    """Numbers to the right, None as a dash. A page that is too narrow scrolls the table alone."""
+    """A table with numbers aligned to the right and a dash for None. If the page is too narrow, only the
+    table scrolls."""
     body: list[str] = []
     numeric = [False] * len(headings)
     for row in rows:
@@ -143,7 +144,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
 
 
 def bars(values: Sequence[float], labels: Sequence[str], *, height_px: int = 70) -> Markup:
-    """A bar for each value, zero at the bottom; the label shows when the pointer rests on it."""
+    """A bar for each value, with zero at the bottom; the label is shown when the pointer rests on the bar."""
     top = max(values, default=0) or 1
     wide = 1000 / max(len(values), 1)
     drawn = [
@@ -161,7 +162,7 @@ def bars(values: Sequence[float], labels: Sequence[str], *, height_px: int = 70)
 
 
 def page(title: str, parts: Iterable[object], *, style: str = "", footer: object = "") -> str:
-    """The whole file."""
+    """The whole page."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -1,8 +1,8 @@
-"""Index units (32 bytes per entry) of one replica: compared with the entries that a scan meets, and before
-that used as a hint of where those lie.
+"""Index units (32 bytes per entry) of one replica: compared with the entries that a scan reads, and also used
+as a hint for the positions of entries.
 
-Units follow the log and may lag behind it: a unit above the last one written is no fault. Below it, every
-unit must say what the log says. Only committed entries are compared.
+Units follow the log and may lag behind it: a missing unit after the last one written is not a fault. Every
+unit before that must agree with the log. Only committed entries are compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class IndexUnits:
         self._first = 0
         self._block: Array = np.empty(0, _UNITS)
         self._positions: Array = np.empty(0, np.int64)
-        """What the units of the block say."""
+        """Positions of entries in the units of the block."""
 
     def close(self) -> None:
         """Close the files."""
@@ -40,7 +40,7 @@ class IndexUnits:
             self._opened.close()
 
     def read(self, first: int, count: int) -> Array:
-        """Exactly so many units from number `first`; zeros where no file has bytes."""
+        """Exactly this many units from number `first`; zeros where no file has bytes."""
         if not 0 <= first - self._first <= len(self._block) - count:
             self._load(first, max(count, min(_BLOCK, self._end - first)))
         at = first - self._first
@@ -54,7 +54,7 @@ class IndexUnits:
         self._first = first
 
     def positions(self, first: int, below: int) -> Array:
-        """Where entries from `first` on lie, as far as one block of units tells; below `below`."""
+        """Positions of entries from `first` on and below `below`, as far as one block of units has them."""
         if first >= self._end:
             return np.empty(0, np.int64)
         behind = self._first + len(self._block)
@@ -67,7 +67,7 @@ class IndexUnits:
 
 
 class IndexCheck:
-    """Units of committed entries against the log."""
+    """Compares units of committed entries with the log."""
 
     def __init__(self, units: IndexUnits, committed: int, end: int) -> None:
         self._units = units
@@ -89,7 +89,7 @@ class IndexCheck:
             self._compare(believed[int(run[0]) : int(run[-1]) + 1])
 
     def _compare(self, run: Columns) -> None:
-        """Contiguous entries."""
+        """Compare the units of contiguous entries."""
         first = int(run.index[0])
         units = self._units.read(first, len(run))
         foreign = (run.stored_crc == 0) & (run.chain == 0) & (units["magic"] <= APACHE_MAGICS[-1])

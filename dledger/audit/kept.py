@@ -1,17 +1,18 @@
 """Rows of sealed segments kept from one audit to the next (`--keep DIR`), so that each is scanned once.
 
-`Keep.source` puts itself in front of a store, or of the brokers of a group: engines see the same replicas,
-segments and rows. Rows that are `final` (`audit.parquet`) are kept there, one file a segment, published by
-one rename; they are used again while the store is the same, the segment's file is the same, and all that is
-derived from the segment still reads as it did (`audit.segment_stamp`; a broker is asked for that). A file
-that is damaged, of another version, too old or of something else is passed over, and the segment scanned:
-what is kept can save work and nothing else.
+`Keep.source` wraps a store, or the brokers of a group: engines see the same replicas, segments and rows. Rows
+that are `final` (`audit.parquet`) are kept in DIR, one file for each segment, published by one rename. They
+are used again while the store is the same, the segment's file is the same, and all data derived from the
+segment reads as before (`audit.segment_stamp`; for a live group its brokers are asked). A file that is
+damaged, too old, of another version or of something else is ignored, and the segment is scanned: kept rows
+only save work and never change the result.
 
-**Rot at rest** in a segment is seen by reading it and not otherwise, so rows hold for `rescan_ms` at most.
-Each segment has its own time between half of that and all of it: an audit repeated often reads some of them
-every time, not all at once.
+**Rot at rest** in a segment is found only by reading it, so rows are valid for `rescan_ms` at most. Each
+segment has its own time between half of that and all of it: an audit repeated often reads some of them every
+time, not all at once.
 
-What cannot be kept is said in the report and changes no finding. All of it blocks, and can be pickled.
+Rows that cannot be kept are named in the report and change no finding. All functions block, and all objects
+can be pickled.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from dledger.formats.checksum import crc32
 from dledger.runtime import Files
 
 SETTLED_MS = 2000
-"""A file that changed later than this before the audit may change again without another time of change: some
-file systems count in steps of two seconds."""
+"""Milliseconds. A file that changed less than this before the audit may change again without another
+modification time: some file systems record times in steps of two seconds."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Where rows are kept. `root`: a directory or URL, opened by `files`; `now_ms`: wall clock when the audit
-    began; `rescan_ms`: rows older than that are not used, 0 for no limit."""
+    """Where rows are kept. `root`: a directory or URL, opened by `files`; `now_ms`: wall clock at the
+    beginning of the audit; `rescan_ms`: older rows are not used, 0 for no limit."""
 
     root: str
     files: Files = field(compare=False, repr=False)
@@ -55,13 +56,13 @@ class Keep:
     rescan_ms: int
 
     def source(self, store: ReplicaSource) -> ReplicaSource:
-        """A store directory or live group, with what is kept of it."""
+        """A store directory or live group, together with its kept rows."""
         return KeptSource(store, self)
 
 
 @dataclass(frozen=True)
 class KeptSource:
-    """`audit.replicas.ReplicaSource` of a store or live group and what is kept of it."""
+    """`audit.replicas.ReplicaSource` of a store or live group with its kept rows."""
 
     store: ReplicaSource
     keep: Keep
@@ -71,7 +72,7 @@ class KeptSource:
         return self.store.place
 
     def look(self) -> Look:
-        """StoreError when the place is wrong."""
+        """The replicas with their kept rows. StoreError if the place is wrong."""
         look = self.store.look()
         return Look(tuple(KeptReplica(replica, self.keep) for replica in look.replicas), look.findings)
 
@@ -81,7 +82,7 @@ class KeptSource:
 
 @dataclass(frozen=True)
 class KeptReplica:
-    """`audit.replicas.ReplicaView` of a replica and what is kept of it."""
+    """`audit.replicas.ReplicaView` of a replica with its kept rows."""
 
     replica: ReplicaView
     keep: Keep
@@ -107,7 +108,8 @@ class KeptReplica:
         return self.replica.tasks()
 
     def side(self) -> Iterator[Row]:
-        """Never kept: it is small, and what is derived grows. Forgets segments that are gone."""
+        """Rows of the side scan, which are never kept: it is small, and derived files grow. Removes kept rows
+        of segments that no longer exist."""
         yield from self.replica.side()
         place = self.reader.place(SIDE)
         starts = [task.start for task in self.tasks()]
@@ -119,7 +121,7 @@ class KeptReplica:
 
 @dataclass(frozen=True)
 class KeptReader:
-    """`audit.replicas.SegmentReader` that scans only what it must."""
+    """`audit.replicas.SegmentReader` that scans only segments without usable kept rows."""
 
     reader: StampingReader
     keep: Keep
@@ -155,12 +157,13 @@ class KeptReader:
         return self.reader.drill(task, ranges)
 
     def place(self, segment: int) -> Place:
-        """Where the rows are: apart from those of other directories, whatever replica they hold."""
+        """The place of the rows. Stores in different directories have different places, even if they hold the
+        same replica."""
         mark = crc32(self.row.store.encode())
         return Place(self.row.group, f"{self.row.replica.partition('@')[0]}-{mark:08x}", segment)
 
     def _known(self, task: SegmentTask, block_entries: int) -> list[Row] | None:
-        """Rows that say what a scan would say; None when it has to be made."""
+        """Kept rows that equal those of a new scan; None if the segment must be scanned."""
         keep, place = self.keep, self.place(task.start)
         try:
             known = read_scan(keep.files, keep.root, place)
@@ -190,14 +193,14 @@ class KeptReader:
         )
 
     def _not_before_ms(self, task: SegmentTask) -> int:
-        """Rows from before that are too old."""
+        """Wall clock in ms; rows from before are too old."""
         if not self.keep.rescan_ms:
             return 0
         share = crc32(f"{self.place(task.start)}".encode()) / (1 << 32)
         return self.keep.now_ms - int(self.keep.rescan_ms * (1 - share / 2))
 
     def _write(self, task: SegmentTask, rows: list[Row], before: SegmentStamp, block_entries: int) -> None:
-        """Keep the rows if they are final, and the file is what it was before they were made. OSError."""
+        """Keep the rows if they are final, and the file is the same as before they were made. OSError."""
         keep, place = self.keep, self.place(task.start)
         bound = segment_bound(self.row, task, rows, keep.now_ms, block_entries)
         if not bound.final:

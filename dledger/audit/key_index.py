@@ -1,14 +1,12 @@
-"""IndexFiles (messages by key) against the log, both ways, and each file against itself.
+"""Checks of IndexFiles (messages by key): against the log in both directions, and each file by itself.
 
-* `KeyCheck`: every key of every committed message of a segment has a unit that names its hash, place and
-  time, and every unit that points into the segment is one of those. Messages above the last unit are lag.
+* `KeyCheck`: every key of every committed message of a segment has a unit with its hash, position and time,
+  and every unit that points into the segment is one of those. Messages after the last unit are a lag.
 * `check_file`: links, slots and header of one file fit together. Memory: 8 bytes per slot (40 MB with
   Apache's defaults) and one chunk of units.
 
-Files of a live broker grow while they are read: what counts is the header as it was at first.
-
-Newer brokers of Apache's (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are right, and where
-there are none, none is missed.
+Files of a live broker grow while they are read: the header is used as it was read first. Newer brokers of
+Apache RocketMQ (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are correct, but not required.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("b
 _SLOTS = np.dtype(">i4")
 _CHUNK_UNITS = 1 << 18
 _FLUSH_UNITS = 1 << 18
-"""Units expected by the log that are compared at a time: bounds the memory of a scan to some 30 MB."""
+"""Expected units that are compared at a time: limits the memory of a scan to about 30 MB."""
 _SAMPLE = 64
 
 
@@ -57,16 +55,16 @@ class KeyFile:
 
     @property
     def units(self) -> int:
-        """How many it holds."""
+        """How many units it holds."""
         return self.header.count - 1
 
 
 class DamagedKeyFile(Exception):
-    """A file whose head cannot be believed."""
+    """A file whose header is invalid."""
 
 
 def open_key_files(files: Files, root: str) -> tuple[list[KeyFile], list[str]]:
-    """Files with units, in order of the log; and what is wrong with the others. OSError."""
+    """Files with units, in order of the log; and the problems of invalid files. OSError."""
     found: list[KeyFile] = []
     problems: list[str] = []
     for name in files.listdir(root) if root else ():
@@ -102,8 +100,8 @@ def _open(files: Files, path: str) -> KeyFile:
 
 
 def _slots(file: File, size: int, header: IndexHeader) -> int | None:
-    """How many slots it has, which no field says: Apache's default, its proportion, or where the first and
-    the last unit are found."""
+    """The number of slots, which no field contains: Apache's default, its proportion, or a search for the
+    places of the first and the last unit. None if none fits."""
     if header.count <= 1:
         return 0 if header.count >= 0 else None
     for slots in (SLOTS, (size - HEADER_SIZE) // (SLOT_SIZE + 4 * UNIT_SIZE)):
@@ -124,7 +122,7 @@ def _slots(file: File, size: int, header: IndexHeader) -> int | None:
 
 
 def _fits(file: File, size: int, header: IndexHeader, slots: int) -> bool:
-    """Whether one of the ends that the header names is where it should be: the other may be damaged."""
+    """Whether one of the two positions in the header is where it should be; the other may be damaged."""
     if unit_offset(slots, header.count) > size:
         return False
     ends = ((1, header.begin_position), (header.count - 1, header.end_position))
@@ -140,7 +138,7 @@ def _position(file: File, slots: int, number: int) -> int:
 
 
 def check_file(files: Files, replica: str, key_file: KeyFile) -> Iterator[Finding]:
-    """Links and slots of one file. OSError."""
+    """Check the links and slots of one file. OSError."""
     file = files.open_read(key_file.path)
     try:
         problems = list(_check_links(file, key_file))
@@ -193,7 +191,8 @@ def _read_units(file: File, slots: int, first: int, count: int) -> Array:
 
 
 class KeyCheck:
-    """Keys of one segment's committed messages. `root` empty: there are no files and nothing is checked."""
+    """Checks the keys of one segment's committed messages. If `root` is empty, there are no files and nothing
+    is checked."""
 
     def __init__(self, files: Files, root: str, committed: int) -> None:
         self._files = files
@@ -205,20 +204,20 @@ class KeyCheck:
         self._from = -1
         self._sums: dict[str, list[int | str]] = {}
         self.whole = True
-        """Whether every entry so far could be read: else a unit that points elsewhere may be right."""
+        """Whether every entry so far could be read. If not, a unit without a known message may be correct."""
         self.lacking: int = 0
         """Keys that had no unit yet."""
         self.faults: list[Fault] = []
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to compare with."""
+        """Whether there are files to compare with."""
         return bool(self._key_files)
 
     def add(
         self, data: bytes, base: int, columns: Columns, found: tuple[Records, PropertyTexts] | None
     ) -> None:
-        """One window; `found` are its records and their properties when none of them is odd."""
+        """Add one window; `found` are its records and their properties, if none of them is irregular."""
         if not self.active:
             return
         if self._from < 0:
@@ -235,7 +234,8 @@ class KeyCheck:
             self._compare(int(columns.pos[-1]) + 1)
 
     def finish(self, end_pos: int) -> None:
-        """The rest, and one fault for each code; `end_pos`: end of the committed log in this segment."""
+        """Compare the rest, and make one fault for each code. `end_pos`: end of the committed log in this
+        segment."""
         if self.active and self._from >= 0:
             self._compare(end_pos)
         self.faults = [
@@ -244,7 +244,7 @@ class KeyCheck:
         ]
 
     def _compare(self, end_pos: int) -> None:
-        """Up to the entry that begins below `end_pos`."""
+        """Compare the keys of entries that begin below `end_pos`."""
         keys = [np.concatenate(column) for column in zip(*self._expected, strict=True)]
         self._expected, self._pending = [], 0
         first_position, end_position = self._from + ENTRY_HEADER, end_pos + ENTRY_HEADER
@@ -291,7 +291,7 @@ class KeyCheck:
             self._count("KEY_DANGLING", len(wrong), int(first), int(last), text)
 
     def _check_times(self, theirs: _Units, at: Array, matched: Array, store_ms: Array, index: Array) -> None:
-        """`at`: which of our keys each of their units is, where it is one (`matched`)."""
+        """Check the times of units. `at`: for each unit the number of its key, valid if `matched`."""
         stored = store_ms[at]
         expected = np.clip((stored - theirs.begin_ms) // 1000, 0, MAX_SECONDS)
         # The first unit's time counts from the end of the file before; the file's own begin is its message's.
@@ -311,7 +311,7 @@ class KeyCheck:
             known[0], known[2] = int(known[0]) + count, last
 
     def _units(self, first: int, end: int) -> _Units:
-        """Units that point at [first, end), of all files."""
+        """Units of all files that point at [first, end)."""
         parts = [_no_units()]
         for key_file in self._key_files:
             header = key_file.header
@@ -322,7 +322,7 @@ class KeyCheck:
 
 @dataclass(frozen=True)
 class _Units:
-    """Units of several files, in order. `first`: the first unit of its file."""
+    """Units of several files, in order. `first`: whether it is the first unit of its file."""
 
     position: Array
     hashed: Array
@@ -342,8 +342,8 @@ def _join(parts: list[_Units]) -> _Units:
 
 
 def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Units:
-    """Units of one file that point at [first, end). Positions ascend: found by halving, and believed if the
-    units around say the same; else all of the file is read."""
+    """Units of one file that point at [first, end). Positions ascend, so both ends are found by binary
+    search. The result is used if the units around it agree; otherwise the whole file is read."""
     try:
         file = files.open_read(key_file.path)
     except FileNotFoundError:
@@ -370,7 +370,7 @@ def _units_between(files: Files, key_file: KeyFile, first: int, end: int) -> _Un
 
 
 def units_crc(files: Files, root: str, start: int, end: int) -> int:
-    """CRC-32 of all units that point at entries of the log range [start, end); 0 when there are none."""
+    """CRC-32 of all units that point at entries of the log range [start, end); 0 if there are none."""
     crc = 0
     for key_file in open_key_files(files, root)[0]:
         header = key_file.header
@@ -382,7 +382,7 @@ def units_crc(files: Files, root: str, start: int, end: int) -> int:
 
 
 def _find(file: File, key_file: KeyFile, position: int) -> int | None:
-    """Number of the first unit that points at or behind `position`; None when units around it disagree."""
+    """Number of the first unit that points at `position` or later; None if units around it disagree."""
     low, high = 1, key_file.header.count
     while low < high:
         middle = (low + high) // 2
@@ -397,5 +397,5 @@ def _find(file: File, key_file: KeyFile, position: int) -> int | None:
 
 
 def _pair(position: Array, hashed: Array, origin: int) -> Array:
-    """Place and hash as one number."""
+    """Position and hash as one number."""
     return (position - origin) << 32 | hashed

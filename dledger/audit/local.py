@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with (segments done, segments in all)."""
 ALONE_BELOW_BYTES = 192 * 1024 * 1024
-"""Less is scanned by this process before others have started."""
+"""Stores with fewer bytes are scanned by this process alone, before others could start."""
 
 
 async def audit_stores(
@@ -46,7 +46,7 @@ async def audit_stores(
     processes: ProcessWorkers | None = None,
     alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
-    """`audit_sources` over store directories, by paths or URLs."""
+    """Audit store directories, given by paths or URLs, with `audit_sources`."""
     try:
         stores = [StoreSource.at(path, env.files) for path in paths]
     except StoreError as error:
@@ -73,12 +73,12 @@ async def audit_sources(
     processes: ProcessWorkers | None = None,
     alone_below: int = ALONE_BELOW_BYTES,
 ) -> Report:
-    """Verify each replica, and compare them when there are several. What cannot be read is a finding.
+    """Verify each replica, and compare them if there are several. What cannot be read becomes a finding.
 
-    Segments are scanned in `processes`, unless there are less than `alone_below` bytes of them; else by
-    threads, which take turns. The report is the same; OSError when a process died. `drill_sources`: where
-    entries are read when `sources` have none, and were scanned at different times. `same_time`: directories
-    are those of stopped or running nodes, not copies of different times (`audit.compare.Group`).
+    Segments are scanned in `processes`, unless they have less than `alone_below` bytes in all; otherwise in
+    threads, which take turns. The report is the same. OSError if a process died. `drill_sources`: where to
+    read entries if `sources` have none and were scanned at different times. `same_time`: the directories
+    belong to stopped or running nodes, and are not copies of different times (`audit.compare.Group`).
     """
     try:
         claims = await env.workers.run(Lane.DISK, claims_at, sources)

@@ -1,7 +1,8 @@
-"""Who belongs to a replica's group, by its own files: its newest committed configuration, or the founders.
+"""The members of a replica's group according to its own files: its newest committed configuration, or the
+founders.
 
-`members` notes where the configuration entries are, with a copy of each. The group that was founded is in
-`identity`; a store of Apache's has neither, so its group is not known.
+The file `members` has the places of the configuration entries, with a copy of each. The founders are in
+`identity`. A store of Apache RocketMQ has neither, so its group is not known.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from dledger.runtime.atomic_file import read_file
 
 
 class Members(NamedTuple):
-    """`since`: index of the configuration entry, -1 for the founders or when nothing is known; `voters`: node
-    ids, sorted."""
+    """Voters of the group. `since`: index of the configuration entry, -1 for the founders or if nothing is
+    known; `voters`: node ids, sorted."""
 
     since: int = -1
     voters: tuple[str, ...] = ()
 
 
 FOUNDERS_UNKNOWN = Members()
-"""Of a store that does not say."""
+"""The members of a store that does not name them."""
 
 
 def read_members(files: Files, directory: str, identity: Identity | None, committed: int) -> Members:
-    """As of index `committed`; the founders where the file is missing (a node then looks for configurations
-    in its whole log). OSError; CorruptFile when the file cannot be believed."""
+    """The voters as of index `committed`; the founders if the file is missing (a node then searches its whole
+    log for configurations). OSError; CorruptFile if the file is invalid."""
     if identity is None:
         return FOUNDERS_UNKNOWN
     newest = Members(-1, tuple(sorted(identity.members)))
@@ -47,7 +48,8 @@ def read_members(files: Files, directory: str, identity: Identity | None, commit
 
 
 def _voters(packed: bytes) -> list[str]:
-    """Version 1 has incarnations in place of members, all of them voters."""
+    """The voters in a packed configuration. In version 1 all members are voters, and have incarnations as
+    values."""
     members = msgpack.unpackb(packed)["members"]
     return [
         str(node)

@@ -1,6 +1,7 @@
-"""Keys of messages in columns: what IndexFiles have units for. Pure.
+"""Keys of messages in columns: IndexFiles have one unit for each. Pure.
 
-`keys_of_records` takes what `records.read_records` read, `keys_one_by_one` a window in which a record is odd.
+`keys_of_records` takes the result of `records.read_records`, `keys_one_by_one` a window with an irregular
+record.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _HASH_SIGN = ord("#")
 
 
 class MessageKeys(NamedTuple):
-    """Keys of messages, in order of the log. `is_tag`: it may be in the files, and need not."""
+    """Keys of messages, in order of the log. `is_tag`: the key is a tag, which may be in the files and need
+    not be."""
 
     position: Array
     hashed: Array
@@ -33,7 +35,8 @@ class MessageKeys(NamedTuple):
 
 
 def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> MessageKeys:
-    """Of well-formed records. `tags`: as newer brokers of Apache's, which index the tag too."""
+    """Keys of well-formed records. `tags`: include tags, which newer brokers of Apache RocketMQ also index.
+    """
     indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     if not indexed.any():
         return _of_rows(())
@@ -66,7 +69,7 @@ def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags
 
 
 def _split(text: Array, owner: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:
-    """Ranges between blanks, without empty ones."""
+    """Split ranges at blanks, without empty parts."""
     blanks = np.flatnonzero(text == _BLANK)
     first, last = np.searchsorted(blanks, begin), np.searchsorted(blanks, end)
     single = first == last
@@ -93,7 +96,7 @@ def _utf16_lengths(text: Array, begin: Array, end: Array) -> Array:
 
 
 def keys_one_by_one(data: bytes, base: int, columns: Columns, *, tags: bool) -> MessageKeys:
-    """The same where a record is odd, one by one; what is no record has no keys."""
+    """Keys of a window with irregular records, one by one; an invalid record has no keys."""
     rows: list[tuple[int, int, int, int, bool]] = []
     view = memoryview(data)
     chosen = columns[has_record(columns) & (columns.damage & BODY_DAMAGED == 0)]

@@ -1,7 +1,8 @@
-"""ConsumeQueue units against the messages of one segment, both ways.
+"""Checks ConsumeQueue units against the messages of one segment, in both directions.
 
-Units follow the log and may lag behind it: what is not written yet is no fault (the side scan says how far
-the files are). Below it, every unit must say what the log says. Only committed messages are compared.
+Units follow the log and may lag behind it: units that are not written yet are not a fault (the side scan
+reports how far the files reach). Every earlier unit must agree with the log. Only committed messages are
+compared.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from dledger.formats.consume_queue import UNIT_SIZE, unpack_unit
 from dledger.runtime import Files
 
 _QUEUE_FLUSH_UNITS = 64 * 1024
-"""Messages that wait to be compared: some 4 MB."""
+"""Messages that wait to be compared: about 4 MB."""
 _MAX_QUEUE_HANDLES = 128
 _SHORT = 1 << 16
 
 
 class QueueCheck:
-    """ConsumeQueue units of one segment's messages.
+    """Checks the ConsumeQueue units of one segment's messages.
 
     Forward: the unit at a message's queue offset points at it. Reverse: the units beside the range that this
-    segment's messages cover must not point into the segment. `root` empty: only offsets are checked.
-    `applied`: units of messages up to that index must be there, as the broker said so durably. `deleted`:
-    topics that were deleted -> log offset up to where their messages have no units any more.
+    segment's messages cover must not point into the segment. If `root` is empty, only offsets are checked.
+    `applied`: units of messages up to that index must exist, because the broker recorded that durably.
+    `deleted`: deleted topics -> log offset below which their messages have no units any longer.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class QueueCheck:
         """Number of the queue, queue offset, index, unit."""
         self._pending = 0
         self.opaque: int = 0
-        """Entries that may have been messages of any queue: as many offsets may be left out."""
+        """Entries that may have been messages of any queue: this many offsets may be missing."""
         self.lacking: int = 0
         """Messages that had no unit yet."""
         self.error: OSError | None = None
-        """Why no files are looked at any more."""
+        """Why no files are read any longer."""
         self.faults: list[Fault] = []
 
     def topic_deleted(self, topic: str, at: int) -> None:
-        """The log says so, at this offset: what it holds of the topic below has no units any more."""
+        """The log deletes a topic at this offset: its earlier messages have no units any longer."""
         raw = topic.encode()
         if self._deleted.get(raw, -1) >= at:
             return  # the state file knew
@@ -77,13 +78,13 @@ class QueueCheck:
         self.faults[:] = [fault for fault in self.faults if not fault.detail.startswith(f"{topic}/")]
 
     def add_opaque(self, count: int) -> None:
-        """So many entries come next that may be messages of any queue."""
+        """The next entries, this many, may be messages of any queue."""
         if count:
             self._sort_in()
             self.opaque += count
 
     def expect(self, index: int, unit: tuple[bytes, int, int, bytes]) -> None:
-        """A message that is dispatched, in order of the log: topic, queue id, queue offset, packed unit."""
+        """Add a dispatched message, in order of the log: topic, queue id, queue offset, packed unit."""
         topic, queue_id, offset, packed_unit = unit
         if topic in self._deleted and unpack_unit(packed_unit).physical_offset < self._deleted[topic]:
             return
@@ -91,8 +92,8 @@ class QueueCheck:
         self._expect_run((topic, queue_id), offset, packed_unit, np.array([index]))
 
     def expect_all(self, keys: list[QueueKey], which: Array, records: Records, units: Array) -> None:
-        """Messages of one window that are dispatched, in order of the log. `which`: their queue's number in
-        `keys`, a list that only grows."""
+        """Add the dispatched messages of one window, in order of the log. `which`: the number of their queue
+        in `keys`, a list that only grows."""
         self._keys = keys
         if self._deleted:
             gone_below = np.array([self._deleted.get(topic, -1) for topic, _ in keys], np.int64)
@@ -104,7 +105,7 @@ class QueueCheck:
             self.flush()
 
     def _sort_in(self) -> None:
-        """Bring what waits to its queues."""
+        """Distribute the waiting messages to their queues."""
         if not self._waiting:
             return
         which, offsets, indexes, units = map(np.concatenate, zip(*self._waiting, strict=True))
@@ -122,7 +123,7 @@ class QueueCheck:
             )
 
     def _expect_run(self, key: QueueKey, offset: int, units: bytes, indexes: Array) -> None:
-        """Messages with offsets one after another."""
+        """Add messages with consecutive offsets."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = _Queue(offset)
@@ -139,7 +140,7 @@ class QueueCheck:
         queue.indexes.append(indexes)
 
     def flush(self) -> None:
-        """Compare what was gathered with the files."""
+        """Compare the collected messages with the files."""
         self._sort_in()
         for key, queue in self._queues.items():
             if queue.pending:
@@ -147,7 +148,7 @@ class QueueCheck:
         self._pending = 0
 
     def finish(self, from_pos: int, end_pos: int) -> Iterator[QueueRow]:
-        """The reverse check over log range [from_pos, end_pos), and one row per queue."""
+        """Do the reverse check over log range [from_pos, end_pos), and give one row for each queue."""
         self.flush()
         for key in sorted(self._queues):
             queue = self._queues[key]
@@ -231,7 +232,7 @@ class QueueCheck:
 
 
 class _Queue:
-    """Messages of one queue seen so far; `pending` units are not yet compared."""
+    """Messages of one queue seen so far; `pending` units are not compared yet."""
 
     __slots__ = (
         "dense",

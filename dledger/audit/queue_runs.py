@@ -1,7 +1,7 @@
-"""What is said of a queue in segment after segment, as one row where nothing is between. Pure.
+"""Merges the rows of a queue in consecutive segments to one row, if there is no gap between them. Pure.
 
-Merging may be done in any order and place (by a task for its segments, then for all of a queue): the result
-is the same, and `audit.coverage` finds the same in it as in the rows of single segments.
+Rows may be merged in any order and place (by a task for its segments, then for all of a queue): the result is
+the same, and `audit.coverage` finds the same in it as in the rows of single segments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dledger.audit.findings import QueueRow, QueueRunRow
 
 
 def as_run(row: QueueRow) -> QueueRunRow:
-    """The row of one segment."""
+    """The run of one segment."""
     return QueueRunRow(
         replica=row.replica,
         segment=row.segment,
@@ -27,13 +27,13 @@ def as_run(row: QueueRow) -> QueueRunRow:
 
 
 def promised(run: QueueRunRow, last_index: int, applied: int) -> QueueRunRow:
-    """With all that the broker promised, as `applied` (`ReplicaRow`) says it: of rows that were made earlier,
-    their own `due` may be less. `last_index`: of the last entry of the run's last segment."""
+    """A run with everything that the broker promised according to `applied` (`ReplicaRow`): rows that were
+    made earlier may have a smaller `due`. `last_index`: last entry of the run's last segment."""
     return run._replace(due=run.last_offset) if last_index <= applied else run
 
 
 def merged(runs: Iterable[QueueRunRow]) -> Iterator[QueueRunRow]:
-    """Neighbours as one. Those of one queue must come together, by segment."""
+    """Adjacent runs merged. The runs of one queue must come together, by segment."""
     open_run: QueueRunRow | None = None
     for run in runs:
         if open_run is None:
@@ -62,7 +62,7 @@ def _goes_on(run: QueueRunRow, following: QueueRunRow) -> bool:
 
 
 class QueueRuns:
-    """Runs of several segments of any replicas, gathered one after another: one of each queue is open.
+    """Collects runs of several segments of any replicas one after another, with one open run for each queue.
 
     Segments of one replica must come in the order of its log.
     """
@@ -71,11 +71,11 @@ class QueueRuns:
         self._runs: dict[tuple[str, str, int], list[QueueRunRow]] = {}
 
     def add(self, run: QueueRunRow) -> None:
-        """The next one of its queue."""
+        """Add the next run of its queue."""
         mine = self._runs.setdefault((run.replica, run.topic, run.queue_id), [])
         mine[-1:] = merged([*mine[-1:], run])
 
     def rows(self) -> Iterator[QueueRunRow]:
-        """By replica and queue, each by segment."""
+        """The runs by replica and queue, then by segment."""
         for key in sorted(self._runs):
             yield from self._runs[key]

@@ -1,6 +1,7 @@
-"""Message records of a segment: well-formed and in their place; and the queue unit that each one should have.
+"""Checks that the message records of a segment are well-formed and in their place, and computes the queue
+unit that each should have.
 
-Windows of plain records go in columns (`records`), others record by record.
+Windows of plain records are checked in columns (`records`), others record by record.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from dledger.formats.record import (
 from dledger.formats.state import TOPIC_DELETE, ReplicatedState
 
 DEEP_EVERY = 8
-"""In one of so many windows the CRC inside each record is checked although that of its entry fits. A disk
-cannot make the one wrong and leave the other; a writer can, and does not do it once."""
+"""In one of this many windows, the CRC inside each record is checked although that of its entry fits. A disk
+cannot damage only one of them; a faulty writer can, and does so more than once."""
 _TAGS = TAGS.encode()
 _DELETION = TOPIC_DELETE.encode()
 
 
 class Sorted(NamedTuple):
-    """Records of a window and their properties; of them those committed ones that take a place in a queue,
-    and its number."""
+    """Records of a window and their properties; the committed ones that take a place in a queue, and the
+    number of each queue."""
 
     records: Records
     texts: PropertyTexts
@@ -63,7 +64,8 @@ class Sorted(NamedTuple):
 
 
 class RecordCheck:
-    """Records in entries: well-formed and in their place; and the queue unit of each dispatched message."""
+    """Checks that records in entries are well-formed and in their place, and computes the queue unit of each
+    dispatched message."""
 
     def __init__(self, committed: int, queues: QueueCheck, *, deep: bool) -> None:
         self._committed = committed
@@ -74,7 +76,8 @@ class RecordCheck:
         self.faults: list[Fault] = []
 
     def add(self, data: bytes, base: int, columns: Columns) -> Sorted | None:
-        """`base`: log offset of `data[0]`. The window's records, None when one of them is odd."""
+        """Check one window. `base`: log offset of `data[0]`. Returns its records, or None if one of them is
+        irregular."""
         deep = self._deep or self._windows % DEEP_EVERY == 0
         self._windows += 1
         records = read_records(data, base, columns, deep=deep)
@@ -93,7 +96,7 @@ class RecordCheck:
         return Sorted(records, texts, chosen, which)
 
     def _deletions(self, data: bytes, records: Records) -> None:
-        """Topics that are deleted in this window."""
+        """Note the topics that are deleted in this window."""
         if _DELETION not in data:
             return
         asked = np.flatnonzero((records.kind == Kind.SYSTEM) & (records.index <= self._committed))
@@ -137,7 +140,7 @@ def is_sound(data: bytes, base: int, entry: Entry) -> bool:
 
 
 def _check_record(data: bytes, base: int, entry: Entry) -> _Unit | None:
-    """The queue unit of an entry's record, None when it is not dispatched; CorruptRecord."""
+    """The queue unit of an entry's record; None if it is not dispatched. CorruptRecord."""
     at, size = entry.pos - base + HEADER_SIZE, entry.size - HEADER_SIZE
     if size < MIN_SIZE:
         raise CorruptRecord(f"{size} bytes: too few for a record")
@@ -155,7 +158,7 @@ _Unit = tuple[bytes, int, int, bytes]
 def _record(
     data: bytes, view: memoryview, at: int, size: int, pos: int, fields: tuple[int, ...]
 ) -> _Unit | None:
-    """Check a record with IPv4 hosts at `at`; its queue unit, None when it is not dispatched."""
+    """Check a record with IPv4 hosts at `at`. Returns its queue unit, None if it is not dispatched."""
     said_size, magic, body_crc, queue_id, _, queue_offset, physical, sys_flag = fields[:8]
     body_size = fields[14]
     if magic == MAGIC_V1:

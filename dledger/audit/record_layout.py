@@ -1,6 +1,8 @@
-"""Where the parts of message records lie: many records of one buffer at once, both versions, all hosts. Pure.
+"""The places of the parts of message records: many records of one buffer at once, both versions, all hosts.
+Pure.
 
-The layout is `formats.record`'s, whose decoder reads one record at a time and decides what is one.
+The layout is that of `formats.record`, whose decoder reads one record at a time and decides which records are
+valid.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ HEAD = np.dtype(
         ("body_size", ">i4"),
     ]
 )
-"""The fixed part with hosts of IPv4; up to `born` also that of all others."""
+"""The fixed part with IPv4 hosts; up to `born` it is the same for all records."""
 _HOST_V6_MORE = 12
 _STORE_TIME_AT = 56
 _BODY_SIZE_AT = 84
@@ -49,8 +51,8 @@ _BODY_SIZE_AT = 84
 class Layout:
     """Parts of each record; places are offsets in the buffer.
 
-    `fits`: which are well-formed. The parts of the others are empty and lie where the record should begin;
-    their numbers mean nothing.
+    `fits`: which are well-formed. The parts of the others are empty, at the place where the record should
+    begin; their numbers have no meaning.
     """
 
     fits: Array
@@ -67,7 +69,7 @@ class Layout:
 
 
 def lay_out(buffer: Bytes, starts: Array, sizes: Array) -> Layout:
-    """Of the records of `sizes` bytes at `starts`, each within the buffer."""
+    """The layout of the records of `sizes` bytes at `starts`, each within the buffer."""
     fits: Array = sizes >= MIN_SIZE
     if len(buffer) < MIN_SIZE:
         fits[:] = False
@@ -118,12 +120,12 @@ def lay_out(buffer: Bytes, starts: Array, sizes: Array) -> Layout:
 
 
 def _heads(buffer: Bytes, starts: Array) -> Array:
-    """Of a buffer that is shorter than one: zeros."""
+    """The fixed part of each record; zeros if the buffer is too short for one."""
     return np.zeros(len(starts), HEAD) if len(buffer) < FIXED_SIZE else structs(buffer, starts, HEAD)
 
 
 def _octets(buffer: Bytes, places: Array, which: Array) -> Array:
-    """The byte at each place, 0 where it is not one of `which`."""
+    """The byte at each place, 0 for places that are not in `which`."""
     if which.all():
         return buffer[places].astype(np.int64)
     found = np.zeros(len(places), np.int64)

@@ -1,7 +1,7 @@
 """Message records of a window as columns: their fields, their queue units, which queue they belong to. Pure.
 
-`read_records` answers only where every record of the window is well-formed and of the common kind; `derived`
-looks at the others one by one.
+`read_records` gives a result only if every record of the window is well-formed and of the common kind;
+`derived` reads other windows record by record.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ from dledger.formats.record import (
 )
 
 TIMED_TOPICS = (b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_wheel_timer")
-"""Their tag codes are delivery times: the log does not say them, or those of RocketMQ are others."""
+"""Topics whose tag codes are delivery times: these are not in the log, or RocketMQ's differ from ours."""
 
 _UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _BEHIND_NAME, _SEPARATOR = 1, 2
-"""Behind the name of a property, and behind its value."""
+"""The bytes after the name of a property, and after its value."""
 _WORD = np.dtype("<u8")
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD.itemsize + 1)], np.uint64)
-"""Masks of so many bytes of a word."""
+"""Masks of the first bytes of a word, by their number."""
 _NOT_ASCII = np.uint64(0x8080808080808080)
 """Bits of a word that a character above 127 sets."""
 _ONES = np.uint64(0x0101010101010101)
 _SEPARATORS = _ONES * np.uint64(_SEPARATOR)
 _EXPONENT_BIAS = 1023
-"""Of a 64-bit floating-point number, whose exponent is in its bits from 52 on."""
+"""Bias of the exponent of a 64-bit floating-point number; the exponent is in its bits from 52 on."""
 _WEIGHTS = np.cumprod(np.full(1 << 13, 0x9E3779B97F4A7C15, np.uint64))
-"""Of the words of a topic: powers of an odd number, modulo 2^64."""
+"""Weights of the words of a topic: powers of an odd number, modulo 2^64."""
 _MAX_SPARSE = 2
-"""So many times their own bytes the properties of a window may take: one long text must not blow up all."""
+"""How many times their own bytes the padded properties of a window may take: one long text must not enlarge
+all others."""
 _MAX_HASHED = 256
 """Bytes of the longest text whose hash is computed in columns."""
 _POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], np.uint32), dtype=np.uint32)
@@ -69,7 +70,7 @@ _POWERS_BELOW = np.cumprod(np.array([1, *[pow(31, -1, 1 << 32)] * _MAX_HASHED], 
 class Records:
     """Records of one window, one array per field, in order of the log. `*_at`: offsets in the window's data.
 
-    `number`: which of the window's entries; `index`: its index; `store_ms`: store time.
+    `number`: number of the entry in the window; `index`: its index; `store_ms`: store time.
     """
 
     number: Array
@@ -92,30 +93,30 @@ class Records:
         return len(self.number)
 
     def __getitem__(self, chosen: Array) -> Records:
-        """Some of them: a mask or numbers."""
+        """Some of the records, by a mask or numbers."""
         picked = to_pick(chosen)
         return Records(*(getattr(self, field.name)[picked] for field in fields(self)))
 
     @property
     def dispatched(self) -> Array:
-        """Mask of those that take a place in a queue: no half messages, no rollbacks."""
+        """Mask of the records that take a place in a queue: not half messages, not rollbacks."""
         transaction = self.sys_flag & TRANSACTION_MASK
         found: Array = (transaction == 0) | (transaction == TRANSACTION_COMMIT)
         return found
 
 
 def has_record(columns: Columns) -> Array:
-    """Mask of the entries whose body is a record: not the user's own, not Apache's empty ones."""
+    """Mask of the entries whose body is a record: neither a user's own entries nor Apache's empty ones."""
     empty = (columns.size == HEADER_SIZE) & (columns.stored_crc == 0) & (columns.chain == 0)
     found: Array = (columns.channel >> 24 & KIND_MASK != Kind.RAW) & ~empty
     return found
 
 
 def read_records(data: bytes, base: int, columns: Columns, *, deep: bool = True) -> Records | None:
-    """All records of a window (`base`: log offset of `data[0]`), checked; None when one of them needs a
-    closer look: rotten, malformed, of a newer kind, or with IPv6 hosts.
+    """All records of a window (`base`: log offset of `data[0]`), checked; None when one of them must be
+    examined by itself: it is rotten, malformed, of a newer kind, or has IPv6 hosts.
 
-    Without `deep`, the CRC that a record has of its own is taken as fitting where that of its entry fits.
+    Without `deep`, the CRC inside a record is not checked if that of its entry fits.
     """
     recorded = has_record(columns)
     number, chosen = np.flatnonzero(recorded), columns[recorded]
@@ -168,18 +169,18 @@ QueueKey = tuple[bytes, int]
 
 
 class QueueNames:
-    """Numbers of the queues met so far, in order of their first record."""
+    """Numbers of the queues read so far, in order of their first record."""
 
     def __init__(self) -> None:
         self.keys: list[QueueKey] = []
         self._numbers: dict[QueueKey, int] = {}
         self._hashes = np.empty(0, np.uint64)
-        """Ascending; hash values that two queues share are left out."""
+        """Hash values, ascending; values that two queues share are left out."""
         self._of_hash = np.empty(0, np.int64)
         self._names = _Names.of([])
 
     def number(self, key: QueueKey) -> int:
-        """Of one queue."""
+        """The number of one queue."""
         known = self._numbers.get(key)
         if known is None:
             known = self._numbers[key] = len(self.keys)
@@ -187,7 +188,7 @@ class QueueNames:
         return known
 
     def numbers(self, data: bytes, records: Records) -> Array:
-        """Of the queue of each record."""
+        """The number of the queue of each record."""
         if not len(records):
             return np.empty(0, np.int64)
         words = padded_words(np.frombuffer(data, np.uint8), records.topic_at, records.topic_size)
@@ -199,7 +200,7 @@ class QueueNames:
         return found if self._are(found, words, records) else self._singly(data, records)
 
     def _are(self, found: Array, words: list[Array], records: Records) -> bool:
-        """Whether the records are of these queues, by their whole names."""
+        """Whether the records belong to these queues, compared by their whole names."""
         names = self._names
         if len(names.queue_id) < len(self.keys):
             names = self._names = _Names.of(self.keys)
@@ -230,7 +231,7 @@ class QueueNames:
 
 
 class _Names(NamedTuple):
-    """Queues in columns: their topics as `padded_words` has them, and the rest of their names."""
+    """Queues in columns: their topics in the form of `padded_words`, and the rest of their names."""
 
     words: list[Array]
     size: Array
@@ -238,7 +239,7 @@ class _Names(NamedTuple):
 
     @classmethod
     def of(cls, keys: list[QueueKey]) -> _Names:
-        """Of these queues."""
+        """The columns of these queues."""
         size = np.array([len(topic) for topic, _ in keys], np.int64)
         text = np.frombuffer(b"".join(topic for topic, _ in keys), np.uint8)
         words = padded_words(text, np.cumsum(size) - size, size)
@@ -246,7 +247,7 @@ class _Names(NamedTuple):
 
 
 def _hashes(words: list[Array], queue_ids: Array, sizes: Array) -> Array:
-    """A 64-bit value that hardly ever is the same for two queues; zeros behind a name do not count."""
+    """A 64-bit value that two queues hardly ever share; zeros after a name do not count."""
     state = (queue_ids.astype(np.uint64) << np.uint64(32)) + sizes.astype(np.uint64)
     for word, weight in zip(words, _WEIGHTS, strict=False):
         state += (word ^ word >> np.uint64(31)) * weight  # so that the last letters change all bits
@@ -256,28 +257,27 @@ def _hashes(words: list[Array], queue_ids: Array, sizes: Array) -> Array:
 
 
 def queue_units(records: Records, codes: Array) -> Array:
-    """The ConsumeQueue unit of each record, given its tag code: a row of 20 bytes, as they lie in a file."""
+    """The ConsumeQueue unit of each record, given its tag code: a row of 20 bytes, as in a file."""
     units = np.empty(len(records), _UNITS)
     units["physical"], units["size"], units["code"] = records.physical, records.size, codes
     return units.view(np.uint8).reshape(-1, UNIT_SIZE)
 
 
 def differing_units(stored: bytes, expected: bytes, *, without_code: bool) -> list[int]:
-    """Numbers of the units that differ; `without_code`: in position and size alone."""
+    """Numbers of the units that differ; with `without_code` only position and size are compared."""
     rows = (np.frombuffer(text, np.uint8).reshape(-1, UNIT_SIZE) for text in (stored, expected))
     ours, theirs = (row[:, :12] if without_code else row for row in rows)
     return np.flatnonzero((ours != theirs).any(axis=1)).tolist()
 
 
 def tag_codes(texts: PropertyTexts) -> Array:
-    """Tag code of each record: Java's hash of its TAGS property, 0 without."""
+    """Tag code of each record: Java's hash of its TAGS property, 0 if it has none."""
     return texts.hashes(TAGS)
 
 
 class PropertyTexts:
-    """The properties of some records: `text` holds those of number n from `starts[n]` on, `sizes[n]` bytes.
-
-    The starts ascend; between the texts lie zeros, if anything.
+    """The properties of some records: `text` holds those of record n from `starts[n]` on, `sizes[n]` bytes.
+    The starts ascend; anything between the texts is zeros.
     """
 
     def __init__(self, text: Bytes, starts: Array, sizes: Array) -> None:
@@ -287,7 +287,7 @@ class PropertyTexts:
         self._separators: Array | None = None
 
     def find(self, name: str) -> tuple[Array, Array, Array]:
-        """Which records have this property, and where in `text` its values begin and end.
+        """The records that have this property, and the places in `text` where its values begin and end.
 
         `name` has two letters or more. The first one of a record counts, as in
         `formats.properties.find_property`.
@@ -315,7 +315,7 @@ class PropertyTexts:
     def _next_separator(self, begin: Array) -> Array:
         """The place of the first separator at or behind each place, or behind the text.
 
-        Most are near: found in the next eight bytes at once, by what a subtraction borrows.
+        Most are near: the next eight bytes are searched at once, by the borrows of a subtraction.
         """
         if len(self.text) < _WORD.itemsize:
             return self._next_of_all(begin)
@@ -339,7 +339,7 @@ class PropertyTexts:
         return found
 
     def hashes(self, name: str) -> Array:
-        """Java's hash of this property of each record, 0 without."""
+        """Java's hash of this property of each record, 0 if it has none."""
         hashed = np.zeros(len(self._starts), np.int64)
         owner, begin, end = self.find(name)
         hashed[owner] = java_hashes(self.text, begin, end)
@@ -347,7 +347,7 @@ class PropertyTexts:
 
 
 def property_texts(data: bytes, records: Records) -> PropertyTexts:
-    """The properties of these records. With pyarrow, where it is installed: a window's take half the time."""
+    """The properties of these records. If pyarrow is installed it is used, which takes half the time."""
     return padded_texts(data, records) if pa is None else taken_texts(data, records)
 
 
@@ -410,7 +410,7 @@ def java_hashes(text: Bytes, begin: Array, end: Array) -> Array:
 
 
 def padded_words(text: Bytes, begin: Array, length: Array) -> list[Array]:
-    """Ranges of `text` in columns of eight bytes, filled up with zeros: as many as the longest one has."""
+    """Ranges of `text` in columns of eight bytes, padded with zeros to the length of the longest one."""
     if len(text) < _WORD.itemsize:
         text = np.append(text, np.zeros(_WORD.itemsize - len(text), np.uint8))
     words = []

@@ -1,8 +1,8 @@
-"""The replicated state played forward over windows of a log: the one replay of audit and Spark.
+"""Applies windows of a log to the replicated state; audit and Spark use the same code.
 
-In columns: messages between two operations change the bounds of their queues at once, by numbers; the state
-hears of it before the next operation, whose effect may depend on it. What a broker does is
-`dledger/broker/store/dispatch.py`; that both come to the same is what the audit of the state checks.
+It works in columns: messages between two operations change the bounds of their queues at once, by numbers.
+The state is updated before the next operation, whose effect may depend on it. A broker does the same in
+`dledger/broker/store/dispatch.py`; the audit of the state checks that both results are equal.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dledger.formats.entry import Kind
 from dledger.formats.state import ReplicatedState
 
 KeyOf = Callable[[int], tuple[str, int]]
-"""Number of a queue -> topic, queue id."""
+"""Returns topic and queue id for the number of a queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries with a record, in order of the log. `body_at`: offset in the window's data; `kind`: of the
+    """Entries with a record, in order of the log. `body_at`: offset in the window's data; `kind`: kind of the
     entry."""
 
     index: Array
@@ -44,12 +44,12 @@ class Queued:
 
 
 class StateReplay:
-    """A state, and where the log has brought it."""
+    """A state, and the position in the log up to which it is applied."""
 
     def __init__(self, state: ReplicatedState, key_of: KeyOf) -> None:
         self.state = state
         self.at: int = -1
-        """Entry of the operation that was applied last, or could not be."""
+        """Index of the last operation that was applied, or could not be."""
         self._key_of = key_of
         self._next = np.empty(0, np.int64)
         self._first_position = np.empty(0, np.int64)
@@ -59,8 +59,8 @@ class StateReplay:
     def add(
         self, data: bytes, last: int, entries: Entries, queued: Queued, marks: Iterable[int] = ()
     ) -> Iterator[int]:
-        """Play one window, whose last entry is `last`. Gives each of the `marks` (indexes of entries in it)
-        when the state is true after it. UnknownOperation for what a newer program wrote."""
+        """Apply one window, whose last entry is `last`. Yields each of the `marks` (indexes of entries in it)
+        when the state is that after the entry. UnknownOperation for an operation of a newer program."""
         wanted = sorted(marks)
         stops = [*entries.index[entries.kind == Kind.SYSTEM].tolist(), *wanted, last]
         at = seen = 0
@@ -100,7 +100,7 @@ class StateReplay:
             self.state.last_store_time_ms = max(self.state.last_store_time_ms, int(messages.max()))
 
     def _settle(self) -> None:
-        """Bring what messages did to the queues into the state."""
+        """Write the changes by messages to the bounds of queues in the state."""
         touched = np.flatnonzero(self._touched)
         self._touched[:] = False
         columns = (touched, self._next[touched], self._first_position[touched])

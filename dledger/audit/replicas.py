@@ -1,10 +1,11 @@
-"""A replica as an engine sees it, wherever it is: a store directory, a live broker, rows that one shipped.
+"""The interface of a replica for engines, wherever it is: a store directory, a live broker, or rows that a
+broker shipped.
 
-An engine is given *sources*: small values that say where replicas are. `claims_at` asks them what is
-committed, then `look_at` asks each of them once, before anything is scanned, and gets a `ReplicaView` of each
-replica: what it says of itself, the segments to scan, and the `SegmentReader` that scans them. All of these
-are picklable, hold nothing open, and work on any machine that reaches what they name, so an engine may hand
-them to other processes; a reader is small, as it goes with every task. All calls block.
+An engine gets *sources*: small values that name places of replicas. `claims_at` asks them what is committed.
+Then `look_at` asks each of them once, before anything is scanned, for a `ReplicaView` of each replica: what
+it reports about itself, the segments to scan, and the `SegmentReader` that scans them. All of these can be
+pickled, hold nothing open, and work on any machine that can reach what they name, so an engine may pass them
+to other processes. A reader is small, because it is sent with every task. All calls block.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dledger.runtime.remote_files import files_for
 
 
 class SegmentReader(Protocol):
-    """Reads segments where they are. What cannot be read, and damage, are rows; never an OSError."""
+    """Reads segments where they are stored. Damage and unreadable data are rows, never an OSError."""
 
     def scan(self, task: SegmentTask, block_entries: int = BLOCK_ENTRIES) -> Iterator[Row]:
         """All rows of one segment (`audit.scan.scan_segment`)."""
@@ -44,10 +45,10 @@ class SegmentReader(Protocol):
 
 @runtime_checkable
 class StampingReader(SegmentReader, Protocol):
-    """One that can tell whether what it scanned is still the same, without reading it all again."""
+    """A reader that can detect whether a scanned segment is still the same, without reading it all again."""
 
     def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
-        """`audit.segment_stamp.stamp`. OSError, FileNotFoundError for a segment that is gone."""
+        """`audit.segment_stamp.stamp`. OSError; FileNotFoundError for a segment that no longer exists."""
 
 
 class ReplicaView(Protocol):
@@ -55,51 +56,52 @@ class ReplicaView(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique in an audit; in all rows."""
+        """Name of the replica, unique in an audit and used in all rows."""
 
     @property
     def reader(self) -> SegmentReader:
-        """For its segments."""
+        """The reader for its segments."""
 
     def named(self, name: str) -> ReplicaView:
-        """The same under another name."""
+        """The same replica under another name."""
 
     def row(self) -> ReplicaRow:
-        """Its own words."""
+        """What the replica reports about itself."""
 
     def tasks(self) -> Sequence[SegmentTask]:
-        """One per segment, in order of the log."""
+        """One task for each segment, in order of the log."""
 
     def side(self) -> Iterator[Row]:
-        """Its own words first, then what belongs to it and to no segment of it. Never an OSError."""
+        """The replica's row first, then the rows that belong to it and to no segment. Never an OSError."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What sources show: replicas, and what is to be said of those that cannot be looked at."""
+    """The replicas of sources, and findings for those that cannot be examined."""
 
     replicas: tuple[ReplicaView, ...]
     findings: tuple[Finding, ...] = ()
 
 
 class ReplicaSource(Protocol):
-    """Where one or more replicas are. Equal sources mean the same place."""
+    """A place of one or more replicas. Equal sources mean the same place."""
 
     @property
     def place(self) -> str:
-        """For people: a path, an address."""
+        """The place in readable form: a path or an address."""
 
     def look(self) -> Look:
-        """Its replicas now. StoreError when the place is wrong, so that nothing can be audited there."""
+        """The replicas of the source as they are now. StoreError if the place is wrong, so that nothing can
+        be audited there."""
 
     def claim(self) -> Look:
-        """The same, where only what the replicas say to be committed is of interest: segments may be left
-        out, as listing many takes long."""
+        """The replicas when only their committed indexes are needed: segments may be left out, because
+        listing many takes long."""
 
 
 @dataclass(frozen=True)
 class StoreReader:
-    """`SegmentReader` of files."""
+    """`SegmentReader` for files."""
 
     files: Files
 
@@ -143,21 +145,22 @@ class StoreReplica:
 
 @dataclass(frozen=True)
 class StoreSource:
-    """A store directory (`storePathRootDir`): usually one replica, several when nodes share it."""
+    """A store directory (`storePathRootDir`): usually one replica, or several if nodes share it."""
 
     place: str
     files: Files = field(compare=False, repr=False)
 
     @classmethod
     def at(cls, path: str, plain: Files | None = None) -> StoreSource:
-        """Of a path or URL (`runtime.remote_files`). StoreError when it has no driver."""
+        """The source for a path or URL (`runtime.remote_files`). StoreError if there is no driver for it."""
         try:
             return cls(path, files_for(path, plain))
         except OSError as error:
             raise StoreError(str(error)) from error
 
     def look(self) -> Look:
-        """A store that cannot be read is a finding: the others can be looked at and compared."""
+        """The replicas of the store. A store that cannot be read is a finding, so that the others can still
+        be audited."""
         return self._look(open_store)
 
     def claim(self) -> Look:
@@ -172,17 +175,16 @@ class StoreSource:
 
 
 def look_at(sources: Sequence[ReplicaSource], *, first_of_name: bool = False) -> Look:
-    """All replicas of all sources, with unique names. StoreError when a place is wrong, or is given twice.
-
-    `first_of_name`: of replicas with one name only the first, for who wants any copy of it.
+    """All replicas of all sources, with unique names. StoreError if a place is wrong, or is given twice.
+    `first_of_name`: of replicas with the same name only the first, if any copy is good enough.
     """
     _check_sources(sources)
     return _named([source.look() for source in sources], first_of_name)
 
 
 def claims_at(sources: Sequence[ReplicaSource]) -> dict[str, int]:
-    """What each replica of these sources knows to be committed: to be asked before the first of them lists
-    its segments. StoreError as `look_at`."""
+    """The committed index of each replica of these sources. To be called before the first of them lists its
+    segments. StoreError as `look_at`."""
     _check_sources(sources)
     look = _named([source.claim() for source in sources])
     return {replica.name: replica.row().committed for replica in look.replicas}
@@ -222,6 +224,6 @@ def drill(replicas: Iterable[ReplicaView], ranges: Sequence[tuple[int, int]]) ->
 
 
 def overlap(task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The index ranges of which the segment may hold entries."""
+    """The index ranges for which the segment may hold entries."""
     after = task.next_first
     return [span for span in ranges if span[1] >= task.first_index and (after is None or span[0] < after)]

@@ -1,6 +1,6 @@
-"""What an audit hands out: one JSON object for programs, a table for people, one line at the end for both.
+"""The result of an audit: one JSON object for programs, a table for people, and a last line for both.
 
-As a file also a page (`audit_page`) and rows for Parquet (`report_files`).
+As a file it can also be a page (`audit_page`) or rows for Parquet (`report_files`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dledger.audit.report_files import Records
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100
-"""Findings printed one by one; `--json` has all."""
+"""Most findings printed one by one; `--json` has all."""
 COLUMNS = (
     ("kind", "string"),
     ("severity", "string"),
@@ -41,11 +41,11 @@ COLUMNS = (
     ("bytes", "bigint"),
     ("detail", "string"),
 )
-"""Rows of a report as Parquet, `kind` first: `run` (`severity`: the verdict), `replica`, `finding`."""
+"""Columns of a report as Parquet, `kind` first: `run` (`severity`: the verdict), `replica`, `finding`."""
 
 
 class Kept(NamedTuple):
-    """What an audit with `--keep` read. `problems`: why rows were not kept, each once."""
+    """What an audit with `--keep` read. `problems`: the different reasons why rows were not kept."""
 
     scanned: int
     reused: int
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Kept | None:
-        """Of an audit's rows; None without the option."""
+        """The counts from an audit's rows; None if `--keep` was not given."""
         kept = [row for row in rows if isinstance(row, KeptRow)]
         segments = [row for row in kept if row.segment >= 0]
         reused = sum(row.reused for row in segments)
@@ -61,13 +61,14 @@ class Kept(NamedTuple):
         return cls(len(segments) - reused, reused, problems) if kept else None
 
     def text(self) -> str:
-        """For people."""
+        """The counts as readable text."""
         return f"{self.scanned} segments scanned, {self.reused} as scanned before"
 
 
 @dataclass(frozen=True)
 class Report:
-    """Result of an audit. `replicas`: `Holding.as_json` of each; `compared_up_to`: lowest committed index."""
+    """Result of an audit. `replicas`: `Holding.as_json` of each; `compared_up_to`: lowest committed index of
+    the replicas."""
 
     replicas: list[dict[str, object]]
     compared_up_to: int
@@ -75,28 +76,28 @@ class Report:
     seconds: float = 0.0
     kept: Kept | None = None
     members: int = 0
-    """Voters of the group, 0 when no replica says."""
+    """Number of voters of the group; 0 if no replica knows it."""
 
     @property
     def not_audited(self) -> list[str]:
-        """Members of the group that were not looked at, as nobody gave them."""
+        """Members of the group that were not examined because their stores were not given."""
         names = (found.replica for found in self.findings if found.code == "NOT_AUDITED")
         return [name for each in names for name in each.split(",")]
 
     @property
     def scope(self) -> str:
-        """How many members were looked at, for people; empty when it is all of them, or not known."""
+        """How many members were examined, as readable text; empty if it is all of them, or not known."""
         seen = min(len(self.replicas), self.members - len(self.not_audited))  # others may be unreachable
         return f"{seen} of {self.members} members" if self.not_audited else ""
 
     @property
     def severity(self) -> Severity:
-        """The worst."""
+        """The worst severity."""
         return worst(self.findings) if self.replicas or self.findings else Severity.UNKNOWN
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 warnings, 2 errors, 3 critical, 4 something could not be looked at."""
+        """0 clean, 1 warnings, 2 errors, 3 critical, 4 something could not be examined."""
         return EXIT_CODES[self.severity]
 
     @property
@@ -105,18 +106,18 @@ class Report:
         return sum(int(str(replica["entries"])) for replica in self.replicas)
 
     def timed(self, seconds: float) -> Report:
-        """With the time it took."""
+        """The report with the seconds that the audit took."""
         return replace(self, seconds=round(seconds, 3))
 
     def ordered(self) -> list[Finding]:
-        """Worst first, then by place."""
+        """The findings, the worst first, then by place."""
         return sorted(
             self.findings,
             key=lambda f: (-f.severity, f.replica, f.first_index, f.segment, f.code, f.detail),
         )
 
     def as_json(self) -> dict[str, object]:
-        """One object; keys are stable, new ones may be added."""
+        """The report as one object; keys are stable, new ones may be added."""
         kept = {} if self.kept is None else {"kept": self.kept._asdict()}
         return {
             "verdict": VERDICTS[self.severity],
@@ -131,7 +132,7 @@ class Report:
         }
 
     def page(self, when: str) -> str:
-        """One self-contained HTML page."""
+        """The report as one self-contained HTML page."""
         return audit_page(self, when)
 
     def records(self) -> Records:
@@ -155,7 +156,7 @@ class Report:
         return Records(COLUMNS, rows)
 
     def last_line(self) -> str:
-        """Machine-readable summary."""
+        """The summary as a machine-readable line."""
         kept = "" if self.kept is None else f" scanned={self.kept.scanned} reused={self.kept.reused}"
         return (
             f"audit: {VERDICTS[self.severity]} replicas={len(self.replicas)} entries={self.entries} "
@@ -163,7 +164,7 @@ class Report:
         )
 
     def lines(self) -> Iterator[str]:
-        """For people: replicas, findings, advice once for each code, the last line."""
+        """The report as readable text: replicas, findings, advice once for each code, the last line."""
         columns = ("replica", "first", "end", "committed", "term", "segments", "entries", "bytes")
         keys = ("replica", "first_index", "end_index", "committed_index", "last_term", *columns[5:])
         if self.replicas:

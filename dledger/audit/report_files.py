@@ -1,6 +1,6 @@
-"""Results as files: `--report FILE`, what it holds by the ending of its name.
+"""Results as files: `--report FILE`. The ending of the name decides the format.
 
-A file is published by one rename: who looks sees the old report or the new one, never a part.
+A file is published by one rename, so a reader sees the old report or the new one, never a part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMATS = {
 
 
 class Records(NamedTuple):
-    """Rows for Parquet. Kinds of columns: string, bigint, double, timestamp (ms since the epoch)."""
+    """Rows for Parquet. Types of columns: string, bigint, double, timestamp (ms since the epoch)."""
 
     columns: Sequence[tuple[str, str]]
     rows: Sequence[Sequence[object]]
@@ -36,20 +36,20 @@ class Reportable(Protocol):
     """A result that can be written in every format."""
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """The result as one object."""
 
     def lines(self) -> Iterator[str]:
-        """For a terminal."""
+        """The result as lines for a terminal."""
 
     def page(self, when: str) -> str:
-        """A self-contained HTML page; `when`: time of the run, for people."""
+        """The result as a self-contained HTML page; `when`: readable time of the run."""
 
     def records(self) -> Records:
-        """The essence as rows. The file gets a column `run` in front, the time of the run."""
+        """The main results as rows. The file gets an additional first column `run`, the time of the run."""
 
 
 def report_path(text: str) -> str:
-    """An argument that names a report. ValueError: wrong ones are refused before any work is done."""
+    """Check an argument that names a report. ValueError: invalid ones are refused before any work is done."""
     ending = os.path.splitext(text)[1]
     if ending not in FORMATS:
         close = get_close_matches(ending, FORMATS, n=1)

@@ -14,11 +14,11 @@ _TYPES = {
     "timestamp": pa.timestamp("ms", tz="UTC"),
 }
 RUN = ("run", "timestamp")
-"""The column in front: reports of many runs in one directory are one table."""
+"""The additional first column, with which reports of many runs in one directory are one table."""
 
 
 def parquet_bytes(records: Records, now_ms: int) -> bytes:
-    """The file. `now_ms`: time of the run, ms since the epoch."""
+    """The bytes of the file. `now_ms`: time of the run, ms since the epoch."""
     columns = (RUN, *records.columns)
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns])
     rows = [(now_ms, *row) for row in records.rows]

@@ -1,7 +1,7 @@
-"""Rows as bytes, for the way from a broker to an auditor: pages of MessagePack arrays `[kind, field, ...]`.
+"""Rows as bytes, for sending from a broker to an auditor: pages of MessagePack arrays `[kind, field, ...]`.
 
-A field that the sender does not know yet takes its default at the receiver; a kind that the receiver does not
-know is an error that says so: an audit must not leave out what it cannot read.
+A field that an older sender does not know gets its default at the receiver. A kind of row that the receiver
+does not know is an error: an audit must not leave out what it cannot read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ROW_ENTRIES = 8192
 
 
 class UnknownRow(Exception):
-    """Bytes that are no rows, or rows of a newer version."""
+    """The bytes are not rows, or rows of a newer version."""
 
 
 class TaskRow(NamedTuple):
-    """What others may know of a `SegmentTask`; `next_first`: -1 for none."""
+    """The parts of a `SegmentTask` that are sent to others; `next_first`: -1 if there is none."""
 
     start: int
     size: int
@@ -41,8 +41,8 @@ class TaskRow(NamedTuple):
 
 
 class EntriesRow(NamedTuple):
-    """Some entries with all that their headers say: the fields of `audit.entries.Entry`, one after another,
-    each with `count` signed 64-bit numbers, little endian."""
+    """Some entries with all fields of their headers: the fields of `audit.entries.Entry` one after another,
+    each as `count` signed 64-bit numbers, little endian."""
 
     replica: str
     count: int  # type: ignore[assignment]  # tuple.count is not used
@@ -50,7 +50,7 @@ class EntriesRow(NamedTuple):
 
 
 class UnitsRow(NamedTuple):
-    """Units of the index files from number `first` on, as they lie there."""
+    """Units of the index files from number `first` on, as they are in the files."""
 
     replica: str
     first: int
@@ -58,7 +58,7 @@ class UnitsRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member of the group that a replica knows of. `address`: host:port for clients, or empty."""
+    """A member of the group that a replica knows. `address`: host:port for clients, or empty."""
 
     node: str
     address: str
@@ -79,7 +79,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def encode_pages(rows: Iterable[AnyRow], page_bytes: int = PAGE_BYTES) -> Iterator[bytes]:
-    """At least one page, which may be empty."""
+    """Pages of rows; at least one page, which may be empty."""
     pack = msgpack.Packer(use_bin_type=True).pack
     pending: list[bytes] = []
     size = 0
@@ -94,7 +94,7 @@ def encode_pages(rows: Iterable[AnyRow], page_bytes: int = PAGE_BYTES) -> Iterat
 
 
 def decode_page(page: bytes) -> Iterator[AnyRow]:
-    """The rows of one page; UnknownRow."""
+    """The rows of one page. UnknownRow."""
     unpacker = msgpack.Unpacker(use_list=False, raw=False, max_buffer_size=len(page) or 1)
     unpacker.feed(page)
     try:
@@ -116,7 +116,7 @@ def _row(fields: object) -> AnyRow:
 
 
 def as_entries_rows(replica: str, columns: Columns) -> Iterator[EntriesRow]:
-    """Entries, as many in a row as keep it below the size of a page."""
+    """Rows with many entries each, so that a row is smaller than a page."""
     for first in range(0, len(columns), _ROW_ENTRIES):
         some = columns[first : first + _ROW_ENTRIES]
         data = np.array([getattr(some, name) for name in Entry._fields], "<i8").tobytes()
@@ -124,14 +124,15 @@ def as_entries_rows(replica: str, columns: Columns) -> Iterator[EntriesRow]:
 
 
 def as_columns(row: EntriesRow) -> Columns:
-    """Inverse; UnknownRow when there are more or fewer numbers than fields."""
+    """The entries of a row, the inverse of `as_entries_rows`. UnknownRow if the size does not fit the number
+    of entries."""
     if len(row.data) != 8 * len(Entry._fields) * row.count:
         raise UnknownRow(f"{len(row.data)} bytes are not {row.count} entries")
     return Columns(*np.frombuffer(row.data, "<i8").reshape(len(Entry._fields), row.count))
 
 
 def as_task_row(task: SegmentTask) -> TaskRow:
-    """Without what is of use on its own machine only."""
+    """A task without the parts that are useful only on its own machine."""
     next_first = -1 if task.next_first is None else task.next_first
     return TaskRow(
         task.start,
@@ -145,7 +146,7 @@ def as_task_row(task: SegmentTask) -> TaskRow:
 
 
 def as_task(row: TaskRow, replica: str) -> SegmentTask:
-    """For an engine: it cannot be read from files."""
+    """A task for an engine; its segment cannot be read from files."""
     return SegmentTask(
         replica=replica,
         directory="",

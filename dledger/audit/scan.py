@@ -1,7 +1,8 @@
-"""Scan one segment, or the side files of one replica, into rows. Blocking; nothing is kept between calls.
+"""Scans one segment, or the side files of one replica, and gives rows. Blocking; no state is kept between
+calls.
 
-This is what any engine runs: in a loop (`local`), in Spark tasks, in brokers for auditors and for shipping.
-The log's own scrub walks by itself (`dledger.log.scrub`): dledger must not import the audit.
+Every engine runs this code: in a loop (`local`), in Spark tasks, in brokers for auditors and for shipping.
+The log's own scrub has its own walk (`dledger.log.scrub`), because dledger must not import the audit.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _MANY = 1 << 40
 
 @dataclass(frozen=True)
 class Window:
-    """Some whole entries and the bytes that hold them. `base`: log offset of `data[0]`."""
+    """Some complete entries and the bytes that contain them. `base`: log offset of `data[0]`."""
 
     data: bytes
     base: int
@@ -66,12 +67,12 @@ class Window:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """The entries one by one."""
+        """The entries as a list."""
         return self.columns.entries()
 
 
 class EntryRow(NamedTuple):
-    """One entry of one replica, to be compared with the others' (see `walk.Entry`)."""
+    """One entry of one replica, to be compared with those of other replicas (see `walk.Entry`)."""
 
     replica: str
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
@@ -83,7 +84,8 @@ class EntryRow(NamedTuple):
 
 
 def make_walker(files: Files, task: SegmentTask, offset: int = 0, index: int | None = None) -> SegmentWalker:
-    """A walker that knows what this segment must hold, and asks the disk before it calls damage damage."""
+    """A walker that knows which entries this segment must hold, and checks the file again before it reports
+    damage."""
     must_reach = task.committed if task.next_first is None else task.next_first - 1
 
     def recheck() -> int | None:
@@ -122,7 +124,7 @@ def _head(files: Files, path: str) -> bytes:
 
 
 def windows(files: Files, path: str, walker: SegmentWalker) -> Iterator[Window]:
-    """Read a segment and walk it. OSError when it cannot be read."""
+    """Read a segment and walk it. OSError if it cannot be read."""
     file = files.open_read(path)
     try:
         yield from _windows(file, walker)
@@ -154,14 +156,14 @@ def _windows(file: File, walker: SegmentWalker) -> Iterator[Window]:
 
 
 class _Beside:
-    """Looks into files beside a segment. What could not be read is kept in `errors`, by what it is, and left
-    alone from then on: the segment itself is scanned to its end."""
+    """Reads files beside a segment. If one cannot be read, the error is kept in `errors` by the kind of file,
+    and files of that kind are not read again: the segment itself is scanned to its end."""
 
     def __init__(self) -> None:
         self.errors: dict[str, OSError] = {}
 
     def look(self, what: str, step: Callable[[], T], instead: T) -> T:
-        """What `step` returns, `instead` when it cannot read or could not before."""
+        """The result of `step`; `instead` if it cannot read, or could not before."""
         if what in self.errors:
             return instead
         try:
@@ -183,8 +185,8 @@ def scan_segment(
 ) -> Iterator[Row]:
     """Findings, block digests, queue ranges and, last, the coverage of one segment. Never raises OSError.
 
-    A derived file that cannot be read is told and not compared any more; the segment is read to its end.
-    `deep`: see `record_check.DEEP_EVERY`; costs about a sixth more time.
+    A derived file that cannot be read is reported and not compared any longer; the segment is read to its
+    end. `deep`: see `record_check.DEEP_EVERY`; it takes about a sixth more time.
     """
     beside = _Beside()
     digests = BlockDigests(task.replica, block_entries)
@@ -294,7 +296,8 @@ def scan_segment(
 
 
 def _is_retired(files: Files, task: SegmentTask) -> bool:
-    """Whether retention has taken the segment, or says that it will: what was derived from it goes, too."""
+    """Whether retention has removed the segment, or has recorded that it will: data derived from it is
+    removed too."""
     try:
         return log_start(files, task) > task.start or not files.exists(task.path)
     except OSError:
@@ -302,12 +305,12 @@ def _is_retired(files: Files, task: SegmentTask) -> bool:
 
 
 def _lost(holes: list[tuple[int, int]]) -> int:
-    """How many entries they may have held; the size of a hole at a segment's start is not known."""
+    """How many entries the holes may have held; the size of a hole at a segment's start is not known."""
     return sum(last - first + 1 if first >= 0 else _MANY for first, last in holes)
 
 
 def collapse_each(faults: list[Fault]) -> list[Fault]:
-    """Runs of neighbours per code, ordered by index."""
+    """Adjacent faults with the same code joined, ordered by index."""
     return sorted(collapse(sorted(faults)), key=lambda fault: (fault.first, fault.code))
 
 
@@ -319,7 +322,8 @@ def _as_finding(task: SegmentTask, fault: Fault) -> Finding:
 
 
 def scan_side(files: Files, replica: Replica) -> Iterator[Row]:
-    """What belongs to a replica and to no segment of it: its own words, small files, holes, queue extents."""
+    """Rows that belong to a replica and to no segment of it: its own row, small files, missing segments,
+    extents of queues."""
     beside = _Beside()
 
     def look(what: str, step: Callable[[], Iterator[Row]]) -> list[Row]:
@@ -367,7 +371,8 @@ def _hard_term(files: Files, replica: Replica) -> int:
 
 
 def _hard_state(files: Files, replica: Replica) -> Iterator[Row]:
-    """Stores of Apache's have none. One of ours writes it before its first entry."""
+    """Findings about the hard state. Stores of Apache RocketMQ have none. Our nodes write it before their
+    first entry."""
     data = read_file(files, f"{replica.directory}/{HARD_STATE_FILE}")
     if data is not None and any(data):
         if decode_hard_state(data) is None:
@@ -395,7 +400,7 @@ def _snapshot(files: Files, replica: Replica, manifest: Manifest) -> Iterator[Ro
 
 
 def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:
-    """Index units of entries in missing segments must at least agree with each other."""
+    """Check that the index units of entries in missing segments agree with each other."""
     index = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         for before, after in pairwise(replica.segments):
@@ -409,7 +414,7 @@ def _index_of_holes(files: Files, replica: Replica) -> Iterator[Row]:
 def _walk_units_down(
     index: UnitFiles, replica: Replica, number: int, next_pos: int, hole: int
 ) -> Iterator[Row]:
-    """From unit `number - 1` down to the one that points before pos `hole`."""
+    """Check units from `number - 1` down to the one that points before pos `hole`."""
     while number > 0:
         count = min(_HOLE_UNITS, number)
         units = list(INDEX_UNIT.iter_unpack(index.read(number - count, count)))
@@ -458,10 +463,10 @@ def _key_files(files: Files, replica: Replica) -> Iterator[Row]:
 def read_entries(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[Window]:
-    """Entries of the given index ranges (inclusive, ascending) that lie in this segment.
+    """Entries of the given index ranges (inclusive, ascending) that are in this segment.
 
-    Seeks by the index file where that tells the truth, else walks from the start. `segment_first`: index of
-    the segment's first entry, or -1. OSError when the segment cannot be read; a retired one gives nothing.
+    Uses the index file to find them if it is correct; otherwise walks from the start. `segment_first`: index
+    of the segment's first entry, or -1. OSError if the segment cannot be read; a retired one gives nothing.
     """
     for low, high in ranges:
         try:
@@ -479,7 +484,8 @@ def read_entries(
 
 
 def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tuple[int, int | None]:
-    """(offset in the file, index) to start from; one entry earlier, so that the chain is known at `low`."""
+    """(offset in the file, index) at which to start; one entry earlier, so that the chain is known at `low`.
+    """
     number = low - 1
     if segment_first < 0 or number <= segment_first or number >= task.index_end:
         return 0, None
@@ -503,7 +509,7 @@ def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tupl
 def drill_segment(
     files: Files, task: SegmentTask, segment_first: int, ranges: Iterable[tuple[int, int]]
 ) -> Iterator[EntryRow]:
-    """`read_entries` as rows; a segment that cannot be read gives a row that says so, never an OSError."""
+    """`read_entries` as rows. A segment that cannot be read gives one row that says so, never an OSError."""
     try:
         for window in read_entries(files, task, segment_first, ranges):
             yield from entry_rows(task.replica, Window(window.data, window.base, doubt(window)))
@@ -512,7 +518,8 @@ def drill_segment(
 
 
 def doubt(window: Window) -> Columns:
-    """The window's entries, with damage that only the CRC of a message can tell (Apache's have no other)."""
+    """The window's entries, with damage that only the CRC inside a message shows (Apache's entries have no
+    other CRC)."""
     columns = window.columns
     doubtful = np.flatnonzero((columns.stored_crc == 0) & (columns.chain == 0) & has_record(columns))
     damage = columns.damage.copy()
@@ -523,6 +530,6 @@ def doubt(window: Window) -> Columns:
 
 
 def entry_rows(replica: str, window: Window) -> Iterator[EntryRow]:
-    """The window's entries, reduced to what is compared."""
+    """The window's entries, reduced to the fields that are compared."""
     for entry in window.entries:
         yield EntryRow(replica, entry.index, entry.term, entry.size, entry.channel, entry.crc, entry.damage)

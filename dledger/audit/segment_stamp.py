@@ -1,8 +1,8 @@
-"""What tells the files that a segment's rows were made of, so that a change to any of them is noticed.
+"""Identifies the files that a segment's rows were made from, so that a change to any of them is detected.
 
-The segment itself by what its file system says of it, without reading it. What is derived from it lies in
-files that other segments share and that a live node goes on writing, so the units of this segment are read,
-some 5 % of its bytes: rot in them is seen as well.
+The segment itself is identified by data of its file system, without reading it. Data derived from it is in
+files that other segments share and that a live node continues to write. So the units of this segment are
+read, about 5 % of its bytes; this also detects rot in them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CHUNK_UNITS = 1 << 16
 
 
 class SegmentStamp(NamedTuple):
-    """What a segment's rows are made of. `file`: `Files.stamp` of the segment; `changed_ms`: when that last
-    changed; `now_ms`: the clock of the machine that has it, 0 where that is also the clock of who asks;
-    `derived`: a line for each other thing that a scan of a full segment looks at, empty if not asked for."""
+    """The files that a segment's rows are made from. `file`: `Files.stamp` of the segment; `changed_ms`: when
+    it last changed; `now_ms`: clock of the machine that has it, 0 if the caller uses the same clock;
+    `derived`: a line for each other thing that a scan of a full segment reads, empty if not asked for."""
 
     file: str
     changed_ms: int
@@ -37,15 +37,15 @@ class SegmentStamp(NamedTuple):
 
     @property
     def text(self) -> str:
-        """To be kept beside the rows, for `still_holds`."""
+        """The stamp in the form that is kept with the rows, for `still_holds`."""
         return f"file {self.file}\n{self.derived}"
 
 
 def stamp(
     files: Files, task: SegmentTask, rows: Iterable[Row] | None = None, now_ms: int = 0
 ) -> SegmentStamp | None:
-    """Of a segment and what its `rows` were made of; without rows of its file alone. None where a file cannot
-    be told from another one. OSError."""
+    """The stamp of a segment and of what its `rows` were made from; without rows, of its file alone. None if
+    a file cannot be identified. OSError."""
     derived = "" if rows is None else "\n".join(_derived(files, task, rows))
     found = files.stamp(task.path)  # last: what changed meanwhile is seen by who compares it with one before
     return None if found is None else SegmentStamp(found.text, found.changed_ms, now_ms, derived)
@@ -65,9 +65,9 @@ def _derived(files: Files, task: SegmentTask, rows: Iterable[Row]) -> Iterator[s
 
 
 def still_holds(now: str, then: str) -> bool:
-    """Whether rows made then say all that a scan would say now.
+    """Whether rows made at that time are equal to those of a scan now.
 
-    A snapshot or state file that is no longer there is one thing less to be looked at.
+    If a snapshot or state file no longer exists, that is only one thing less to check.
     """
     return set(now.split("\n")) <= set(then.split("\n"))
 
@@ -102,7 +102,7 @@ def _crc(units: UnitFiles, first: int, end: int, crc: int) -> int:
 
 
 def _pointing_here(files: Files, task: SegmentTask, rows: Iterable[QueueRow]) -> Iterator[str]:
-    """Units beside those of this segment that point into it: there are none in a clean store."""
+    """Units just outside the range of this segment that point into it: a clean store has none."""
     for row in rows if task.queue_root else ():
         units = _queue_files(files, task, row)
         try:

@@ -1,7 +1,7 @@
-"""Replicas as rows that brokers shipped (`audit.parquet`): an audit without their stores.
+"""Replicas as rows that brokers shipped (`audit.parquet`), for an audit without their stores.
 
-Digests say where replicas differ, not how: there the entries are read through other sources, brokers or
-directories of the same replicas (`audit.drilling`). Where there is none, that is a finding.
+Digests show where replicas differ, not how. For that the entries are read through other sources, brokers or
+directories of the same replicas (`audit.drilling`). If there is no such source, that is a finding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dledger.runtime import Files
 
 @dataclass(frozen=True)
 class ShippedReader:
-    """`audit.replicas.SegmentReader` of a replica's rows. `side`: its side scan's bound, without segments."""
+    """`audit.replicas.SegmentReader` for a replica's rows. `side`: the bound of its side scan, without
+    segments."""
 
     files: Files
     root: str
@@ -43,7 +44,7 @@ class ShippedReader:
             yield row._replace(replica=task.replica)
 
     def drill(self, task: SegmentTask, ranges: Iterable[tuple[int, int]]) -> Iterator[EntryRow]:
-        """There are no entries here."""
+        """A row that says that there are no entries here."""
         yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
 
 
@@ -55,7 +56,7 @@ class ShippedReplica:
     name: str
     rows: tuple[Row, ...]
     sizes: tuple[tuple[int, int], ...]
-    """Start of each segment, and bytes of its rows."""
+    """Start of each segment, and the bytes of its rows."""
 
     def named(self, name: str) -> ShippedReplica:
         return replace(self, name=name)
@@ -92,7 +93,7 @@ class ShippedReplica:
 class ShippedSource:
     """What the brokers of one group shipped to a directory or URL (`audit.replicas.ReplicaSource`).
 
-    `not_before_ms`: wall clock; what was shipped last before that is looked at, and said to be old.
+    `not_before_ms`: wall clock; rows that were shipped before are used, and reported as old.
     """
 
     root: str
@@ -105,7 +106,7 @@ class ShippedSource:
         return f"{self.root}, group {self.group}"
 
     def look(self) -> Look:
-        """StoreError when nothing of the group was shipped there."""
+        """The replicas that were shipped. StoreError if there are none of this group."""
         names = [name for group, name in find_replicas(self.files, self.root) if group == self.group]
         if not names:
             raise StoreError(

@@ -5,21 +5,21 @@
 <root>/group=<G>/replica=<R>/segment=side/rows.parquet            rows of the side scan
 ```
 
-Values in names are escaped as Hive and Spark do it. A file holds `findings.FlatRow`s (`SCHEMA`), the first of
-kind `bound`: how far the others hold (`findings.BoundRow`). It is published by one rename, or one PUT where
-`root` is a URL (`runtime.remote_files`), so that a reader sees a whole file or none. Spark reads a tree with
-`option("recursiveFileLookup", True)`, as the columns `replica` and `segment` are in the files as well;
-pyarrow with `partitioning=None`.
+Values in names are escaped as Hive and Spark do it. A file holds `findings.FlatRow`s (`SCHEMA`). The first
+has the kind `bound`: it gives the range for which the others are valid (`findings.BoundRow`). It is published
+by one rename, or one PUT where `root` is a URL (`runtime.remote_files`), so that a reader sees a whole file
+or none. Spark reads a tree with `option("recursiveFileLookup", True)`, as the columns `replica` and `segment`
+are in the files as well; pyarrow with `partitioning=None`.
 
-* **Write** (`write_scan`): for each segment scanned its rows, and at the end, *after* all segments, those of
-  the side scan, which name the segments that belong to them. So whoever finds a side finds its segments.
-* **Use again** (`reusable`): rows of a segment that is full, committed, clean and was wholly compared with
-  its derived files are `final`: while the store is the same (`origin`) and so are size and neighbours, the
-  segment need not be scanned again. A segment with a finding is never final: it may be repaired.
+* **Write** (`write_scan`): the rows of each scanned segment, and *after* all segments those of the side scan,
+  which name their segments. So a reader that finds the side scan finds its segments.
+* **Use again** (`reusable`): rows of a segment are `final` if the segment is full, committed, clean and was
+  completely compared with its derived files. While the store (`origin`), the size and the adjacent segments
+  are the same, it need not be scanned again. A segment with a finding is never final: it may be repaired.
 * **Audit without the stores** (`find_replicas`, `collect`): the rows of every replica, with a finding for
   what is missing or cannot be compared. `compare.analyse` makes the report from them.
 
-All functions block. `ShippedRowsError` for a file that is no such file; OSError from the disk.
+All functions block. `ShippedRowsError` for a file that is not of this form; OSError from the disk.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file
 
 SIDE = -1
-"""Stands for the side scan where a segment's start is asked for."""
+"""Means the side scan, in place of a segment's start."""
 ROWS_FILE = "rows.parquet"
 SCAN_VERSION = 5
-"""Of rows and checks: raised with `audit.digests.DIGEST_VERSION`, and when a scan finds what it did not."""
+"""Version of rows and checks: raised together with `audit.digests.DIGEST_VERSION`, and when a scan can find
+something new."""
 
 SCHEMA = pa.schema(
     [
@@ -72,7 +73,7 @@ SCHEMA = pa.schema(
         ("data", pa.string()),
     ]
 )
-"""`findings.FlatRow`, in its order."""
+"""Columns of `findings.FlatRow`, in its order."""
 
 _SIDE_NAME = "side"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -85,7 +86,8 @@ class ShippedRowsError(Exception):
 
 
 class Scan(NamedTuple):
-    """Rows of one segment or side, and how far they hold. `rows` are without the bound."""
+    """Rows of one segment or side scan, and the range for which they are valid. `rows` are without the bound.
+    """
 
     bound: BoundRow
     rows: list[Row]
@@ -93,7 +95,7 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where the rows of one scan lie. `segment`: log offset of its first byte, or `SIDE`."""
+    """The place of the rows of one scan. `segment`: log offset of its first byte, or `SIDE`."""
 
     group: str
     replica: str
@@ -105,7 +107,7 @@ class Place:
         return f"{root}/group={_escape(self.group)}/replica={_escape(self.replica)}/segment={name}"
 
     def path(self, root: str) -> str:
-        """Its file."""
+        """The path of its file."""
         return f"{self.directory(root)}/{ROWS_FILE}"
 
 
@@ -150,24 +152,24 @@ def decode_scan(data: bytes, name: str) -> Scan:
 
 
 def write_scan(files: Files, root: str, bound: BoundRow, rows: Iterable[Row]) -> str:
-    """Publish the rows of one scan in place of older ones; the path. Durable when it returns."""
+    """Publish the rows of one scan in place of older ones; returns the path. Durable when it returns."""
     place = Place(bound.group, bound.replica, bound.segment)
     replace_file(files, place.path(root), encode_scan(bound, rows))
     return place.path(root)
 
 
 def read_scan(files: Files, root: str, place: Place) -> Scan | None:
-    """The rows of one scan, None when there are none. ShippedRowsError for a file that cannot be believed."""
+    """The rows of one scan; None if there are none. ShippedRowsError if the file is invalid."""
     path = place.path(root)
     data = read_file(files, path)
     return None if data is None else decode_scan(data, path)
 
 
 def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
-    """Group and replica of all of which something may lie under `root`, sorted.
+    """Group and replica of everything that may be under `root`, sorted.
 
-    Foreign names are passed over. One listing for each group and replica: in an object store that is a
-    request.
+    Other names are ignored. There is one listing for each group and replica, which is one request in an
+    object store.
     """
     return sorted(
         (unescape(group), unescape(replica))
@@ -178,7 +180,7 @@ def find_replicas(files: Files, root: str) -> list[tuple[str, str]]:
 
 
 def find_scans(files: Files, root: str) -> list[Place]:
-    """All scans under `root`, sorted; foreign names are passed over."""
+    """All scans under `root`, sorted; other names are ignored."""
     places = (
         Place(group, replica, start)
         for group, replica in find_replicas(files, root)
@@ -188,7 +190,7 @@ def find_scans(files: Files, root: str) -> list[Place]:
 
 
 def forget_scans(files: Files, root: str, group: str, replica: str, keep: Iterable[int]) -> int:
-    """Remove the rows of segments that the replica no longer has; how many."""
+    """Remove the rows of segments that the replica no longer has; returns how many."""
     kept = {SIDE, *keep}
     gone = [start for start in _starts(files, root, group, replica) if start not in kept]
     for start in gone:
@@ -206,7 +208,8 @@ def segment_bound(
     now_ms: int,
     block_entries: int = BLOCK_ENTRIES,
 ) -> BoundRow:
-    """The bound of a segment's rows. `replica`: its own words; `now_ms`: wall clock before the scan."""
+    """The bound of a segment's rows. `replica`: the replica's own row; `now_ms`: wall clock before the scan.
+    """
     return BoundRow(
         replica=replica.replica,
         segment=task.start,
@@ -252,8 +255,8 @@ def reusable(
     not_before_ms: int = 0,
     block_entries: int = BLOCK_ENTRIES,
 ) -> bool:
-    """Whether a segment's rows still say all that a new scan would say. `not_before_ms`: older ones do not
-    count, as media rot with time."""
+    """Whether a segment's rows are still equal to those of a new scan. `not_before_ms`: older rows are not
+    used, because disks decay with time."""
     then = (bound.origin, bound.size, bound.first_index, bound.next_first)
     now = (_origin(replica), task.size, task.first_index, _or_unknown(task.next_first))
     return (
@@ -265,7 +268,7 @@ def reusable(
 
 
 def _origin(replica: ReplicaRow) -> str:
-    """What tells this store from another one in its place."""
+    """Distinguishes this store from another one at the same place."""
     return replica.incarnation or replica.store
 
 
@@ -287,7 +290,7 @@ def _or_unknown(index: int | None) -> int:
 
 
 def collect(files: Files, root: str, group: str) -> list[Row]:
-    """Rows of all replicas of a group, for `compare.analyse`; what lacks or cannot be used is a finding.
+    """Rows of all replicas of a group, for `compare.analyse`; missing or unusable rows become findings.
 
     Segments that a replica's side scan does not name are left out: they were retired.
     """
@@ -315,7 +318,8 @@ def _collect_replica(files: Files, root: str, side_place: Place) -> Iterator[Row
 
 
 def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) -> tuple[Scan | None, str]:
-    """The scan, or None and why it is of no use beside that side scan (None: it is the side scan itself)."""
+    """Return the cached scan, or None with the reason why it cannot be used together with `side` (`side`
+    None: it is the side scan itself)."""
     path = place.path(root)
     try:
         scan = read_scan(files, root, place)
@@ -338,17 +342,17 @@ def usable_scan(files: Files, root: str, place: Place, side: BoundRow | None) ->
 
 
 def _escape(value: str) -> str:
-    """As Hive and Spark write a value of a partition column."""
+    """A value in a partition's directory name, as Hive and Spark write it."""
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", value) or _NO_VALUE
 
 
 def unescape(name: str) -> str:
-    """Inverse: the value in the name of a partition's directory."""
+    """The value in the name of a partition's directory; inverse of `_escape`."""
     return "" if name == _NO_VALUE else _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 def _starts(files: Files, root: str, group: str, replica: str) -> list[int]:
-    """Segments of which there may be rows, sorted; `SIDE` among them."""
+    """Segments that may have rows, sorted; `SIDE` among them."""
     directory = f"{root}/group={_escape(group)}/replica={_escape(replica)}"
     starts = (
         SIDE if name == _SIDE_NAME else parse_segment_name(name)

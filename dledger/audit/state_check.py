@@ -1,12 +1,10 @@
 """The replicated state against the log (architecture rule 1: all state is a function of the committed log).
 
-Where a segment begins at a boundary snapshot (or the log begins), the state is played forward over the
-segment's entries, and must then be what the next boundary snapshot says, and on the way what the broker's own
-state file says. So topics, groups, consumer offsets and queue ends of a replica are checked against its log;
-replicas are compared by the digests of their snapshots and by their logs.
-
-A window with an odd record ends the check of its segment: what it does to the state cannot be told. Damage is
-reported by others.
+If a segment begins at a boundary snapshot (or the log begins there), the segment's entries are applied to
+that state. The result must equal the next boundary snapshot, and on the way the broker's own state file. So
+topics, groups, consumer offsets and queue ends of a replica are checked against its log; replicas are
+compared by the digests of their snapshots and by their logs. A window with an irregular record ends the check
+of its segment, because its effect on the state is unknown. Damage is reported by other checks.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Boundary(NamedTuple):
 
 
 def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
-    """The snapshot of a log directory at `pos`; None without one that is whole and a broker's. OSError."""
+    """The snapshot of a log directory at `pos`; None if there is no valid one of a broker. OSError."""
     path = f"{directory}/{SNAPSHOTS_DIR}/{segment_name(pos)}"
     try:
         data = read_file(files, f"{path}/{MANIFEST_FILE}")
@@ -52,10 +50,11 @@ def load_boundary(files: Files, directory: str, pos: int) -> Boundary | None:
 
 
 class StateCheck:
-    """One segment's part. `state_file`: path of the broker's state file if it ends in this segment.
+    """Checks the state within one segment. `state_file`: path of the broker's state file, if it ends in this
+    segment.
 
-    What was taken above `committed` is not looked at: the checkpoint follows a live node by a second, and
-    messages above it are not counted.
+    Snapshots and state files from above `committed` are not checked: the checkpoint of a live node is up to a
+    second old, and messages above it are not counted.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class StateCheck:
             self._applied, self._held = held.applied, held
 
     def give_up(self) -> None:
-        """An entry came whose effect cannot be told."""
+        """Stop the check: the effect of an entry on the state is unknown."""
         self._replay = None
 
     def check_place(self, columns: Columns) -> None:
-        """Does the state file name the entry after which it was taken as the log has it?"""
+        """Check that the state file names the entry after which it was taken as the log has it."""
         held = self._held
         if held is None:
             return
@@ -129,7 +128,8 @@ class StateCheck:
             self._fault("STATE_DAMAGED", held.applied, text)
 
     def add(self, data: bytes, columns: Columns, records: Records, queued: Records, which: Array) -> None:
-        """One window: all its records, and those that took a place in a queue, with their queue's number."""
+        """Apply one window: all its records, and those that took a place in a queue, with the number of their
+        queue."""
         if self._replay is None:
             return
         first, last = int(columns.index[0]), int(columns.index[-1])
@@ -144,7 +144,7 @@ class StateCheck:
             self.give_up()
 
     def finish(self, last_index: int) -> None:
-        """The segment was read to its end: compare with the snapshot that follows it."""
+        """The segment was read to its end: compare the state with the snapshot that follows it."""
         if self._replay is None or self._end is None or self._end.manifest.index != last_index:
             return
         differing = differing_parts(pack_parts(self._replay.state), self._end.parts)
@@ -165,5 +165,5 @@ class StateCheck:
 
 
 def differing_parts(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> list[str]:
-    """Names of the parts that are not equal; one that is missing is empty."""
+    """Names of the parts that differ; a missing part counts as empty."""
     return [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]

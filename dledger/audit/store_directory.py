@@ -1,7 +1,7 @@
-"""A store directory as an audit sees it, taken once before anything is scanned.
+"""The content of a store directory, read once before anything is scanned.
 
-A live store may be audited: its checkpoint is read first, and the committed index in it bounds what must be
-there. What is written later may be looked at and is never missed.
+A live store may be audited. Its checkpoint is read first, and the audit requires only entries up to the
+committed index in it. Data that is written later may be read, but is never reported as missing.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _ANYWHERE = 1 << 62
 
 
 class StoreError(Exception):
-    """A path that is no store directory, or cannot be read. The audit cannot run."""
+    """A path is not a store directory, or cannot be read. The audit cannot run."""
 
 
 class UnreadableStore(StoreError):
-    """A store that is there and cannot be read. `node`: whose it is, empty where that is not known."""
+    """A store exists and cannot be read. `node`: its node, empty if that is not known."""
 
     def __init__(self, path: str, node: str, error: OSError) -> None:
         super().__init__(f"{path}: {error}")
@@ -60,7 +60,7 @@ class UnreadableStore(StoreError):
 class Segment:
     """A file of the log. `start`: log offset of its first byte; `size`: bytes of the file.
 
-    `first_index`: index in its first header, None when no entry of this segment begins there.
+    `first_index`: index in its first header, None if no entry begins there.
     """
 
     start: int
@@ -70,9 +70,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Replica:
-    """One node's log directory. `data`: where its segments are. `queue_root`, `key_root` (IndexFiles) are
-    empty when they are not there or cannot be told to be its own; `applied`: the entry after which the
-    broker's state file was taken, -1 without one."""
+    """One node's log directory. `data`: the directory of its segments. `queue_root`, `key_root` (IndexFiles)
+    are empty if they do not exist or may belong to another node; `applied`: the entry after which the
+    broker's state file was taken, -1 if there is none."""
 
     name: str
     store: str
@@ -90,23 +90,23 @@ class Replica:
     state_file: str = ""
     applied: int = -1
     deleted: tuple[tuple[str, int], ...] = ()
-    """Topics that were deleted, by the state file, each with the log offset up to where its messages are of
-    the one that is gone."""
+    """Deleted topics according to the state file, each with the log offset up to which its messages belong to
+    the deleted topic."""
     snapshots: tuple[Manifest, ...] = ()
-    """Boundary snapshots whose manifest can be believed, by pos."""
+    """Boundary snapshots with a valid manifest, by position."""
     begins: int = -1
-    """Where the node noted that its log begins: before it removes what comes before, and before it takes a
-    snapshot in its place. -1: it never did."""
+    """Where the node recorded that its log begins; it does so before it removes earlier segments, and before
+    it installs a snapshot in their place. -1: it never did."""
     units_due: int = 0
     """See `ReplicaRow`."""
     members: Members = FOUNDERS_UNKNOWN
 
     @property
     def base_index(self) -> int:
-        """The entry before the beginning of the log, where a snapshot says so and the node noted that its log
-        begins there or later; -1 without one.
+        """The entry before the beginning of the log, if a snapshot names it and the node recorded that its
+        log begins there or later; else -1.
 
-        A log without a segment begins at its newest snapshot (it was installed a moment ago).
+        A log without segments begins at its newest snapshot (which was just installed).
         """
         start = self.segments[0].start if self.segments else None
         if start is not None and start > self.begins:
@@ -116,7 +116,7 @@ class Replica:
 
     @property
     def committed(self) -> int:
-        """Highest index that this replica knew to be committed; -1 when it knew of none."""
+        """Highest index that this replica knew to be committed; -1 if it knew none."""
         return self.checkpoint.committed_index if self.checkpoint else -1
 
     @property
@@ -125,7 +125,7 @@ class Replica:
         return self.identity.group if self.identity else ""
 
     def row(self) -> ReplicaRow:
-        """The same as a row."""
+        """The replica as a row."""
         identity = self.identity
         return ReplicaRow(
             replica=self.name,
@@ -153,10 +153,11 @@ class Replica:
 
 @dataclass(frozen=True)
 class SegmentTask:
-    """All that a scan of one segment needs. `next_first`: first index of the next segment that begins with an
-    entry, if any; `next_start`: where that begins, -1 for directly behind this one.
+    """Everything that a scan of one segment needs. `next_first`: first index of the next segment that begins
+    with an entry, if there is one; `next_start`: log offset of that segment, -1 if it follows this one
+    directly.
 
-    `first_index`: index in its first header, -1 when no entry of it begins there.
+    `first_index`: index in its first header, -1 if no entry begins there.
     """
 
     replica: str
@@ -178,23 +179,22 @@ class SegmentTask:
 
     @property
     def path(self) -> str:
-        """File of the segment."""
+        """Path of the segment's file."""
         return self.path_of(self.start)
 
     def path_of(self, start: int) -> str:
-        """File of another segment of the same log."""
+        """Path of the file of another segment of the same log."""
         return segment_path(self.data or f"{self.directory}/{DATA_DIR}", start)
 
 
 def segment_path(data: str, start: int) -> str:
-    """File of a segment in the directory that holds them."""
+    """Path of a segment's file in the directory of segments."""
     return f"{data}/{segment_name(start)}"
 
 
 def open_stores(files: Files, paths: list[str]) -> list[Replica]:
-    """All replicas under the given directories (`storePathRootDir`), with unique names. Blocking.
-
-    StoreError when one of them cannot be looked at, or is given twice.
+    """All replicas under the given directories (`storePathRootDir`), with unique names. Blocking. StoreError
+    if one of them cannot be examined, or is given twice.
     """
     if len(set(paths)) < len(paths):
         raise StoreError("a store directory is given twice: give one of each node")
@@ -212,7 +212,7 @@ def renamed(replica: Replica, name: str) -> Replica:
 
 
 def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]:
-    """The replicas of one store: usually one; several when nodes share the directory. Blocking.
+    """The replicas of one store: usually one, or several if nodes share the directory. Blocking.
 
     StoreError; UnreadableStore for a store whose files cannot be read.
     """
@@ -243,12 +243,13 @@ def open_store(files: Files, path: str, *, listed: bool = True) -> list[Replica]
 
 
 def open_claims(files: Files, path: str) -> list[Replica]:
-    """The same, without what takes long in a large store: segments and what is told by them are left out."""
+    """The replicas of one store, without what takes long in a large store: segments and data about them are
+    left out."""
     return open_store(files, path, listed=False)
 
 
 def _groups_below(files: Files, path: str, names: list[str]) -> str:
-    """For an error: where a stand-alone node has the directories of its groups."""
+    """A hint for an error: where a stand-alone node has the directories of its groups."""
     inner = [directory for name in names if files.is_dir(directory := f"{path}/{name}")]
     found = [
         directory
@@ -270,8 +271,8 @@ class _Place(NamedTuple):
 
 
 def _place(files: Files, store: str, directory: str) -> _Place:
-    """Of the only node under a `storePathRootDir`. Apache's brokers may keep the segments beside the node's
-    directory (storePathCommitLog) instead of in it."""
+    """The directories of the only node under a `storePathRootDir`. Apache's brokers may keep the segments
+    beside the node's directory (storePathCommitLog) instead of in it."""
     data = f"{directory}/{DATA_DIR}"
     beside = f"{store}/{COMMITLOG_DIR}"
     if not files.is_dir(data) and _holds_entries(files, beside):
@@ -371,9 +372,9 @@ def _open_replica(files: Files, place: _Place, listed: bool) -> Replica:
 
 
 def _size_misfit(said: int, segments: list[Segment]) -> str:
-    """Why segments cannot be of the size that the identity says; empty when they can.
+    """Why segments cannot have the size in the identity file; empty if they can.
 
-    A file that is too short may be cut: then the others are of that size, or begin where it says.
+    A file that is too short may have been cut: then the others have that size, or begin at multiples of it.
     """
     sizes = {segment.size for segment in segments}
     longer = max(sizes, default=0) > said
@@ -390,9 +391,9 @@ def _size_misfit(said: int, segments: list[Segment]) -> str:
 def _units_due(
     files: Files, directory: str, name: str, index_end: int, segments: list[Segment], begins: int
 ) -> int:
-    """See `ReplicaRow.units_due`. A segment's units are all written before the next one gets its first entry.
-
-    `index_end` was read before the segments were listed: since then a live node may have begun another one.
+    """See `ReplicaRow.units_due`. All units of a segment are written before the next segment gets its first
+    entry. `index_end` was read before the segments were listed: since then a live node may have begun a new
+    one.
     """
     filled = [segment for segment in segments if segment.first_index is not None]
     sealed_end = filled[-1].first_index or 0 if filled else 0
@@ -404,7 +405,7 @@ def _units_due(
 
 
 def log_start(files: Files, log: Replica | SegmentTask) -> int:
-    """Log offset where a replica's log begins now, by its note or its first segment. OSError."""
+    """Log offset where a replica's log begins now, from its record or its first segment. OSError."""
     names = files.listdir(log.data or f"{log.directory}/{DATA_DIR}")
     starts = [start for name in names if (start := parse_segment_name(name)) is not None]
     noted = _read_begins(files, log.directory, "", [])
@@ -412,7 +413,7 @@ def log_start(files: Files, log: Replica | SegmentTask) -> int:
 
 
 def _read_begins(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """See `Replica.begins`; behind everything when the file cannot be believed, which is a problem."""
+    """See `Replica.begins`; behind everything if the file is invalid, which is added to `problems`."""
     path = f"{directory}/{BEGINS_FILE}"
     try:
         data = read_file(files, path)
@@ -447,7 +448,7 @@ def _list_snapshots(files: Files, directory: str, name: str, problems: list[Find
 
 
 def _index_end(files: Files, directory: str, name: str, problems: list[Finding]) -> int:
-    """First index without a unit; 0, and a problem, when the index files cannot be read."""
+    """First index without a unit; 0, and a problem, if the index files cannot be read."""
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         return index.end()
@@ -459,7 +460,8 @@ def _index_end(files: Files, directory: str, name: str, problems: list[Finding])
 
 
 def _has_unit(files: Files, directory: str, number: int) -> bool:
-    """Whether the index files hold this unit; False when they cannot be read, which `_index_end` said."""
+    """Whether the index files hold this unit; False if they cannot be read, which `_index_end` has reported.
+    """
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         magic, _, _, said, _ = INDEX_UNIT.unpack(index.read(number, 1))
@@ -512,7 +514,7 @@ def _read_members(
     checkpoint: Checkpoint | None,
     problems: list[Finding],
 ) -> Members:
-    """The founders when the file cannot be believed, which is a problem."""
+    """The members of the group; the founders if the file is invalid, which is added to `problems`."""
     try:
         return read_members(files, directory, identity, checkpoint.committed_index if checkpoint else -1)
     except CorruptFile as error:
@@ -538,7 +540,7 @@ def _list_segments(files: Files, data: str, name: str, problems: list[Finding]) 
 
 
 def peek_first_index(files: Files, path: str, start: int) -> int | None:
-    """Index of the entry that begins a segment; None when there is none. OSError when unreadable."""
+    """Index of the entry that begins a segment; None if there is none. OSError if it cannot be read."""
     file = files.open_read(path)
     try:
         data = file.pread(HEADER_SIZE, 0)
@@ -559,7 +561,7 @@ def _holds(segment: Segment, following: Segment | None, index: int) -> bool:
 
 
 def segment_tasks(replica: Replica) -> list[SegmentTask]:
-    """One task per segment of a replica."""
+    """One task for each segment of a replica."""
     tasks: list[SegmentTask] = []
     filled: Segment | None = None
     for segment, following in zip(

@@ -1,7 +1,7 @@
 """Files of fixed-size units: index files (32 bytes) and ConsumeQueue files (20 bytes).
 
-A directory holds them one after another, named by the offset of their first byte. Units never written read
-as zeros, whether the file was made in its full size or grew; a written unit is never all zeros.
+A directory holds a sequence of files, named by the offset of their first byte. Units that were never written
+read as zeros, whether the file was created in full size or grew; a written unit is never all zeros.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PROBE = 256
 
 
 class UnitFiles:
-    """View of such a directory as it was when the view was made, though it grows. A file that was removed
-    since then reads as zeros. Blocking; OSError on bad media, and for what is no file.
+    """View of such a directory as it was when the view was made, although the files grow. A file that was
+    removed since then reads as zeros. Blocking; OSError for bad media, and if a name is not a file.
 
-    Directories have thousands of files and a view is made for each segment that is scanned: so only the files
-    that are read are looked at. Of these only the last one grows.
+    Directories have thousands of files, and a view is made for each scanned segment, so only the files that
+    are read are opened. Only the last file grows.
     """
 
     def __init__(self, files: Files, directory: str, unit_size: int) -> None:
@@ -39,13 +39,13 @@ class UnitFiles:
 
     @property
     def first(self) -> int:
-        """Number of the first unit that the files could hold; 0 when there is no file."""
+        """Number of the first unit that the files could hold; 0 if there is no file."""
         return next((start for start in self._starts if self._size(start) >= 0), 0) // self._unit
 
     def end(self) -> int:
-        """Number behind the last unit written; `first` when there is none. Reads from the end, once.
+        """Number after the last unit written; `first` if there is none. Reads from the end, once.
 
-        A file may end within a unit that is being written: that one does not count.
+        A file may end within a unit that is being written; that unit does not count.
         """
         if self._end is None:
             self._end = next(
@@ -87,7 +87,7 @@ class UnitFiles:
             self._open = None
 
     def _size(self, start: int) -> int:
-        """Bytes of a file; -1 for one that retention removed a moment ago."""
+        """Bytes of a file; -1 for a file that retention has just removed."""
         size = self._sizes.get(start)
         if size is None:
             try:
@@ -98,7 +98,7 @@ class UnitFiles:
         return size
 
     def _pread(self, start: int, size: int, offset: int) -> bytes:
-        """Bytes of one file; none when it is gone."""
+        """Bytes of one file; empty if the file no longer exists."""
         if self._open is None or self._open[0] != start:
             self.close()
             try:
@@ -108,10 +108,10 @@ class UnitFiles:
         return self._open[1].pread(size, offset)
 
     def _written(self, start: int) -> int:
-        """Bytes of a file up to the last that is not zero.
+        """Bytes of a file up to the last one that is not zero.
 
-        Files may be made in full size (160 MB of holes) and are written from the front: the head of each
-        chunk is looked at, from the back, until one holds something.
+        Files may be created in full size (160 MB of holes) and are written from the front: the head of each
+        chunk is checked, beginning at the end, until one has data.
         """
         size = self._size(start)
         for at in range((size - 1) // _CHUNK * _CHUNK if size > 0 else -1, -1, -_CHUNK):

@@ -1,17 +1,18 @@
-"""Walk the entries of one segment. Pure: bytes in, entries out; whoever calls reads the file.
+"""Walks the entries of one segment. Pure: bytes in, entries out; the caller reads the file.
 
-A segment is walked front to back, window by window. Three kinds of places need judgement:
+A segment is walked from front to back, window by window. Three kinds of places need a decision:
 
-* A **committed** entry (index at most `must_reach`) that does not fit is damage. Only its body: it is handed
-  out marked. Its header: the walk looks for the next header whose `pos` names the place where it lies (bytes
-  of older use of a recycled file never do) and goes on there; what is between is *lost*.
-* The **tail** above that: the log ends at the first entry that recovery would not believe (safety.md S1).
-  That is normal: behind the end lie zeros or, in a recycled segment, old bytes.
-* A segment may be **retired or cut while it is read** (safety.md S6): before damage is declared, `recheck`
-  is asked what the file is now.
+* A **committed** entry (index at most `must_reach`) that does not fit is damaged. If only its body is
+  damaged, it is given out with a mark. If its header is damaged, the walk searches for the next header whose
+  `pos` is its own place (old bytes in a recycled file never have that) and continues there; entries in
+  between are *lost*.
+* The **tail** above that: the log ends at the first entry that recovery would not accept (safety.md S1). That
+  is normal: after the end there are zeros or, in a recycled segment, old bytes.
+* A segment may be **retired or cut while it is read** (safety.md S6): before damage is reported, `recheck`
+  checks what the file is now.
 
-Almost everywhere nothing needs judgement: those runs are walked in columns (`entries.plain_run`), the rest
-entry by entry.
+Nearly all entries need no decision: they are walked in columns (`entries.plain_run`), the rest entry by
+entry.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ _MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _REMAINING = 0xFFFFFF
 _ALL = 1 << 62
 _FEW = 16
-"""Entries judged one by one before columns are tried again."""
+"""Entries that are checked one by one before columns are tried again."""
 
 
 class Fault(NamedTuple):
-    """Something wrong between indexes `first` and `last` (-1: not known)."""
+    """A fault between indexes `first` and `last` (-1: not known)."""
 
     code: str
     first: int
@@ -83,19 +84,19 @@ class Stop(StrEnum):
 
     RUNNING = ""
     BLANK = "blank"
-    """At the blank tail: the segment is full."""
+    """The blank tail was reached: the segment is full."""
     FULL = "full"
-    """At the end of the file."""
+    """The end of the file was reached."""
     END = "end"
-    """At the end of the log."""
+    """The end of the log was reached."""
     TORN = "torn"
-    """At an unfinished entry above the commit index."""
+    """An unfinished entry above the commit index was reached."""
     LOST = "lost"
-    """Damage, and no entry could be found behind it."""
+    """There is damage, and no entry was found behind it."""
     RETIRED = "retired"
     """The file is no longer this segment."""
     LIMIT = "limit"
-    """Where the caller wanted to stop."""
+    """The place where the caller wanted to stop was reached."""
 
 
 class _Next(Enum):
@@ -105,12 +106,13 @@ class _Next(Enum):
 
 
 class SegmentWalker:
-    """State of one walk. `offset` is how far it came in the file; feed it bytes from there.
+    """State of one walk. `offset` is the position in the file that it has reached; feed it the bytes from
+    there.
 
-    `must_reach`: the last index that must lie at or before this segment (committed, or known from the next
-    one that begins with an entry). `recheck()` gives it anew, or None when the file is no longer this
-    segment. `has_next`: such a one follows, so that this segment must be full. With `index`, the walk starts
-    at that entry, which lies at `offset`.
+    `must_reach`: the last index that must be in this segment or before it (committed, or known from the next
+    segment that begins with an entry). `recheck()` returns its current value, or None if the file is no
+    longer this segment. `has_next`: such a next segment exists, so this one must be full. With `index`, the
+    walk starts at that entry, which is at `offset`.
     """
 
     def __init__(
@@ -130,20 +132,21 @@ class SegmentWalker:
         self.stop: Stop = Stop.RUNNING
         self.faults: list[Fault] = []
         self.holes: list[tuple[int, int]] = []
-        """Ranges of indexes lost to damage; the first is -1 when they begin the segment."""
+        """Ranges of indexes lost to damage; the first index is -1 if they begin the segment."""
         self.bytes: int = 0
         self.told: Callable[[int, int], Array] | None = None
-        """Where entries lie, as an index says: from (first index, below this pos). Only a hint."""
+        """Positions of entries from an index, only as a hint; called with the first index and an upper limit
+        of the position."""
         self._must_reach = must_reach
         self._has_next = has_next
         self._recheck = recheck
         self._expect = index
         self._term = -1
         self._term_before = -1
-        """Of the entry before the last one."""
+        """Term of the entry before the last one."""
         self._chain: int | None = None
         self._chain_due: int | None = None
-        """What the entry before should have as its chain value, if that is all that is wrong with it."""
+        """The correct chain value of the last entry, if its chain value is its only fault."""
         self._batch = 0
         self._own_crcs = False
         self._searching = False
@@ -156,7 +159,8 @@ class SegmentWalker:
     def feed(self, data: bytes, last: bool) -> Columns:
         """Entries in `data`, the file's bytes from `offset`; `last`: they reach the end of the file.
 
-        `offset` moves behind what was used. No entry, no stop and no movement: feed more bytes at once.
+        `offset` moves behind what was used. If there is no entry, no stop and no movement, feed more bytes at
+        once.
         """
         parts: list[Columns] = []
         at = 0
@@ -170,7 +174,7 @@ class SegmentWalker:
         return join(parts)
 
     def feed_slowly(self, data: bytes, last: bool) -> Columns:
-        """The same, with every entry judged by itself: what `feed` must be equal to."""
+        """The same with every entry checked by itself; `feed` must give an equal result."""
         parts: list[Columns] = []
         at = 0
         while not self.stop:
@@ -181,7 +185,7 @@ class SegmentWalker:
         return join(parts)
 
     def _plain_runs(self, data: bytes, at: int, parts: list[Columns]) -> int:
-        """Runs of entries that need no judgement; the offset behind them."""
+        """Add runs of entries that need no decision; returns the offset behind them."""
         while self._is_whole(data, at):
             end = self._plain_run(data, at, parts, told=True) if self.told is not None else at
             if end == at:
@@ -193,7 +197,7 @@ class SegmentWalker:
 
     @staticmethod
     def _is_whole(data: bytes, at: int) -> bool:
-        """Whether an entry at this place, if it is one, ends in `data`."""
+        """Whether an entry at this place, if there is one, is completely in `data`."""
         rest = len(data) - at
         return rest >= HEADER_SIZE and unpack_header(data, at).size <= rest
 
@@ -215,7 +219,8 @@ class SegmentWalker:
         return end
 
     def _judged(self, data: bytes, at: int, last: bool, parts: list[Columns], limit: int) -> tuple[int, bool]:
-        """Up to `limit` entries, and what to do at the first odd place. Where it stands; needs more bytes."""
+        """Add up to `limit` entries, and handle the first irregular place. Returns the offset reached, and
+        whether more bytes are needed."""
         if self._searching:
             at, found = self._search(data, at, last)
             if not found:
@@ -228,12 +233,13 @@ class SegmentWalker:
         return at, more
 
     def retry(self) -> None:
-        """Look again at a torn tail, which a live writer may have completed."""
+        """Check a torn tail again, because a live writer may have completed it."""
         if self.stop is Stop.TORN:
             self.stop = Stop.RUNNING
 
     def _run(self, data: bytes, at: int, last: bool, out: list[Entry], most: int) -> tuple[int, bool]:
-        """Entry by entry, at most so many. Gives where it stands, and whether it needs more bytes."""
+        """Add entries one by one, at most `most`. Returns the offset reached, and whether more bytes are
+        needed."""
         view = memoryview(data)
         limit = len(data)
         base = self.start + self.offset
@@ -295,7 +301,7 @@ class SegmentWalker:
         return at, True
 
     def _rotten_chain_field(self, index: int) -> None:
-        """The entry behind continues the value that this one should have: what it has is not written."""
+        """The next entry continues the value that this entry should have: its own chain value is damaged."""
         for number in range(len(self.faults) - 1, -1, -1):
             if self.faults[number][:2] == ("CHAIN_BREAK", index):
                 text = "the chain value is damaged: the entry behind continues the one that fits"
@@ -303,7 +309,8 @@ class SegmentWalker:
                 return
 
     def _fallen_term(self, index: int, term: int) -> Fault:
-        """Without a chain, one entry whose term stands out between its neighbours' is the damaged one."""
+        """The fault of a falling term. Without a chain, if one entry's term differs from both its
+        neighbours', that entry is damaged."""
         if not self._own_crcs and self._term_before <= term:
             text = f"the header is damaged; it says term {self._term} between {self._term_before} and {term}"
             return Fault("BIT_ROT", index - 1, index - 1, text)
@@ -313,7 +320,7 @@ class SegmentWalker:
         return magic in APACHE_MAGICS and not (stored or chain or self._own_crcs)
 
     def _damaged(self, index: int, damage: int) -> bool:
-        """Note the damage of a committed entry; False (and stop) where the log may as well end here."""
+        """Record the damage of a committed entry; False (and stop) if the log may as well end here."""
         if damage == CHAIN_UNKNOWN:
             return True
         if index > self._must_reach or not self._still_reaches(index):
@@ -327,7 +334,8 @@ class SegmentWalker:
         return True
 
     def _still_reaches(self, index: int) -> bool:
-        """Ask what the file is now: it may be retired or cut meanwhile."""
+        """Check whether this index must still be in the segment: the file may have been retired or cut
+        meanwhile."""
         if self._recheck is not None:
             must_reach = self._recheck()
             if must_reach is None:
@@ -337,7 +345,7 @@ class SegmentWalker:
         return index <= self._must_reach
 
     def _judge(self, data: bytes, at: int, last: bool) -> _Next:
-        """What to do with a place that is not simply the next entry."""
+        """Decide what to do at a place that is not simply the next entry."""
         rest = len(data) - at
         if not last and rest < MAX_ENTRY_SIZE and (rest < HEADER_SIZE or self._header_fits(data, at)):
             return _Next.MORE
@@ -357,13 +365,13 @@ class SegmentWalker:
         return _Next.DONE
 
     def _may_end(self) -> bool:
-        """Whether the file may end here: nothing that must be in it is still to come."""
+        """Whether the file may end here: no entry that must be in it is missing."""
         if self._expect is None:
             return False
         return self._expect > self._must_reach or not self._still_reaches(self._expect)
 
     def _header_fits(self, data: bytes, at: int) -> bool:
-        """Whether the header belongs here and only the rest of its body is not in the window."""
+        """Whether the header belongs here and only the rest of its body is outside the window."""
         header = unpack_header(data, at)
         return bool(
             known_magic(header)
@@ -383,7 +391,7 @@ class SegmentWalker:
         return _Next.DONE
 
     def _at_start(self, data: bytes, at: int) -> _Next:
-        """The first header of a segment tells which index begins it."""
+        """Start a segment: its first header gives the index that begins it."""
         if len(data) - at >= HEADER_SIZE:
             header = unpack_header(data, at)
             whole = header.size == header.body_size + HEADER_SIZE
@@ -411,9 +419,9 @@ class SegmentWalker:
         return _Next.DONE
 
     def _is_odd_but_whole(self, data: bytes, at: int) -> bool:
-        """A well-formed entry that should not be here: a falling term or a jump of the index.
+        """Whether this is a well-formed entry that should not be here: a falling term or a jump of the index.
 
-        A damaged header looks alike; the chain value tells, and where there is none, the next header.
+        A damaged header looks the same; the chain value decides, and if there is none, the next header.
         """
         header = unpack_header(data, at)
         _, size, index, term, pos, _, chain, stored, body_size = header
@@ -435,7 +443,7 @@ class SegmentWalker:
         return bool(genuine)
 
     def _search(self, data: bytes, at: int, last: bool) -> tuple[int, bool]:
-        """Find the next header that lies where it says. True when the walk can go on there."""
+        """Search for the next header that is at its own `pos`. True if the walk can continue there."""
         base = self.start + self.offset
         lowest = -1 if self._expect is None else self._expect
         highest = max(self._must_reach, lowest) + 1
@@ -482,7 +490,7 @@ class SegmentWalker:
 
 
 def collapse(faults: list[Fault]) -> list[Fault]:
-    """Runs of neighbouring indexes with one code become one fault; the first one's text stands."""
+    """Adjacent indexes with the same code become one fault, which keeps the first text."""
     result: list[Fault] = []
     open_runs: dict[str, int] = {}
     for fault in faults:
