@@ -314,7 +314,7 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
         key = (row.topic, row.queue_id)
         before = last_of.get(key)
         contiguous = before is not None and whole_from[before.last_segment] == whole_from[row.segment]
-        # Without a state file nothing tells which topics were deleted in later segments, and made again.
+        # Without a state file it is unknown which topics were deleted in later segments, and created again.
         again = row.first_offset == 0 and holding.row.applied < 0
         goes_on = before is not None and row.first_offset == before.last_offset + 1
         if before is not None and contiguous and not goes_on and not again:

@@ -237,7 +237,7 @@ def _leading(fits: Array) -> int:
 # --- the chain, for all entries at once -------------------------------------------------------------
 #
 # CRC-32 without its two inversions is linear: the value of a text is the XOR of a value for each byte and its
-# place. `chain_crc` runs over 20 bytes, so 20 tables tell it; the value before goes into the first 4 bytes.
+# place. `chain_crc` runs over 20 bytes, so 20 tables are enough; the previous value goes into the first 4.
 
 _CHAIN_BYTES = (*range(8, 24), *range(40, 44))
 """Places of index, term and body CRC in the header."""

@@ -35,8 +35,8 @@ class ShippedReader:
             yield finding("UNREADABLE", task.replica, problem, segment=task.start)
             yield unread_segment(task.replica, task.start)
             return
-        # Of a later round than the side scan, which says how far the queues reached: what had to be in them
-        # by then is not due by now.
+        # The segment was scanned in a later round than the side scan, which has the ends of the queues:
+        # units that were due at the time of the later scan were not due at that of the side scan.
         later = known.bound.scanned_ms > self.side.scanned_ms
         for row in known.rows:
             if later and isinstance(row, QueueRow):

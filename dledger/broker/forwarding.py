@@ -131,7 +131,7 @@ class Forwarder:
                 offset = item.request.header(PullMessageHeader).queueOffset
             except BadHeader:
                 continue  # which the leader will say
-            # Who was suggested to ask here takes another one for the leader; the others took this one for it.
+            # A client with a suggestion to ask here knows another leader; the others took this broker for it.
             where = 0 if suggested_here(item.connection) else self._gate.leader_route_id
             self._over(serial, item)
             item.connection.respond(

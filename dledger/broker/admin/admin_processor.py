@@ -68,7 +68,7 @@ class AdminProcessor:
         async def answer() -> None:
             oldest = await self._reader.oldest_time()
             disk = await self._env.workers.run(Lane.DISK, self._disk)
-            # -1 where the system does not tell, as of the ratio.
+            # The ratio is -1 if the system does not report the usage.
             ratio, total, free = (disk.used_ratio, disk.total, disk.free) if disk else (-1.0, 0, 0)
             read = {
                 "commitLogDirCapacity": f"Total : {bytes_text(total)}, Free : {bytes_text(free)}.",

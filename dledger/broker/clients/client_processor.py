@@ -148,7 +148,7 @@ class ClientProcessor(LeaderService):
         warnings: list[str] = []
         for group in groups:
             self._warn(group, now, warnings)
-        # Who has not read this field before looks at the code only.
+        # Clients that do not know these fields look only at the code.
         ext = {SECOND_SUPPORTED: "true", SEND_ALL: str(unknown).lower()} if second else None
         call.respond(ext=ext, remark="; ".join(warnings)[:MAX_WARNING] or None)
 

@@ -258,7 +258,7 @@ class SendProcessor:
             return
         handle = self._handle(slot.config.name, placed.due, placed.unique_key) if placed.due else ""
         answer = self.answers.encode(request, (position,), queue_id, queue_offset, placed.unique_key, handle)
-        # Who hears of a half message may end it at once, for which it is read.
+        # A producer may end its transaction right after the answer, and then the half message is read.
         when = self._applied if kind is Disposition.HALF else self._committed
         self._answer(call, slot, index, answer, when)
 

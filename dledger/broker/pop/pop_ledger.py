@@ -82,7 +82,7 @@ class PopLedger(LeaderService):
         if writer is None:
             return
         loop = asyncio.get_running_loop()
-        # What is appended from here on tells the ledger itself.
+        # Changes that are appended from here on are reported to the ledger when they are made.
         checkpoints = list(self._store.state[POPS].rows)
         orders = list(self._store.state[POP_ORDERS].rows)
         for at in range(0, len(checkpoints), SLICE):

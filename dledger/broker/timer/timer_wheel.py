@@ -314,7 +314,7 @@ class Wheel:
             self.horizon = min(self.horizon, (int(late.due[middle]), int(late.offset[middle])))
         if len(self.recalls) > ARRIVED_UNITS:
             self.recalls.sort()
-            # Not within a time of which something was taken, whose recalls must all be known.
+            # Never stop within a due time from which messages were taken: all its recalls must be known.
             self.horizon = min(self.horizon, (self.recalls[len(self.recalls) // 2].due, 0))
         self.late = _before(late, self.horizon)
         self.recalls = [one for one in self.recalls if one.due <= self.horizon[0]]
