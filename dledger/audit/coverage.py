@@ -344,8 +344,8 @@ def _check_queues(holding: Holding) -> Iterator[Finding]:
 
 
 def _check_ends(holding: Holding) -> Iterator[Finding]:
-    """Check that the files of each queue reach its last message. Units that the broker promised must exist.
-    """
+    """Check that the files of each queue reach its last message. Units that the broker promised must
+    exist."""
     for key, mine in queue_ends(holding):
         where = f"{key[0]}/{key[1]}"
         if mine.due >= mine.end:

@@ -23,8 +23,8 @@ from dledger.audit.findings import BlockRow
 DIGEST_VERSION = 2
 """Raised whenever equal entries would get a different digest."""
 BLOCK_ENTRIES = 1024
-"""Entries of a block. Measured: smaller blocks need more digest rows, larger ones more entries to read again.
-"""
+"""Entries of a block. Measured: smaller blocks need more digest rows, larger ones more entries to read
+again."""
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 """Start values of the two mixes: the golden ratio and the plastic number, in 64 bits."""

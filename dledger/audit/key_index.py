@@ -5,8 +5,10 @@
 * `check_file`: links, slots and header of one file fit together. Memory: 8 bytes per slot (40 MB with
   Apache's defaults) and one chunk of units.
 
-Files of a live broker grow while they are read: the header is used as it was read first. Newer brokers of
-Apache RocketMQ (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are correct, but not required.
+Files of a live broker grow while they are read: the header is used as it was read first.
+
+Newer brokers of Apache RocketMQ (5.4, not 4.9) also index the tag, as `topic#T#tag`: such units are correct,
+but not required.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class MessageKeys(NamedTuple):
 
 
 def keys_of_records(data: bytes, records: Records, texts: PropertyTexts, *, tags: bool) -> MessageKeys:
-    """Keys of well-formed records. `tags`: include tags, which newer brokers of Apache RocketMQ also index.
-    """
+    """Keys of well-formed records. `tags`: include tags, which newer brokers of Apache RocketMQ also
+    index."""
     indexed = records.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     if not indexed.any():
         return _of_rows(())

@@ -484,8 +484,8 @@ def read_entries(
 
 
 def _seek(files: Files, task: SegmentTask, segment_first: int, low: int) -> tuple[int, int | None]:
-    """(offset in the file, index) at which to start; one entry earlier, so that the chain is known at `low`.
-    """
+    """(offset in the file, index) at which to start; one entry earlier, so that the chain is known at
+    `low`."""
     number = low - 1
     if segment_first < 0 or number <= segment_first or number >= task.index_end:
         return 0, None

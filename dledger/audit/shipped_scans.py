@@ -86,8 +86,8 @@ class ShippedRowsError(Exception):
 
 
 class Scan(NamedTuple):
-    """Rows of one segment or side scan, and the range for which they are valid. `rows` are without the bound.
-    """
+    """Rows of one segment or side scan, and the range for which they are valid. `rows` are without the
+    bound."""
 
     bound: BoundRow
     rows: list[Row]
@@ -208,8 +208,8 @@ def segment_bound(
     now_ms: int,
     block_entries: int = BLOCK_ENTRIES,
 ) -> BoundRow:
-    """The bound of a segment's rows. `replica`: the replica's own row; `now_ms`: wall clock before the scan.
-    """
+    """The bound of a segment's rows. `replica`: the replica's own row; `now_ms`: wall clock before the
+    scan."""
     return BoundRow(
         replica=replica.replica,
         segment=task.start,

@@ -3,8 +3,10 @@
 If a segment begins at a boundary snapshot (or the log begins there), the segment's entries are applied to
 that state. The result must equal the next boundary snapshot, and on the way the broker's own state file. So
 topics, groups, consumer offsets and queue ends of a replica are checked against its log; replicas are
-compared by the digests of their snapshots and by their logs. A window with an irregular record ends the check
-of its segment, because its effect on the state is unknown. Damage is reported by other checks.
+compared by the digests of their snapshots and by their logs.
+
+A window with an irregular record ends the check of its segment, because its effect on the state is unknown.
+Damage is reported by other checks.
 """
 
 from __future__ import annotations

@@ -460,8 +460,8 @@ def _index_end(files: Files, directory: str, name: str, problems: list[Finding])
 
 
 def _has_unit(files: Files, directory: str, number: int) -> bool:
-    """Whether the index files hold this unit; False if they cannot be read, which `_index_end` has reported.
-    """
+    """Whether the index files hold this unit; False if they cannot be read, which `_index_end` has
+    reported."""
     index = UnitFiles(files, f"{directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
     try:
         magic, _, _, said, _ = INDEX_UNIT.unpack(index.read(number, 1))

@@ -18,8 +18,8 @@ STORE_PARTS = ("config", "consumequeue", "importing", "index", "state", "timer")
 
 
 def collisions_of(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """A text for each pair of settings that collide. It begins with the name of one setting and names both.
-    """
+    """A text for each pair of settings that collide. It begins with the name of one setting and names
+    both."""
     return [
         *listening_twice(listeners(config, node)),
         *found_twice(_found(config, node), _elsewhere(config)),
@@ -65,8 +65,8 @@ def _elsewhere(config: BrokerConfig) -> list[Place]:
 
 
 def _directories(config: BrokerConfig, node: NodeConfig) -> list[str]:
-    """Directories of other files that are in the store: files that the store does not know are removed there.
-    """
+    """Directories of other files that are in the store: files that the store does not know are removed
+    there."""
     parts = [f"{config.store_root}/{name}" for name in STORE_PARTS] + [node.node_dir]
     wanted = {"logDir": config.log_dir}
     if not is_url(config.digest_ship_path):

@@ -317,8 +317,8 @@ class CommitLogWriter:
             self.append_op(VersionNote(version).op())
 
     def append_op(self, op: Op) -> int:
-        """Append one operation of `formats.state`. Returns its index. RemotingError 14 as `check_versions`.
-        """
+        """Append one operation of `formats.state`. Returns its index. RemotingError 14 as
+        `check_versions`."""
         self.check_versions(op["op"])
         index = self._appender.add_system(pack_op(op))
         self.pending.appended(index, op)

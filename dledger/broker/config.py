@@ -55,8 +55,8 @@ MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 VIP_BELOW = 2
 """Difference between the port for clients and that of the VIP channel."""
 MAX_GROUP_NAME = 120
-"""Characters of a consumer or producer group name; a longer one is refused (Validators.CHARACTER_MAX_LENGTH).
-"""
+"""Characters of a consumer or producer group name; a longer one is refused
+(Validators.CHARACTER_MAX_LENGTH)."""
 MIN_LOCK_LIVE_MS = 35_000
 """Milliseconds; longer than the 30 s for which clients use a lock without an answer. Otherwise two clients
 could own one queue."""
@@ -111,8 +111,8 @@ class BrokerConfig:
     broker_ip: Annotated[str, Setting("brokerIP1", parse=parse_host, important=True)] = "127.0.0.1"
     """IP address or host name of this broker, as clients and peers get it."""
     store_ip: Annotated[str, Setting("storeHostIP", parse=parse_ipv4)] = ""
-    """IPv4 address of this broker in records and message ids; empty: the address of `brokerIP1` at the start.
-    """
+    """IPv4 address of this broker in records and message ids; empty: the address of `brokerIP1` at the
+    start."""
     listen_port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 10911
     """Port for clients."""
     vip_channel: Annotated[bool, Setting("vipChannelEnabled")] = True
@@ -288,8 +288,8 @@ class BrokerConfig:
     of any client is recognized: `orders,bills`, or `*` for all. Repeated sends of our own client are
     recognized without this."""
     pull_max_count: Annotated[int, Setting("maxTransferCountOnMessageInMemory", 1, 65536, hot=True)] = 1024
-    """Most messages in one pull. Java clients ask for 32; this limit is higher for clients that ask for more.
-    """
+    """Most messages in one pull. Java clients ask for 32; this limit is higher for clients that ask for
+    more."""
     pull_max_bytes: Annotated[
         int, Setting("maxTransferBytesOnMessageInMemory", 1, MAX_PULL_BYTES, "bytes", hot=True)
     ] = 1024 * 1024
@@ -339,8 +339,8 @@ class BrokerConfig:
         int, Setting("timerRollWindowSlot", 1, 366 * 24 * 3600 * 10, hot=True)
     ] = 2 * 24 * 3600
     """A message that waits for more than this many `timerPrecisionMs` is stored in the log again, so that the
-    older part of the log can be deleted. Must be below `fileReservedTime`; waiting messages are kept until
-    then in any case."""
+    older part of the log can be deleted. Choose it below `fileReservedTime`; waiting messages are kept
+    until then in any case."""
     max_timer_messages: Annotated[int, Setting("maxTimerMessages", 1, 1_000_000_000, hot=True)] = 100_000_000
     """About how many messages may wait for a delivery time; one more is refused (1). Each takes 20 bytes of
     disk in addition to its place in the log."""
@@ -385,8 +385,8 @@ class BrokerConfig:
     ] = 16 * 1024 * 1024
     """Bytes of the bodies of such requests together; one more is answered 14 at once."""
     hold_while_electing_s: Annotated[float, Setting("holdWhileElectingMs", 0, 60_000, "ms", hot=True)] = 1.0
-    """How long a request waits, at a node that does not lead, until a leader is known; then it is forwarded.
-    """
+    """How long a request waits, at a node that does not lead, until a leader is known; then it is
+    forwarded."""
     forward_to_leader: Annotated[bool, Setting("forwardToLeader", hot=True)] = True
     """Whether a node that does not lead forwards requests of clients that do not follow hints to the leader;
     otherwise they are answered 14."""

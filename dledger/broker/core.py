@@ -1,5 +1,5 @@
-"""The parts that every feature of a broker uses. A feature gets everything else through its own constructor.
-"""
+"""The parts that every feature of a broker uses. A feature gets everything else through its own
+constructor."""
 
 from __future__ import annotations
 

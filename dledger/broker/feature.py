@@ -35,8 +35,8 @@ class Feature:
     processors: Sequence[Processor] = ()
     """Processors that answer requests."""
     services: Sequence[LeaderService] = ()
-    """Services that live as long as one leadership: they begin in this order, and end in the opposite order.
-    """
+    """Services that live as long as one leadership: they begin in this order, and end in the opposite
+    order."""
     send_checks: Sequence[SendCheck] = ()
     """Reasons to refuse sends."""
 

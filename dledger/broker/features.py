@@ -63,8 +63,8 @@ class Features:
         return (getattr(self, field.name) for field in fields(self))
 
     def all_of(self, name: str) -> Callable[..., None]:
-        """A function that calls the method with this name of all features that override it, in their order.
-        """
+        """A function that calls the method with this name of all features that override it, in their
+        order."""
         hooks = [getattr(one, name) for one in self if getattr(type(one), name) is not getattr(Feature, name)]
 
         def call(*values: object) -> None:

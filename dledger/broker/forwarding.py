@@ -179,8 +179,8 @@ class Origins:
     """Finds out where requests come from, including those that members of the group forwarded."""
 
     def __init__(self, node: Node, older_ips: Callable[[], set[str]]) -> None:
-        """`older_ips`: returns the IP addresses of the group's brokers whose older programs make no proofs.
-        """
+        """`older_ips`: returns the IP addresses of the group's brokers whose older programs make no
+        proofs."""
         self._node = node
         self._older_ips = older_ips
 
@@ -197,7 +197,7 @@ class Origins:
             return connection.peer_host
 
     def forwarded_for(self, connection: Connection, request: Request) -> str | None:
-        """"ip:port" of the client of a forwarded request, as the member that forwards it says; None for other
+        """The client's "ip:port" in a request that a member forwards, as that member gives it; None for other
         requests."""
         if not request.flag & FLAG_FORWARDED or not self._proven(connection, request):
             return None

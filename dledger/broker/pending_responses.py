@@ -15,8 +15,8 @@ from dledger.remoting.commands import Request
 from dledger.remoting.server import Connection
 
 MARK_EVERY = 64
-"""Most answers after one whose time is noted; they count as equally old, because reading a clock costs time.
-"""
+"""Most answers after one whose time is noted; they count as equally old, because reading a clock costs
+time."""
 
 
 class AnswerRun:

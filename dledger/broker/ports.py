@@ -43,8 +43,8 @@ class Appender(Protocol):
         """Add one entry of a batch, at the position that `reserve` gave. Returns its index."""
 
     def open_run(self) -> Run | None:
-        """Begin to add messages in a row, which are not checked here; None if a message would be refused now.
-        """
+        """Begin to add messages in a row, which are not checked here; None if a message would be refused
+        now."""
 
     def close_run(self, run: Run) -> None:
         """End a run: its messages are added."""
@@ -54,8 +54,8 @@ class Appender(Protocol):
         for them."""
 
     def close_batch(self, run: Run, following: int) -> None:
-        """End the run of a batch: its messages are added; `following` more entries of the batch will follow.
-        """
+        """End the run of a batch: its messages are added; `following` more entries of the batch will
+        follow."""
 
     @property
     def state_version(self) -> int:
@@ -65,8 +65,8 @@ class Appender(Protocol):
         """The current time in ms: that of the wall clock, without short jumps."""
 
     def now_ms(self) -> int:
-        """Store time of entries added in this turn of the loop, in ms: never before the newest record (S15).
-        """
+        """Store time of entries added in this turn of the loop, in ms: never before the newest record
+        (S15)."""
 
 
 class Node(Protocol):

@@ -76,8 +76,8 @@ class LeaderCall(Call[H], eq=False, gc=False):
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declaration of a request code. `reads`: its read point (safety.md S25), empty if it reads nothing.
-    """
+    """The declaration of a request code. `reads`: its read point (safety.md S25), empty if it reads
+    nothing."""
 
     code: RequestCode
     header: type[msgspec.Struct] | None

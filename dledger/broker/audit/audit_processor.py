@@ -217,8 +217,8 @@ def parse_ranges(body: bytes) -> list[tuple[int, int]]:
 
 
 def parse_queues(body: bytes, task: SegmentTask) -> list[QueueRow]:
-    """Messages of a segment by queue. RemotingError if they are malformed, or more than fit into the segment.
-    """
+    """Messages of a segment by queue. RemotingError if they are malformed, or more than fit into the
+    segment."""
     from dledger.audit.findings import QueueRow
 
     try:

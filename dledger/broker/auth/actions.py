@@ -28,8 +28,8 @@ from dledger.remoting.pop_bodies import decode_request_mode
 
 TOPIC, GROUP, CLUSTER = "Topic:", "Group:", "Cluster:"
 Done = tuple[str, int]
-"""A resource and a set of actions, of which one must be allowed. A topic without a name stands for any topic.
-"""
+"""A resource and a set of actions, of which one must be allowed. A topic without a name stands for any
+topic."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 AuthorizationMetadataManagerImpl).
 
 A change is answered when it is applied here. mqadmin sends each change to all brokers of a cluster, although
-here the first one changes the state of all. So a change that is made already is answered with success. A
-user's password is shown only to super users, and to everybody if requests need no signature.
+here the first one changes the state of all. So a change that is made already is answered with success.
+
+A user's password is shown only to super users, and to everybody if requests need no signature.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def source_of(text: str) -> str:
 
 
 def address_of(host: str) -> _Address | None:
-    """The address of a client, None if it is not an IP address. An IPv4 address in IPv6 form counts as IPv4.
-    """
+    """The address of a client, None if it is not an IP address. An IPv4 address in IPv6 form counts as
+    IPv4."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:

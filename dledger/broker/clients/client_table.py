@@ -45,8 +45,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A client of a group that only another broker hears: the connection of that broker, and what it reports.
-    """
+    """A client of a group that only another broker hears: the connection of that broker, and what it
+    reports."""
 
     connection: Connection
     client: ClientConnection

@@ -86,6 +86,6 @@ _FILTERS: Final = SqlFilters()
 
 
 def sql_filter(expression: str) -> SqlFilter:
-    """The filter of a condition such as `price > 5 AND region IN ('eu')`. RemotingError 23 if it is invalid.
-    """
+    """The filter of a condition such as `price > 5 AND region IN ('eu')`. RemotingError 23 if it is
+    invalid."""
     return _FILTERS.get(expression)

@@ -1,5 +1,6 @@
-"""A message that is sent again is stored once: the second send is answered with the result of the first. A
-send is looked up before it is stored in three cases: its producer marks it as sent again (`__RESEND`, our
+"""A message that is sent again is stored once: the second send is answered with the result of the first.
+
+A send is looked up before it is stored in three cases: its producer marks it as sent again (`__RESEND`, our
 client); its unique id is that of a stored send that was marked so (`formats.state.resends`: the first send
 may arrive last); or its topic is one of `duplicateCheckTopics`. All other sends are not delayed, and cost two
 look-ups in tables that are nearly always empty.
@@ -9,7 +10,7 @@ of deduplication is the whole log, on every leader, and takes no memory. Three r
 
 * *Everything that was appended before is applied first*, so that the index has it. A new leader has applied
   all that can ever be committed before its term is open.
-* *Sends of the same id wait for each other* while one is looked for.
+* *Sends of the same id wait for each other* while one is looked up.
 * *A message that is found is committed*, so it may be the answer at once. A send that is not found is sealed
   in the same turn of the loop, together with the row that remembers its id.
 
@@ -157,8 +158,8 @@ class Resends(LeaderService):
         self._settings = settings
         self._writer: CommitLogWriter | None = None
         self.stored: dict[bytes, int] = {}
-        """Ids of repeated sends that are stored, the oldest first, with their times: the rows of the state.
-        """
+        """Ids of repeated sends that are stored, the oldest first, with their times: the rows of the
+        state."""
         self.looking: dict[bytes, int] = {}
         """Ids that are being looked up, and the number of sends with each."""
         self._waiting: deque[_Repeated] = deque()

@@ -1,18 +1,19 @@
-"""Reasons to refuse a send, in one list that applies to every way in which a send can arrive. There are four
-ways: alone or in a batch, and each of these by the fast path (plain sends of a read, in compiled code or in
-Python) or by the general path. While a check is `active`, the fast paths leave every send to the general
-path, which asks all checks. So a new reason to refuse needs only a `SendCheck`, and an entry in `send_checks`
-of the `feature.py` of its folder.
+"""Reasons to refuse a send, in one list that applies to every way in which a send can arrive.
+
+There are four ways: alone or in a batch, and each of these by the fast path (plain sends of a read, in
+compiled code or in Python) or by the general path. While a check is `active`, the fast paths leave every send
+to the general path, which asks all checks. So a new reason to refuse needs only a `SendCheck`, and an entry
+in `send_checks` of the `feature.py` of its folder.
 
 What a check must let through:
 
-| what comes in                                        | is asked                                          |
+| what arrives                                         | is checked                                        |
 |------------------------------------------------------|---------------------------------------------------|
 | a message or a batch, also one that was forwarded    | yes                                               |
 | a half message                                       | yes; not again when its transaction ends          |
-| a message that is sent again, and is looked for      | before the search; after it unless `once` is set  |
+| a message that is sent again, and is looked up       | before the search; after it unless `once` is set  |
 | a retry or a dead letter that a client sends itself  | yes, unless `lets_retries` is set                 |
-| a message that a consumer gives back (request 36)    | no: it is stored already, and must come again     |
+| a message that a consumer sends back (request 36)    | no: it is stored already, and must be delivered   |
 | what the broker itself delivers: timers, delays, ... | no: it was accepted before                        |
 
 Room in the log, the size of a body, the permission of a topic and the kind of a message are not checks of

@@ -386,8 +386,8 @@ class SendProcessor:
         return raw, key
 
     def _with_unique_key(self, raw: bytes) -> tuple[int, bytes]:
-        """Add a unique key, for clients that give none: the position of the key, and the properties with it.
-        """
+        """Add a unique key, for clients that give none: the position of the key, and the properties with
+        it."""
         self._counter = (self._counter + 1) & 0xFFFF
         millis = self._env.wall.now_ms() & 0xFFFFFFFF
         key = encode_unique_id(self._ip, self._env.pid, self._salt, millis, self._counter)

@@ -47,8 +47,8 @@ class Pull:
 
 
 class HeldPulls:
-    """Held pulls by queue. `retry` is called for a pull whose queue grew, `expired` for one whose time is up.
-    """
+    """Held pulls by queue. `retry` is called for a pull whose queue grew, `expired` for one whose time is
+    up."""
 
     def __init__(
         self, limit: Callable[[], int], retry: Callable[[Pull], None], expired: Callable[[Pull], None]

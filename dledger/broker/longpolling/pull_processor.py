@@ -49,8 +49,8 @@ from dledger.remoting.headers import (
 APPLIED = "applied index of the leader"
 APPLIED_OR_HERE = f"{APPLIED}; with slaveReadEnable also that of a follower, for pulls that commit no offset"
 DEFAULT_COUNT = 32
-"""Messages for a request that asks for none (a bug of a client, which would otherwise pull in a tight loop).
-"""
+"""Messages for a request that asks for none (a bug of a client, which would otherwise pull in a tight
+loop)."""
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -143,8 +143,8 @@ class PullProcessor(LeaderService):
         self._serve(self._made(call, wanted))
 
     def pull_here(self, call: Call[PullMessageHeader]) -> bool:
-        """Answer a pull at a broker that does not lead. Returns whether it is answered here, with messages.
-        """
+        """Answer a pull at a broker that does not lead. Returns whether it is answered here, with
+        messages."""
         header, state = call.header, self._store.state
         if not self._settings.now.slave_read or header.sysFlag & PULL_COMMIT_OFFSET:
             return False
@@ -233,8 +233,8 @@ class PullProcessor(LeaderService):
             pull.connection.again(pull.request)
 
     def end(self, reason: str) -> None:
-        """Leadership ends: the waiting pulls are refused with the new leader's address, or forwarded to it.
-        """
+        """Leadership ends: the waiting pulls are refused with the new leader's address, or forwarded to
+        it."""
         for pull in (*self.held.take_all(), *self._looking):
             self._gate.wait_or_refuse(pull.connection, pull.request)
         self._looking.clear()

@@ -51,8 +51,8 @@ not be reported."""
 RETRY_S = 1.0
 """Seconds until a member that did not accept a report is tried again."""
 OLDER_S = 60.0
-"""Seconds until a member that does not know the request is tried again: by then it may run another version.
-"""
+"""Seconds until a member that does not know the request is tried again: by then it may run another
+version."""
 TIMEOUT_S = 3.0
 SLICE = 200
 """Pulls in one report, and answers in one turn of the loop."""

@@ -49,8 +49,8 @@ def _compares(call: Call[PullMessageHeader], known: Subscription) -> bool:
 
 
 class SubscriptionWait:
-    """Waiting pulls by consumer group. `retry` is called for a pull when its group has sent the subscription.
-    """
+    """Waiting pulls by consumer group. `retry` is called for a pull when its group has sent the
+    subscription."""
 
     def __init__(self, clients: Clients, retry: Callable[[PullCall], None]) -> None:
         self._clients = clients

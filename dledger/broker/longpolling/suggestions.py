@@ -19,8 +19,8 @@ client's route."""
 
 
 def suggest_here(connection: Connection, broker_id: int) -> None:
-    """Suggest this broker to the client at the other end, whatever its route says, until it has a new route.
-    """
+    """Suggest this broker to the client at the other end, whatever its route says, until it has a new
+    route."""
     connection.attributes[_HERE] = asyncio.get_running_loop().time() + SUGGEST_S, broker_id
 
 

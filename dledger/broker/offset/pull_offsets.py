@@ -33,8 +33,8 @@ class PullOffsets(LeaderService):
             del self._pulled[next(iter(self._pulled))]
 
     def shown(self, group: str, topic: str, queue_id: int, consumed: int) -> int:
-        """The offset that the group pulls next, at least `consumed`, the offset up to which it has consumed.
-        """
+        """The offset that the group pulls next, at least `consumed`, the offset up to which it has
+        consumed."""
         return max(consumed, self._pulled.get((group, topic, queue_id), consumed))
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:

@@ -157,8 +157,8 @@ class PopLedger(LeaderService):
         self.messages -= self._orders.pop(key, 0)
 
     def order_reset(self, key: OrderKey, time_ms: int) -> None:
-        """A group's offset in this queue was set: the next pop begins there. `time_ms`: time of the last pop.
-        """
+        """A group's offset in this queue was set: the next pop begins there. `time_ms`: time of the last
+        pop."""
         self.order_ended(key)
         self.freed.pop(key, None)
         self.freed[key] = time_ms

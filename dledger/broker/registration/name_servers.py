@@ -33,8 +33,8 @@ class NameServers:
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Look the addresses up again and again if they come from DNS or an address server, until cancelled.
-        """
+        """Look the addresses up again and again if they come from DNS or an address server, until
+        cancelled."""
         while True:
             self._wake.clear()
             config = self._settings.now

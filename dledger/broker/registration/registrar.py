@@ -86,13 +86,13 @@ class Registrar(LeaderService):
             wake.set()
 
     def leader_known(self, term: int) -> None:
-        """This term has a leader. Only such terms are reported: a candidate's term must not fence a leader.
-        """
+        """This term has a leader. Only such terms are reported: a candidate's term must not fence a
+        leader."""
         self._leader_term = max(self._leader_term, term)
 
     def announce(self, done: Callable[[], None]) -> None:
-        """Register everywhere as `changed` does. Call `done` when every NameServer was tried, or after 1 s.
-        """
+        """Register everywhere as `changed` does. Call `done` when every NameServer was tried, or after 1
+        s."""
         self.changed()
         if not self._wakes:
             done()

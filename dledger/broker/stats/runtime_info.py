@@ -31,8 +31,8 @@ the send queue are real: they show the sends that wait for their commit."""
 
 
 def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
-    """Values by key, except those that must be read from the device, and figures (`dledger.broker.figures`).
-    """
+    """Values by key, except those that must be read from the device, and figures
+    (`dledger.broker.figures`)."""
     node, store, stats = core.node, core.store, core.stats
     status = node.status()
     today, yesterday = stats.morning, stats.yesterday_morning

@@ -28,8 +28,8 @@ HOUR = Window("statsHour", 60, 7)
 DAY = Window("statsDay", 360, 25)
 WINDOWS = (MINUTE, HOUR, DAY)
 MIN_ELAPSED_MS = 1000
-"""Least time over which a rate is computed, in ms: just after its beginning a window has no useful rate yet.
-"""
+"""Least time over which a rate is computed, in ms: just after its beginning a window has no useful rate
+yet."""
 _WIDTH = 3
 
 

@@ -42,7 +42,7 @@ FLUSH_INTERVAL_S = 30.0
 """Most seconds until slots and header of the newest file are written: what a crash loses must be verified
 again."""
 ROLL_FLUSH_INTERVAL_S = 2.0
-"""The same in seconds after a segment has been indexed completely: an audit expects the keys of complete
+"""Most seconds until that when a segment has been indexed completely: an audit expects the keys of complete
 segments."""
 RETRY_S = 1.0
 """Seconds until a retry after a full disk, or while the log waits for repair."""
@@ -389,8 +389,8 @@ class IndexService:
             number, position = await run(Lane.DISK, key_files.verify, files, newest, number, position)
 
     async def _check_end(self, file: KeyFile) -> None:
-        """Check that the last message of a file is in the log with that key, unless retention has removed it.
-        """
+        """Check that the last message of a file is in the log with that key, unless retention has removed
+        it."""
         end = file.header.end_position
         if file.header.count > 1 and end >= self._log.begin_pos:
             hashed = await self._env.workers.run(Lane.DISK, key_files.last_hash, self._env.files, file)

@@ -227,8 +227,8 @@ class MessageStore:
             self.snapshot_index = -1
 
     async def log_begins(self, parts: Mapping[str, bytes]) -> None:
-        """The log now begins where this snapshot was taken: no queue has a message before it (safety.md S14).
-        """
+        """The log now begins where this snapshot was taken: no queue has a message before it (safety.md
+        S14)."""
         run = self._env.workers.run
         ends = await run(Lane.DISK, queue_ends, parts)
         moved: list[ConsumeQueue] = []

@@ -59,8 +59,8 @@ class GetStatus(Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """Result of a read. `parts` are whole records, as views or bytes; the reader continues at `next_offset`.
-    """
+    """Result of a read. `parts` are whole records, as views or bytes; the reader continues at
+    `next_offset`."""
 
     status: GetStatus
     next_offset: int

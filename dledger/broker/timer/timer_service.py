@@ -69,8 +69,8 @@ BATCH_MESSAGES = 256
 FUSED_MESSAGES = 1024
 """Plain messages that the compiled twin delivers in one batch: less than 1 ms of the loop."""
 PROGRESS_BYTES = 4096
-"""Bytes reserved for the entries that record the progress of timers: at most one for each row of the table.
-"""
+"""Bytes reserved for the entries that record the progress of timers: at most one for each row of the
+table."""
 FOLLOWED_UNITS = 2048
 """Units of the queue that are examined in one turn of the loop."""
 RETRY_S = 0.1

@@ -22,8 +22,8 @@ _TOPIC, _QUEUE, _KEY = REAL_TOPIC.encode(), REAL_QID.encode(), UNIQ_KEY.encode()
 
 
 class Waited(NamedTuple):
-    """The parts of the record that are delivered. `topic`, `queue`: the destination; `key`: its unique key.
-    """
+    """The parts of the record that are delivered. `topic`, `queue`: the destination; `key`: its unique
+    key."""
 
     topic: str
     queue: str

@@ -1,4 +1,5 @@
 """Topics that were created by a send: the first acknowledgements wait until the NameServers know the topic.
+
 Otherwise a consumer that starts right after the first acknowledgement would find no route.
 `Registrar.announce` bounds the wait: a NameServer that does not answer delays these acknowledgements by
 `ANSWER_LIMIT_S`. Until the announcement is done, sends to such a topic do not take the fast path

@@ -1,6 +1,7 @@
-"""Messages on their way to a topic that was deleted meanwhile: they are not delivered. They wait in a delay
-level or as half messages, or were sent back by a consumer. The position at which they were first stored shows
-whether the present topic of that name is the one that they were sent to.
+"""Messages on their way to a topic that was deleted meanwhile: they are not delivered.
+
+They wait in a delay level or as half messages, or were sent back by a consumer. The position at which they
+were first stored shows whether the present topic of that name is the one that they were sent to.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def _came_back(deleted: Deleted, topic: str | None, origin: str | None, hosts: C
 
 
 class OfLivingTopics:
-    """A filter for messages of a retry topic whose original topic still exists and that match another filter.
-    """
+    """A filter for messages of a retry topic whose original topic still exists and that match another
+    filter."""
 
     def __init__(self, deleted: Deleted, hosts: Collection[bytes], inner: MessageFilter) -> None:
         self._deleted = deleted

@@ -46,8 +46,8 @@ _NO_DIRECTORY = frozenset({".", ".."})
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why this is not a valid topic name; None if it is valid. At most 127 bytes: old clients read no more.
-    """
+    """Why this is not a valid topic name; None if it is valid. At most 127 bytes: old clients read no
+    more."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _NAME.match(topic) or topic in _NO_DIRECTORY or topic.endswith("\n"):

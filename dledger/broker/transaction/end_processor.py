@@ -73,8 +73,8 @@ class EndTransactionProcessor:
             self._background.start(call.connection, call.request, self._cold(call, where))
 
     def _where(self, writer: CommitLogWriter, header: EndTransactionHeader) -> _Where:
-        """Where to read the last applied copy of the message. RemotingError 1 if the transaction is not open.
-        """
+        """Where to read the last applied copy of the message. RemotingError 1 if the transaction is not
+        open."""
         half = header.tranStateTableOffset
         row = self._store.state[TRANSACTIONS].rows.get(half)
         if row is None or half not in writer.pending[TRANSACTIONS].rows:

@@ -87,8 +87,8 @@ def first_wait_ms(properties: dict[str, str], usual_ms: int) -> int:
 
 
 def origin_of(record: Record, half: int) -> int:
-    """Physical offset of the half message that its producer knows; `record` is that message or a copy of it.
-    """
+    """Physical offset of the half message that its producer knows; `record` is that message or a copy of
+    it."""
     return record.physical_offset if record.queue_offset == half else record.prepared_transaction_offset
 
 
