@@ -1,7 +1,7 @@
 """Requests that only the leader can answer, from clients that do not follow hints: a follower forwards them.
 
-An unmodified client sends to the leader's address in its last route, until it asks for routes again (every 30
-s by default, safety.md S30). If that broker is now a follower, the client may not notice that another one
+An unmodified client sends to the leader's address in its last route, until it asks for routes again (30 s by
+default, safety.md S30). If that broker is now a follower, the client may not notice that another one
 leads. Three rules keep forwarding safe:
 
 * A forwarded request is never forwarded again: it asks to be redirected instead (FLAG_REDIRECT).

@@ -4,8 +4,8 @@
     192.168.0.10                   one
     192.168.0.10,192.168.0.11      several
     192.168.0.{10,11}              the same
-    192.168.*.*   192.168.*        ranges; what is left out behind a range is any
-    192.168.100-110.10-20          of each segment, also where RocketMQ looks at the first one only
+    192.168.*.*   192.168.*        ranges; omitted segments after a range match any
+    192.168.100-110.10-20          in each segment (RocketMQ checks only the first one)
 
 IPv6 likewise, with groups of hexadecimal digits; ranges of it need all eight groups.
 """

@@ -1,5 +1,5 @@
 """Health and metrics.
 
 * `server`   /health, /livez, /readyz and /metrics
-* `health` the content of the first three
+* `health`   the content of the first three
 """

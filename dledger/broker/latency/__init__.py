@@ -1,4 +1,4 @@
 """How a broker protects itself when it is overloaded.
 
-* `fast_failure`   sends are refused at once while the log does not move (BrokerFastFailure)
+* `fast_failure`   sends are refused at once while the log is stalled (BrokerFastFailure)
 """

@@ -40,7 +40,9 @@ class PutTimes:
     def text(self) -> str:
         """The counts as 28 GET_BROKER_RUNTIME_INFO shows them.
 
-        >>> times = PutTimes() >>> times.add(3, 0.0101) >>> times.text()[:34] '[<=0ms]:0 [0~10ms]:0
-        [10~50ms]:3 ['
+        >>> times = PutTimes()
+        >>> times.add(3, 0.0101)
+        >>> times.text()[:34]
+        '[<=0ms]:0 [0~10ms]:0 [10~50ms]:3 ['
         """
         return " ".join(f"{name}:{count}" for name, count in zip(_NAMES, self._counts, strict=True))

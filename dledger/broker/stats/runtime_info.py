@@ -88,7 +88,8 @@ def delay_progress(store: MessageStore) -> dict[str, str]:
 def bytes_text(count: int) -> str:
     """A readable size, as RocketMQ writes it (MixAll.humanReadableByteCount).
 
-    >>> bytes_text(1023), bytes_text(1024), bytes_text(251 << 30) ('1023 B', '1.0 KiB', '251.0 GiB')
+    >>> bytes_text(1023), bytes_text(1024), bytes_text(251 << 30)
+    ('1023 B', '1.0 KiB', '251.0 GiB')
     """
     if count < 1024:
         return f"{count} B"
