@@ -11,17 +11,17 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.errors import RemotingError
 
 ANSWER_TIMEOUT_S = 0.5
-"""What each question has to be answered in."""
+"""Time-out of each probe, in seconds."""
 ENOUGH = 9
-"""Bytes that tell."""
+"""Bytes of an answer that suffice to recognise the protocol."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 PEER_HELLO = b"\x00\x00\x00\x0d\x00\x0b\x92\x00\x81\xa6client\xc3"
-"""The frame with which a client of the log greets (`dledger.peers.wire`)."""
+"""The first frame that a client of the log sends (`dledger.peers.wire`)."""
 
 
 async def identify(remoting: RemotingClient, address: str) -> str | None:
-    """What listens at an address that is no NameServer's; None when that cannot be recognised."""
+    """Describe the server at an address where no NameServer answers; None when it is not recognised."""
     try:
         answer = await remoting.invoke(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=ANSWER_TIMEOUT_S
@@ -45,14 +45,14 @@ def _is_http(answer: bytes) -> str | None:
 
 
 def _is_peer(answer: bytes) -> str | None:
-    """A hello or an error: `u32 rest | u16 header | [number, ...]`."""
+    """Whether this is a hello or an error of the peer protocol: `u32 rest | u16 header | [number, ...]`."""
     head = answer[6:8]
     known = len(answer) > 8 and answer[:2] == b"\x00\x00" and head in (b"\x92\x00", b"\x92\x3f")
     return "the port at which brokers of a group talk to one another (dLegerPeers)" if known else None
 
 
 async def _ask(address: str, question: bytes) -> bytes:
-    """The first bytes that come back, none without an answer."""
+    """Send some bytes and return the first bytes of the answer, `b""` without an answer."""
     loop = asyncio.get_running_loop()
     host, port = split_address(address)
     try:

@@ -11,25 +11,25 @@ LEADER_HINT = "leaderAddr"
 
 
 class BrokerGroup:
-    """Addresses of the brokers with one name, and a belief about the leader.
+    """Addresses of the brokers with one name, and which of them is believed to be the leader.
 
-    NameServers learn of a leader change late, so what a broker itself said (a hint, an accepted message)
-    counts more than their answer, until their answer *changes*: a new registration is news.
+    NameServers learn of a leader change late. So what a broker itself said (a hint, an accepted message)
+    counts more than their answer, until their answer *changes*: then the leader has registered anew.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.addresses: dict[int, str] = {}
         self.leader: str | None = None
-        """Where writes go; None while nobody is known to take them."""
+        """Address that writes are sent to; None while no leader is known."""
 
     @property
     def registered_leader(self) -> str | None:
-        """Who is the leader for the NameServers."""
+        """The leader's address according to the NameServers, None when they know none."""
         return self.addresses.get(LEADER_ID)
 
     def registered(self, addresses: Mapping[int, str]) -> bool:
-        """Take in what a NameServer says; True when that moved the leader."""
+        """Store the addresses that a NameServer returned; True when that changed the leader."""
         before, old = self.registered_leader, self.leader
         self.addresses = dict(sorted(addresses.items()))
         now = self.registered_leader
@@ -38,13 +38,13 @@ class BrokerGroup:
         return self.leader != old and self.leader is not None
 
     def accepted(self, address: str) -> bool:
-        """The broker there took a write: it is the leader. True when that is news."""
+        """Note that the broker at this address took a write, so it is the leader. True when that is new."""
         news = self.leader != address
         self.leader = address
         return news
 
     def failed(self, address: str) -> None:
-        """The broker there is gone or no leader."""
+        """Note that the broker at this address cannot be reached or is no leader."""
         if self.leader == address:
             self.leader = None
 
@@ -57,7 +57,7 @@ class BrokerGroup:
         return found
 
     def address_of(self, broker_id: int) -> str | None:
-        """Where to read: the broker with this id, else the leader."""
+        """Address to read from: that of the broker with this id, otherwise the leader's."""
         if broker_id != LEADER_ID and broker_id in self.addresses:
             return self.addresses[broker_id]
         return self.leader or self.registered_leader

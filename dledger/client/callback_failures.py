@@ -1,4 +1,5 @@
-"""Logs what code of the application raised: with its traceback the first time at each place, then counted."""
+"""Logs exceptions that code of the application raised: the first at each place with its traceback, later ones
+with a count."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from traceback import extract_tb, format_exception
 from dledger.runtime.log import Log
 
 MAX_PLACES = 256
-"""Places whose failures are counted. All further ones count as one."""
+"""Number of places whose failures are counted separately. All further places share one count."""
 TOLD_EACH = 10
-"""Failures of a place that have a line each; of the others those whose number is a power of two."""
+"""The first failures of a place are logged one by one, up to this number; of later ones only those whose
+number is a power of two."""
 
 _SHORT = reprlib.Repr()  # of an object of any class, whatever its own __repr__ does
 _SHORT.maxother = 500
@@ -24,7 +26,7 @@ class Failures:
         self._times: dict[str, int] = {}
 
     def log_raised(self, event: str, error: BaseException, **fields: object) -> None:
-        """Log what was raised: at the first time of its place in full."""
+        """Log an exception; the first one at its place with its traceback."""
         place = raised_at(error)
         times = self._count(f"{type(error).__qualname__} {place}")
         if times == 1:
@@ -32,7 +34,7 @@ class Failures:
         self._log_times(event, times, error=short(error), at=place, **fields)
 
     def log_returned(self, event: str, value: object, **fields: object) -> None:
-        """Log what was returned; a place is its class."""
+        """Log a value that was returned by mistake; values of one class are counted together."""
         self._log_times(event, self._count(type(value).__qualname__), returned=short(value), **fields)
 
     def _count(self, place: str) -> int:
@@ -49,12 +51,12 @@ class Failures:
 
 
 def short(value: object) -> str:
-    """Any object of the application in a few words."""
+    """A short description of any object of the application."""
     return _SHORT.repr(value)
 
 
 def raised_at(error: BaseException) -> str:
-    """Where to look: the innermost line."""
+    """Where an exception was raised: the innermost line of its traceback."""
     for frame in reversed(extract_tb(error.__traceback__)):
         return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return "an unknown place"

@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 class UnreadableBody(ClientError):
-    """A body that is not what its reader expects; the text says where. The message may be given back, or put
-    aside: reading it again does not help."""
+    """A body that does not fit the type of its codec; the text says where. The application may return the
+    message or set it aside: reading it again does not help."""
 
 
 class BodyFormat(Protocol):
-    """How values become bytes: what `Codec` is made with, instead of "json" or "msgpack"."""
+    """A format of bodies, which `Codec` accepts instead of "json" or "msgpack"."""
 
     def encode(self, value: Any) -> bytes:
-        """The bytes; TypeError or ValueError for what cannot be written."""
+        """Encode a value; TypeError or ValueError when it cannot be written."""
 
     def decode(self, body: bytes, kind: Any) -> Any:
-        """A value of this type; ValueError when it is none."""
+        """Decode a value of this type; ValueError when the body holds something else."""
 
 
 class _Json:
@@ -57,8 +57,8 @@ class Codec(Generic[T]):
     >>> codec.message("stock", {"apples": 3}, keys="apples").body
     b'{"apples":3}'
 
-    Fields that a type does not have are left out when a body is read, so writers may add some; what is
-    missing or of another type is an UnreadableBody.
+    Fields that the type does not have are ignored when a body is read, so writers may add fields. A field
+    that is missing or has another type raises UnreadableBody.
     """
 
     def __init__(self, kind: type[T], body_format: BodyFormat | str = "json") -> None:
@@ -73,7 +73,7 @@ class Codec(Generic[T]):
         self._format = body_format
 
     def encode(self, value: T) -> bytes:
-        """The body of a value. InvalidMessage for one that cannot be written, or would not be read again."""
+        """Encode a value as a body. InvalidMessage when it cannot be written, or could not be read again."""
         try:
             body = self._format.encode(value)
             self._format.decode(body, self.kind)
@@ -82,7 +82,7 @@ class Codec(Generic[T]):
         return body
 
     def decode(self, body: bytes) -> T:
-        """The value of a body; UnreadableBody."""
+        """Decode the value of a body. UnreadableBody when it does not fit the type."""
         try:
             value: T = self._format.decode(body, self.kind)
         except ValueError as error:
@@ -97,11 +97,11 @@ class Codec(Generic[T]):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Message:
-        """A message to send."""
+        """Make a message whose body is this value. InvalidMessage as for `encode`."""
         return Message(topic, self.encode(value), tags, keys, properties)
 
     def read(self, message: ReceivedMessage) -> T:
-        """The value of a message; UnreadableBody names it."""
+        """Decode the value of a message. The UnreadableBody of a bad one names the message."""
         try:
             return self.decode(message.body)
         except UnreadableBody as error:
@@ -112,8 +112,8 @@ class Codec(Generic[T]):
     @overload
     def listener(self, handle: Callable[[T, ReceivedMessage], Result]) -> Listener: ...
     def listener(self, handle: Callable[[T, ReceivedMessage], Any]) -> Listener:
-        """A listener for a push consumer that calls `handle(value, message)`. A body that cannot be read is a
-        failure of its message."""
+        """A listener for a push consumer that calls `handle(value, message)`. When a body cannot be read, the
+        listener fails for that message."""
         if inspect.iscoroutinefunction(handle):
 
             @functools.wraps(handle)

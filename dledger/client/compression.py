@@ -21,30 +21,32 @@ from dledger.formats.record import (
 )
 
 MAX_DECOMPRESSED = 64 * 1024 * 1024
-"""Bytes that one body may unfold to; more counts as damage: RocketMQ's own limit of a message is 4 MiB."""
+"""Largest size of a decompressed body in bytes; a larger one counts as damaged. RocketMQ's own limit of a
+message is 4 MiB."""
 ZLIB_LEVEL = 5
 ZSTD_LEVEL = 3
 
 
 class CompressionType(Enum):
-    """How a body is made smaller. Clients older than RocketMQ 5 read ZLIB only."""
+    """How a body is compressed. Clients older than RocketMQ 5 read ZLIB only."""
 
     ZLIB = COMPRESSED
-    """Without the bits of its kind, as all versions of RocketMQ read it."""
+    """Written without the bits of the compression type, so that all versions of RocketMQ read it."""
     LZ4 = COMPRESSED | COMPRESSION_LZ4
     ZSTD = COMPRESSED | COMPRESSION_ZSTD
 
 
 class CorruptBody(Exception):
-    """A compressed body that cannot be unfolded."""
+    """A compressed body that cannot be decompressed."""
 
 
 class NotInstalled(Exception):
-    """A library that this data needs is not there. Never taken for damage: nothing may be skipped for it."""
+    """A library that this data needs is not installed. The data is not damaged, so nothing may be skipped."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> tuple[bytes, int]:
-    """The body compressed and its sysFlag; as it was, and 0, when that would not make it smaller."""
+    """Compress a body; returns it with its sysFlag. When compression does not make it smaller, returns it
+    unchanged with 0."""
     smaller: bytes
     if kind is CompressionType.ZLIB:
         smaller = zlib.compress(body, ZLIB_LEVEL)
@@ -56,7 +58,7 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> tuple
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The plain body; CorruptBody, or NotInstalled for ZSTD without its library."""
+    """Decompress a body. CorruptBody; NotInstalled for ZSTD without its library."""
     kind = sys_flag & COMPRESSION_TYPE_MASK
     try:
         if kind in (0, COMPRESSION_ZLIB):

@@ -1,4 +1,4 @@
-"""What producers and consumers share: connections, routes, the belief about leaders, heartbeats, tasks."""
+"""The common part of producers and consumers: connections, routes, known leaders, heartbeats, tasks."""
 
 from __future__ import annotations
 
@@ -76,30 +76,32 @@ OTHER_LOOP = (
 
 _Waiting = asyncio.Future[Response | RemotingError | None]
 OnRoute = Callable[[str, TopicRoute], None]
-"""Told the topic and its new route; must not raise."""
+"""Called with a topic and its new route; must not raise."""
 
 
 POLL_GRACE_S = 1.0
-"""In which a broker that leads no more may answer what waits there: what it gave out in a pop would come
-again only after its invisible time."""
+"""How long a broker that is no longer the leader may still answer a waiting request, in seconds. Without its
+answer, messages that it handed out in a pop would come again only after their invisible time."""
 REFUSED_BEATS = 2
-"""For so many intervals of heartbeats all brokers refuse them before a client that was known to them ends."""
+"""When all brokers have refused the heartbeats of a client that they knew for this many heartbeat intervals,
+the client ends."""
 CHANGE_TRIES = 3
-"""Tries of a request that changes something whose leader was lost while it worked on it."""
+"""Attempts of a request that changes something, when its leader was lost while working on it."""
 PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
-"""Answers to a heartbeat that say nothing of the client."""
+"""Answers to a heartbeat that are temporary and do not mean that the client is refused."""
 COMPARE_EVERY = 10
-"""One of so many polls of the routes asks all NameServers: the current one may not hear of some brokers."""
+"""Every 10th poll of the routes asks all NameServers: the current one may not know all brokers."""
 MAX_WARNED = 64
-"""Different warnings of brokers that are remembered, so that each is logged once."""
+"""How many different warnings of brokers are remembered, so that each is logged only once."""
 
 
 class ClientCore:
     """One client's view of the cluster; `async with` starts and ends its background tasks.
 
-    Three things tell of a leader change: a broker's own word (`leader_is`, from an accepted message or a
-    hint), that of a new leader that does not hear from us (40 with `leaderAddr`), and a changed route. All
-    end the `long_poll`s that wait at others, and send heartbeats at once, since a new leader may not know us.
+    A client learns of a leader change in three ways: from a broker's answer (`leader_is`, after an accepted
+    message or a hint), from a new leader that receives no heartbeats from us (40 with `leaderAddr`), and from
+    a changed route. Each of them ends the `long_poll`s that wait at other brokers of the group, and sends
+    heartbeats at once, since the new leader may not know this client.
     """
 
     def __init__(
@@ -110,7 +112,8 @@ class ClientCore:
         handlers: dict[int, ClientHandler] | None = None,
         disk_threads: int = 2,
     ) -> None:
-        """Without `env` it makes one, with so many `disk_threads`, and ends its threads when it is closed."""
+        """Without `env` it makes one with this many `disk_threads`, and ends its threads when it is
+        closed."""
         self._own_env = env is None
         env = env or production_env("rocketmq", disk_threads)
         self.env = env
@@ -128,15 +131,16 @@ class ClientCore:
         self.groups: dict[str, BrokerGroup] = {}
         self.routes: dict[str, TopicRoute] = {}
         self.watched: dict[str, None] = {}
-        """Topics to ask for that have no route yet."""
+        """Topics that have no route yet and are polled for one."""
         self.on_route: list[OnRoute] = []
         self.on_members: list[Callable[[str], None]] = []
-        """Told the consumer group some of whose members changed; must not raise."""
+        """Called with the name of a consumer group whose members changed; must not raise."""
         self.producer_groups: list[str] = []
         self.consumers: Callable[[], list[ConsumerData]] = list
-        """The consumer groups that heartbeats tell of."""
+        """Returns the consumer groups that heartbeats report."""
         self.unanswered: int = 0
-        """Requests to leaders whose try was lost after it was sent: it may be carried out, now or later."""
+        """Attempts of requests to leaders that were sent and then lost: they may have been carried out, or
+        may be later."""
         addresses = namesrv_addresses(namesrv, options)
         address_server = "" if addresses else url_of(options.address_server)
         if address_server:
@@ -145,33 +149,35 @@ class ClientCore:
             except NoAddresses as failure:
                 raise ClientError(f"ClientOptions: address_server: {failure}") from None
         self.cluster_id: tuple[str, ...] = addresses or (address_server,)
-        """Equal for clients that were told the same way where the NameServers are."""
+        """Equal for clients that were configured with the same NameServers."""
         self._by_address_server = bool(address_server)
         self.name_servers: NameServers = NameServers(
             env, self.remoting, self.log, addresses, address_server, options.namesrv_timeout_s
         )
         self._polls: dict[_Waiting, tuple[BrokerGroup, str, float]] = {}
-        """The broker at which each `long_poll` waits, and its grace."""
+        """For each waiting `long_poll`: its broker group, the broker's address, and its grace time in
+        seconds."""
         self._tasks: asyncio.TaskGroup | None = None
         self._owned: dict[asyncio.Task[None], None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop in which it was opened."""
+        """The event loop in which the client was opened."""
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
         self._wake = asyncio.Event()
         self._beat = asyncio.Event()
         self._warned: dict[str, None] = {}
-        """What brokers said of our groups in answers to heartbeats, each time again."""
+        """Warnings about our groups that brokers repeat in answers to heartbeats, and that were logged
+        already."""
         self.on_refused: Callable[[BrokerRefused], None] = lambda refusal: None
-        """Told that no broker takes our heartbeats: at once where none ever did, else when that has lasted
-        for `REFUSED_BEATS`."""
+        """Called when no broker accepts our heartbeats: at once if none ever did, otherwise when that has
+        lasted for `REFUSED_BEATS`."""
         self._heard = False
-        """Whether a broker has taken a heartbeat."""
+        """Whether any broker has accepted a heartbeat."""
         self._refused_since: float | None = None
-        """Loop time of the first heartbeat that all refused, since one was taken."""
+        """Loop time of the first heartbeat that all brokers refused since one was last accepted."""
         self._closed = False
         self._forks = FORKS.count
         self.failure: BaseException | None = None
-        """What ended a task of this client, against all expectation: it cannot go on."""
+        """The unexpected exception that ended a task of this client. The client cannot go on."""
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -206,7 +212,8 @@ class ClientCore:
                 await close_meanwhile(self.env.workers)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task that ends with this client at the latest. ClientClosed when that has happened."""
+        """Run a task that ends with this client at the latest. ClientClosed when the client is closed or not
+        open."""
         if self._tasks is None or self._closed:
             coroutine.close()
             raise ClientClosed(NOT_OPEN)
@@ -226,8 +233,8 @@ class ClientCore:
         return FORKS.count != self._forks
 
     def check_open(self) -> None:
-        """ClientClosed unless started, not closed, and in the process that opened it; ClientError in another
-        event loop than the one in which it was opened."""
+        """ClientClosed unless the client is started, not closed, and in the process that opened it.
+        ClientError in another event loop than the one in which it was opened."""
         if self._forks != FORKS.count:
             raise ClientClosed(OPENED_BEFORE_FORK)
         if self._tasks is None or self._closed:
@@ -248,27 +255,28 @@ class ClientCore:
         return self.name_servers.addresses
 
     def now(self) -> float:
-        """Loop time in seconds."""
+        """The loop time in seconds."""
         return asyncio.get_running_loop().time()
 
     # --- routes ---------------------------------------------------------------------------------------
 
     async def ask_namesrv(self, code: int, header: Fields) -> Response:
-        """An answer from the current NameServer, or from the next one that answers; NoNameServer."""
+        """Ask the current NameServer, and then the others until one answers. NoNameServer when none does."""
         self.check_open()
         return await self.name_servers.ask(code, header)
 
     async def ask_namesrvs(self, code: int, header: Fields, size: Size) -> list[Response]:
-        """The answers of all NameServers that answer (`NameServers.ask_all`); NoNameServer."""
+        """Ask all NameServers and return the answers (`NameServers.ask_all`). NoNameServer when none
+        answers."""
         self.check_open()
         return await self.name_servers.ask_all(code, header, size)
 
     async def refresh(self, topic: str, *, compare: bool = False) -> TopicRoute:
         """Ask for a topic's route now. TopicNotFound, NoNameServer, BrokerRefused.
 
-        One NameServer is asked for the route of a known topic. All of them are asked where that one knows
-        fewer broker groups than before, for a new topic, and when `compare` is set: the route is what they
-        know together, as a NameServer that was just started knows a part only.
+        For a known topic one NameServer is asked. All of them are asked for a new topic, when the one knows
+        fewer broker groups than before, and when `compare` is set. Their answers are merged, because a
+        NameServer that was just started knows only a part of the brokers.
         """
         zone = self.options.zone
         header = GetRouteHeader(topic, True, "true", zone) if zone else GetRouteHeader(topic, True)
@@ -292,12 +300,13 @@ class ClientCore:
         return self._take(topic, route)
 
     async def route(self, topic: str) -> TopicRoute:
-        """The topic's route: as known, else asked for."""
+        """Return the topic's route; ask for it when it is not known yet."""
         known = self.routes.get(topic)
         return known if known is not None else await self.refresh(topic)
 
     async def refresh_quietly(self, topic: str | None, *, compare: bool = False) -> None:
-        """Ask for a topic's route, or for all brokers; what is known stays when there is no answer."""
+        """Ask for a topic's route, or for all brokers when `topic` is None. Without an answer nothing
+        changes."""
         try:
             if topic is None or (topic not in self.routes and topic not in self.watched):
                 await self.cluster()
@@ -319,7 +328,7 @@ class ClientCore:
         return dict(sorted(brokers.items()))
 
     def refresh_soon(self, topic: str | None) -> None:
-        """Have the route asked for by the background task, at once."""
+        """Make the background task ask for the route at once."""
         self._wanted[topic] = None
         self._wake.set()
 
@@ -363,12 +372,13 @@ class ClientCore:
     # --- leaders --------------------------------------------------------------------------------------
 
     def leader_is(self, group: BrokerGroup, address: str) -> None:
-        """A broker said who leads: itself by taking a write, or by a hint."""
+        """Note that a broker named the leader: itself by accepting a write, or another one by a hint."""
         if group.accepted(address):
             self._moved(group)
 
     def leader_failed(self, group: BrokerGroup, address: str, topic: str | None) -> None:
-        """The broker there is gone or leads no more: ask the NameServers at once."""
+        """Note that the broker at this address is gone or no longer the leader, and ask the NameServers at
+        once."""
         if group.leader == address:
             group.failed(address)
             self.log.info("leader lost", group=group.name, address=address)
@@ -383,7 +393,7 @@ class ClientCore:
                 loop.call_later(grace_s, _give_up, waiting, group, address)
 
     def _ids_changed(self, address: str, request: Request) -> None:
-        """A broker says that a consumer came or went, or that it leads now (40)."""
+        """Handle 40: a broker reports that the consumers of a group changed, or that it is the new leader."""
         said = request.ext()
         leader = said.get(LEADER_HINT)
         for group in self.groups.values():
@@ -401,8 +411,8 @@ class ClientCore:
         timeout_s: float,
         grace_s: float = 0.0,
     ) -> Response | None:
-        """Ask a broker of a group what it answers when there is something. None when another one leads
-        meanwhile, and there was no answer within `grace_s` from then. RemotingError."""
+        """Send a request that the broker holds until it has something to answer. Returns None when another
+        broker becomes the leader meanwhile and no answer came within `grace_s` after that. RemotingError."""
         waiting: _Waiting = asyncio.get_running_loop().create_future()
         self._polls[waiting] = group, address, grace_s
         self.remoting.invoke_nowait(address, code, header, b"", timeout_s, partial(_end, waiting))
@@ -426,13 +436,13 @@ class ClientCore:
         poll_s: float = 0.0,
         lost: list[str] | None = None,
     ) -> Response:
-        """Ask the group's leader, looking for it until `failover_timeout_s`: then NoBroker.
+        """Ask the group's leader. Look for it for up to `failover_timeout_s`, then raise NoBroker.
 
-        Answers with code 14 are not returned. While nobody is known to lead, the group's addresses take
-        turns: followers refuse with code 14, and most say who leads. `topic` names the route to ask the
-        NameServers for, None asks for all brokers. `poll_s`: how long the leader lets the request, which has
-        no body, wait for what there is to answer (`long_poll`). `lost` gets why each try failed that was sent
-        and not answered.
+        Answers with code 14 are not returned. While no leader is known, the group's addresses are asked in
+        turn: followers refuse with code 14, and most of them name the leader. `topic` names the route to ask
+        the NameServers for; None asks for all brokers. `poll_s` is how long the leader may hold the request
+        until it has something to answer (`long_poll`); such a request has no body. For each attempt that was
+        sent and got no answer, the reason is appended to `lost`.
         """
         self.check_open()
         options = self.options
@@ -483,10 +493,12 @@ class ClientCore:
     async def change(
         self, group: BrokerGroup, topic: str | None, code: int, header: Fields, what: str
     ) -> Response:
-        """Have the group's leader change something, which may be done twice; the answer that it is done.
+        """Make the group's leader change something, and return its answer. Making the change twice must do no
+        harm.
 
-        BrokerRefused and NoBroker: it is certainly not done. OutcomeUnknown when a try was sent, and nobody
-        said what became of it, or the leader was lost while it worked on it. `what`: for the texts.
+        BrokerRefused and NoBroker: the change was certainly not made. OutcomeUnknown: an attempt was sent and
+        its outcome is not known, or the leader was lost while working on it. `what` describes the change in
+        error texts.
         """
         lost: list[str] = []
         for _ in range(CHANGE_TRIES):
@@ -527,11 +539,12 @@ class ClientCore:
     # --- heartbeats -----------------------------------------------------------------------------------
 
     def beat_soon(self) -> None:
-        """Send heartbeats at once."""
+        """Make the background task send heartbeats at once."""
         self._beat.set()
 
     async def beat(self) -> None:
-        """Tell every broker, followers too, of our groups: any of them may be the next leader."""
+        """Send heartbeats with our groups to all brokers. Followers get them too, because each may be the
+        next leader."""
         heartbeat = Heartbeat(
             clientID=self.client_id,
             producerDataSet=[ProducerData(group) for group in self.producer_groups],
@@ -560,7 +573,7 @@ class ClientCore:
                 self.on_refused(refused)
 
     def _warn(self, event: str, text: str) -> None:
-        """Log what brokers say again and again, each text once."""
+        """Log a warning that brokers repeat, each text only once."""
         if text in self._warned:
             return
         if len(self._warned) >= MAX_WARNED:
@@ -569,12 +582,12 @@ class ClientCore:
         self.log.warning(event, text=text)
 
     async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
-        """Tell every broker that a group of ours ends, so that others take over at once."""
+        """Notify all brokers that this client leaves a group, so that its other members take over at once."""
         header = UnregisterClientHeader(self.client_id, producer_group, consumer_group)
         await self._tell_all(RequestCode.UNREGISTER_CLIENT, header, b"")
 
     async def _tell_all(self, code: int, header: Fields, body: bytes) -> list[Response]:
-        """Ask every broker; the answers of those that gave one."""
+        """Send a request to all brokers; returns the answers of those that answered."""
         addresses = dict.fromkeys(
             address for group in self.groups.values() for address in group.addresses.values()
         )
@@ -628,6 +641,6 @@ def _tls_context(options: ClientOptions) -> SSLContext | None:
 
 
 def client_id(env: Env, options: ClientOptions) -> str:
-    """`ip@name`: the key by which brokers tell clients apart."""
+    """The client id `ip@name`, by which brokers distinguish clients."""
     name = options.instance_name or f"{env.pid}#{env.random.getrandbits(64):016x}"
     return f"{options.client_ip}@{name}"

@@ -1,4 +1,5 @@
-"""Messages as they travel: properties text, compression, send headers, and records as brokers store them."""
+"""Messages in transit: the text of properties, compression, send headers, and records as brokers store
+them."""
 
 from __future__ import annotations
 
@@ -40,14 +41,16 @@ from dledger.formats.properties import (
 )
 
 DEFAULT_TOPIC = "TBW102"
-"""The topic whose route and queue count a topic inherits that is created by sending to it."""
+"""A topic that is created by sending to it takes its route and number of queues from this topic."""
 RETRY_PREFIX = "%RETRY%"
 RESEND_TEXT = f"{RESEND}\x011\x02"
 
 MAX_DELAY_LEVEL = 64
-"""Brokers have 18, or as many as their `messageDelayLevel` says; a higher one is their highest."""
+"""Largest delay level that may be given. Brokers have 18 levels, or as many as their `messageDelayLevel`
+lists, and treat a higher one as their highest."""
 MAX_DELAY = timedelta(days=100 * 365)
-"""Brokers take days (`timerMaxDelaySec`); with this the moment is one that clocks have."""
+"""Largest delay that may be given; with it the delivery time is still one that clocks can show. Brokers
+accept only days (`timerMaxDelaySec`)."""
 _RESERVED = frozenset(
     (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND)
 )
@@ -56,7 +59,7 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def properties_text(message: Message, unique_id: str) -> str:
-    """The properties of a message with its unique id; InvalidMessage when they cannot travel."""
+    """Encode the properties of a message with its unique id. InvalidMessage when they cannot be encoded."""
     text = f"{UNIQ_KEY}\x01{unique_id}\x02{WAIT}\x01true\x02"
     flag = message.flag
     if type(flag) is not int or flag:
@@ -95,7 +98,7 @@ def properties_text(message: Message, unique_id: str) -> str:
 
 
 def _waiting(message: Message) -> dict[str, str]:
-    """The property that says when it comes; InvalidMessage."""
+    """The property with the delay or delivery time of a message; empty when it has none. InvalidMessage."""
     level, delay, deliver_at = message.delay_level, message.delay, message.deliver_at
     if bool(level) + (delay is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("give one of delay_level, delay and deliver_at")
@@ -115,9 +118,9 @@ def _waiting(message: Message) -> dict[str, str]:
 
 
 def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
-    """The body as it was sent, and the flags without those of its compression. What cannot be unfolded stays
-    as it came, with its flags: the application sees that this is not what was sent. LibraryMissing: it is
-    whole, but nothing here unfolds it."""
+    """Return the body as it was sent, and the flags without those of its compression. A body that cannot be
+    decompressed is returned unchanged with its flags, so the application can see that. LibraryMissing when
+    the body is intact but the library for it is not installed."""
     if sys_flag & records.COMPRESSED:
         try:
             plain = decompress(body, sys_flag)
@@ -133,15 +136,15 @@ def decompressed(body: bytes, sys_flag: int) -> tuple[bytes, int]:
 class SendHeader:
     """The part of a send header that is the same for all messages of a producer to one queue, encoded.
 
-    Fields travel as the letters of SendMessageRequestHeaderV2, numbers as text, as they are signed; the
-    changing ones come last.
+    Fields have the one-letter names of SendMessageRequestHeaderV2. Numbers are sent as text, because they are
+    signed in that form. The fields that change come last.
     """
 
     prefix: bytes
 
     @staticmethod
     def of(group: str, queue: MessageQueue, default_queues: int) -> SendHeader:
-        """Encode once what does not change."""
+        """Encode the fields that do not change."""
         fixed = {
             "a": group,
             "b": queue.topic,
@@ -157,7 +160,7 @@ class SendHeader:
     def encode(
         self, properties: str, sys_flag: int, flag: int, born_ms: int, batch: bool = False
     ) -> msgspec.Raw:
-        """All fields as JSON: what `remoting` takes as a header."""
+        """Encode all fields as JSON, the form that `remoting` takes as a header."""
         return msgspec.Raw(
             b'%b,"f":"%d","g":"%d","h":"%d","m":"%b","i":%b}'
             % (
@@ -172,8 +175,8 @@ class SendHeader:
 
 
 def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
-    """The messages of an answer's body, records back to back, as `received` makes them. CorruptRecord,
-    LibraryMissing."""
+    """Decode the messages in the body of an answer, which holds one record after the other, as `received`
+    does. CorruptRecord, LibraryMissing."""
     messages: list[ReceivedMessage] = []
     at, end = 0, len(data)
     while at < end:
@@ -188,7 +191,7 @@ def received_all(data: bytes, broker_name: str, namespace: str = "") -> list[Rec
 
 
 def received(record: records.Record, broker_name: str, namespace: str = "") -> ReceivedMessage:
-    """A message from a record of a pull answer. A body that cannot be unfolded stays as it came."""
+    """Make a message of a record from a pull answer. A body that cannot be decompressed stays unchanged."""
     sys_flag, body = record.sys_flag, record.body
     if sys_flag & records.COMPRESSED:
         body, sys_flag = decompressed(body, sys_flag)

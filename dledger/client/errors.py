@@ -1,4 +1,5 @@
-"""What can go wrong, sorted by what the application can do about it. Every text says what to do."""
+"""The exceptions of the client, sorted by what the application can do about them. Every text says what to
+do."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dledger.remoting.commands import Response
 
 
 class ClientError(Exception):
-    """Any failure of this client. `code` is the broker's response code where it answered one."""
+    """Any failure of this client. `code` is the response code of the broker, None when no broker answered."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -31,7 +32,8 @@ class TopicNotFound(ClientError):
 
 
 class NoBroker(ClientError):
-    """A broker group is known, but no leader of it could be reached in time. Certainly not stored."""
+    """A broker group is known, but its leader could not be reached in time. The message is certainly not
+    stored."""
 
 
 class SendFailed(ClientError):
@@ -39,10 +41,10 @@ class SendFailed(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """No acknowledgement in time, but the message may be stored, or what was asked for may be done.
+    """No acknowledgement came in time, so the message may or may not be stored (or the request carried out).
 
-    The client repeats a send with the same id, and that is stored once; a new send() of your own has a new id
-    and is stored again.
+    The client itself repeats a send with the same id, and such a message is stored once. A new send() by the
+    application has a new id, and is stored again.
     """
 
 
@@ -51,30 +53,30 @@ class NoReply(ClientError):
 
 
 class Overflow(ClientError):
-    """Too many messages wait for their acknowledgement. Wait for some, then send again."""
+    """Too many messages wait for their acknowledgement. Wait for some of them, then send again."""
 
 
 class LibraryMissing(ClientError):
-    """A message is whole, and reading it needs a package that is not installed here."""
+    """A message is intact, but reading it needs a package that is not installed here."""
 
 
 class BrokerRefused(ClientError):
-    """A broker answered a request other than a send with an error. What was asked for is not done."""
+    """A broker refused a request other than a send. What was asked for is not done."""
 
 
 def outcome_unknown(answer: Response) -> bool:
-    """Whether a broker says that it does not know what became of the request (safety.md S24)."""
+    """Whether the broker itself answers that the outcome of the request is unknown (safety.md S24)."""
     return answer.code == ResponseCode.SYSTEM_ERROR and "outcome unknown" in (answer.remark or "")
 
 
 def ended_by(error: BaseException) -> ClientError:
-    """The error that tells why a consumer ended."""
+    """An error that says why a consumer ended."""
     code = error.code if isinstance(error, ClientError) else None
     return ClientError(f"the consumer has ended because of {type(error).__name__}: {error}", code)
 
 
 def refused_text(code: int, remark: str | None) -> str:
-    """What a response code means and what to do about it, with the broker's own remark."""
+    """Explain a response code and what to do about it, with the broker's own remark."""
     try:
         name = ResponseCode(code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Start and end of a client: opened once and closed once, as a block or with `start` and `close`."""
+"""Start and end of a client. It is opened once and closed once, as a block or with `start` and `close`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _State(Enum):
 
 
 class AsyncClient:
-    """What clients on an event loop have in common. Each has one life: what was closed is not started again.
+    """Base of the clients on an event loop. A client that was closed cannot be started again.
 
-    `async with client:` opens it and ends it, in good order, also when the block is left by an exception.
-    `await client.start()` and `await client.close()` do the same for programs whose beginning and end lie in
-    different functions.
+    `async with client:` opens the client and closes it in good order, also when the block ends with an
+    exception. `await client.start()` and `await client.close()` do the same for programs that open and close
+    it in different functions.
     """
 
     def __init__(self, core: ClientCore, name: str) -> None:
@@ -39,21 +39,22 @@ class AsyncClient:
     # --- what the kinds of clients do ------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise what stands against a start."""
+        """Check that the client can start; raises ClientError otherwise."""
 
     async def _begin(self) -> None:
-        """The connections are there: begin to work."""
+        """Begin to work; the connections are open."""
 
     async def _finish(self, drain: bool) -> None:
-        """End in good order, while the connections are still there. `drain`: finish what is under way."""
+        """End in good order, while the connections are still open. `drain`: finish what is in flight."""
 
     @property
     def _inside(self) -> bool:
-        """Whether the caller is something whose end `close` would wait for."""
+        """Whether the caller is itself a part of this client, so that waiting in `close` would wait for the
+        caller."""
         return False
 
     def _stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end, without waiting for it; on the loop."""
+        """Request the end without waiting for it. Call it on the loop."""
         self._drain = drain
         self._stop.set()
 
@@ -84,7 +85,7 @@ class AsyncClient:
     # --- as two calls ---------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Open it, outside of a block; `close` must follow. ClientError when it cannot."""
+        """Open the client without a block; `close` must follow. ClientError when it cannot be opened."""
         if self._hosting is not None or self._state is not _State.NEW:
             return await self.__aenter__()  # says why not
         loop = asyncio.get_running_loop()
@@ -101,10 +102,10 @@ class AsyncClient:
         return self
 
     async def close(self, drain: bool = True) -> None:
-        """End in good order; a second call waits for the same end.
+        """Close the client in good order. A second call waits for the same end.
 
-        `drain=False` does not wait for what is under way. Called by the client's own listener it asks for the
-        end and returns at once.
+        With `drain=False` it does not wait for what is in flight. When the client's own listener calls it, it
+        requests the end and returns at once.
         """
         if self._core.forked or self._state is _State.NEW:
             return
@@ -122,11 +123,11 @@ class AsyncClient:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended it against the application's will, None when nothing did."""
+        """The exception that ended the client unexpectedly, None when there was none."""
         return self._failure
 
     async def _wait_until_over(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the client has ended."""
         if self._over.is_set():
             return
         self._core.check_loop()

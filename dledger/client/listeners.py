@@ -1,4 +1,4 @@
-"""The listener of an application: what it is called with, and what it may return."""
+"""The listener of an application: the arguments it is called with, and what it may return."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from dledger.client.message import ReceivedMessage
 
 
 class ConsumeStatus(Enum):
-    """What a listener may return. Returning nothing means SUCCESS, raising means RECONSUME_LATER."""
+    """Results of a listener. Returning None means SUCCESS, raising means RECONSUME_LATER."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What a listener that works in order may return. Returning nothing means SUCCESS, raising means
+    """Results of a listener that consumes in order. Returning None means SUCCESS, raising means
     SUSPEND_CURRENT_QUEUE_A_MOMENT."""
 
     SUCCESS = "SUCCESS"
     ROLLBACK = "ROLLBACK"
-    """Everything since the last COMMIT comes again after `ConsumerOptions.suspend_s`."""
+    """All messages since the last COMMIT come again after `ConsumerOptions.suspend_s`."""
     COMMIT = "COMMIT"
-    """This and everything since the last COMMIT is consumed; it counts with `auto_commit=False`."""
+    """This message and all since the last COMMIT are consumed. Used with `auto_commit=False`."""
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    """The same message comes again after `ConsumerOptions.suspend_s`, and nothing of its queue before."""
+    """The same message comes again after `ConsumerOptions.suspend_s`; until then no message of its queue is
+    delivered."""
 
 
 Status = ConsumeStatus | ConsumeOrderlyStatus
 Result = Status | None
 Listener = Callable[[ReceivedMessage], Result | Awaitable[Result]]
-"""Called for every message: a coroutine function on the loop, anything else in a worker thread. What it
-returns is awaited (on the loop) where it can be. Only None and SUCCESS mean that the message is consumed."""
+"""Called for every message: a coroutine function on the loop, any other function in a worker thread. If the
+result is awaitable, it is awaited on the loop. Only None and SUCCESS mean that the message is consumed."""
 BatchListener = Callable[[Sequence[ReceivedMessage]], Result | Awaitable[Result]]
-"""The same for up to `ConsumerOptions.batch_size` messages of one queue."""
+"""A listener that is called with up to `ConsumerOptions.batch_size` messages of one queue at a time."""
 Unit = ReceivedMessage | Sequence[ReceivedMessage]
-"""What a listener is called with once."""
+"""The argument of one call of a listener: a message or a batch."""
 CONSUMED = (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
-"""Results by which a listener says that the message was consumed."""
+"""Results of a listener which mean that the message was consumed."""
 
 
 def messages_of(unit: Unit) -> list[ReceivedMessage]:

@@ -26,7 +26,7 @@ C = TypeVar("C", bound=AsyncClient)
 
 @contextmanager
 def ending_is_client_closed() -> Iterator[None]:
-    """Inside this block, the end of the loop thread raises ClientClosed."""
+    """Context manager in which the end of the loop thread raises ClientClosed."""
     try:
         yield
     except (Cancelled, LoopClosed) as error:
@@ -34,7 +34,7 @@ def ending_is_client_closed() -> Iterator[None]:
 
 
 class BlockingClient(Generic[C]):
-    """Base of the clients whose methods block. Each start builds a new asynchronous client with `_make`."""
+    """Base of the clients with blocking methods. Each start builds a new asynchronous client with `_make`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,13 +45,14 @@ class BlockingClient(Generic[C]):
         self._starting = one_at_a_time()
         self._forks = FORKS.count
         self._failure: BaseException | None = None
-        """What ended it, when `close` did not."""
+        """The exception that ended the client, None when `close` did."""
 
     def _make(self) -> C:
         raise NotImplementedError
 
     def start(self) -> Self:
-        """Start; `with` does it too. What was closed may be started again. ClientError when it cannot."""
+        """Start the client, as `with` does. A closed client may be started again. ClientError when it cannot
+        start."""
         if self._forks != FORKS.count:  # who started it in the parent goes on there
             self._forks, self._starting = FORKS.count, one_at_a_time()
         self._stopped()
@@ -59,7 +60,8 @@ class BlockingClient(Generic[C]):
             return self._start()
 
     def _stopped(self) -> LoopThread | None:
-        """The thread of the life before, where it is to be closed. ClientError unless it may be started."""
+        """The thread of the previous start if it still has to be closed, otherwise None. ClientError when the
+        client must not be started now."""
         thread = self._thread
         if thread is None or thread.forked:
             return None
@@ -93,10 +95,11 @@ class BlockingClient(Generic[C]):
         return self
 
     def close(self, drain: bool = True) -> None:
-        """End in order: what is under way is finished or reported, offsets are committed. Idempotent.
+        """Close the client in good order: requests in flight are finished or reported, offsets are committed.
+        Idempotent.
 
-        `drain=False` does not wait for what is under way. Called by a callback or a listener of this client
-        it asks for the end and returns at once. In a forked child it does nothing.
+        With `drain=False` it does not wait for what is in flight. When a callback or a listener of this
+        client calls it, it requests the end and returns at once. In a forked child it does nothing.
         """
         thread, inner = self._thread, self._inner
         if thread is None:
@@ -118,7 +121,7 @@ class BlockingClient(Generic[C]):
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended it against the application's will, None when nothing did."""
+        """The exception that ended the client unexpectedly, None when there was none."""
         return self._failure
 
     def _called_by(self, inner: C) -> bool:
@@ -126,10 +129,10 @@ class BlockingClient(Generic[C]):
         return False
 
     def _stop_handing_out(self, inner: C) -> None:
-        """What takes effect before the loop hears of the end."""
+        """Stop what must stop at once, before the loop learns of the end."""
 
     async def _live(self, ready: Waiter) -> BaseException | None:
-        """From start to end; what ended it, None when that was `close`."""
+        """Run the client from start to end. Returns the exception that ended it, None when `close` did."""
         inner = self._make()
         await inner.start()
         self._inner = inner
@@ -153,7 +156,7 @@ class BlockingClient(Generic[C]):
         ready.set()
 
     def _run(self, call: Callable[[C], Awaitable[T]]) -> T:
-        """Run something on the loop and wait for it."""
+        """Run a coroutine on the loop and wait for its result."""
         inner, thread = self._open()
 
         async def run() -> T:
@@ -162,7 +165,8 @@ class BlockingClient(Generic[C]):
         return self._wait(thread, run())
 
     def _call(self, call: Callable[[C], T]) -> T:
-        """Call something quick on the loop, and wait for its result. On the loop itself, call it at once."""
+        """Call a function that does not wait on the loop, and wait for its result. On the loop itself, call
+        it at once."""
         inner, thread = self._open()
         if thread.inside:
             return call(inner)
@@ -173,12 +177,13 @@ class BlockingClient(Generic[C]):
         return self._wait(thread, run())
 
     def _wait(self, thread: LoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The same for a coroutine. ClientClosed when another thread closes the client meanwhile."""
+        """Run a coroutine on the loop and wait for its result. ClientClosed when another thread closes the
+        client meanwhile."""
         with ending_is_client_closed():
             return thread.run(coroutine)
 
     def _begin(self, call: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[], T]:
-        """Run something on the loop; the function that is returned waits for it."""
+        """Start a coroutine on the loop; returns a function that waits for its result."""
         inner, thread = self._open()
         with ending_is_client_closed():
             future = thread.submit(call(inner))

@@ -1,4 +1,4 @@
-"""What an application sends and receives: messages, queues, results."""
+"""Values that an application sends and receives: messages, queues, results."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from dledger.client.errors import InvalidMessage
 from dledger.formats.properties import KEYS, TAGS, UNIQ_KEY
 
 MAX_TOPIC_LENGTH = 127
-"""Characters of a topic name; `%RETRY%` and `%DLQ%` topics of groups may have 255."""
+"""Longest topic name in characters. The topics `%RETRY%...` and `%DLQ%...` of groups may have 255."""
 MAX_GROUP_LENGTH = 120
-"""Characters of the name of a group, with its namespace: no more is taken by brokers (GROUP_MAX_LENGTH)."""
+"""Longest name of a group in characters, with its namespace. Brokers refuse longer ones
+(GROUP_MAX_LENGTH)."""
 MAX_TOPIC_OF_GROUP_LENGTH = 255
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
-"""Default of the largest body in bytes, before compression (maxMessageSize)."""
+"""Default limit of a body in bytes, before compression (maxMessageSize)."""
 
 Body = bytes | bytearray | memoryview
-"""What a body may be given as."""
+"""Types that a body may have."""
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic: the unit of order. Sorts as RocketMQ sorts (topic, broker name, queue id)."""
+    """One queue of a topic. Messages of one queue have an order. Queues sort as in RocketMQ (topic, broker
+    name, queue id)."""
 
     topic: str
     broker_name: str
@@ -36,7 +38,7 @@ class MessageQueue(NamedTuple):
 
 
 class SendStatus(Enum):
-    """How a stored message was stored (SendStatus). All four mean stored; we ask for OK."""
+    """How a message was stored (SendStatus). With all four the message is stored; this client asks for OK."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -47,9 +49,9 @@ class SendStatus(Enum):
 class SendResult(NamedTuple):
     """The acknowledgement of a message.
 
-    `message_id` is the unique id that this client gave (UNIQ_KEY; of a batch the first one's),
-    `offset_message_id` says where the broker put it (of a batch: all ids, separated by commas),
-    `queue_offset` is its number in the queue (of a batch: the first one's).
+    `message_id` is the unique id that this client gave (UNIQ_KEY), `offset_message_id` is the id by which the
+    broker finds the message, and `queue_offset` is its position in the queue. For a batch, `message_id` and
+    `queue_offset` are those of the first message, and `offset_message_id` holds all ids, separated by commas.
     """
 
     status: SendStatus
@@ -58,7 +60,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     queue_offset: int
     recall_handle: str | None = None
-    """Of a message that waits for its time (`delay`, `deliver_at`): for `recall`."""
+    """The handle for `recall`, for a message that waits for its delivery time (`delay`, `deliver_at`)."""
 
 
 @dataclass(slots=True, init=False)
@@ -66,13 +68,15 @@ class Message:
     """A message to send.
 
     `body` is bytes; a bytearray or memoryview is copied. `tags` is one tag to filter by, `keys` one key or
-    several to find it by; InvalidMessage when they are of another kind. `properties` are the
-    application's own; names of RocketMQ's (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields.
-    `flag` is a number that the system does not interpret. `delay_level`: the message comes after the time
-    that the brokers' `messageDelayLevel` has for it, by default 1 s, 5 s, 10 s, 30 s ... 2 h for levels
-    1 to 18; 0: at once. `delay`: it comes after this time, by the broker's clock; `deliver_at`: at this time,
-    a datetime with its time zone. Brokers take up to 3 days (`timerMaxDelaySec`), and deliver at the next
-    whole second (`timerPrecisionMs`), never before. At most one of the three.
+    several to find the message by; InvalidMessage when they have another type. `properties` are the
+    application's own; RocketMQ's names (TAGS, KEYS, UNIQ_KEY ...) are set through the other fields. `flag` is
+    a number that the system does not interpret.
+
+    At most one of these three postpones the delivery. `delay_level`: by the time that the brokers'
+    `messageDelayLevel` has for this level, by default 1 s, 5 s, 10 s, 30 s ... 2 h for levels 1 to 18; 0
+    means at once. `delay`: by this time, on the broker's clock. `deliver_at`: until this datetime, which must
+    have a time zone. Brokers accept up to 3 days (`timerMaxDelaySec`), and deliver at the next whole second
+    (`timerPrecisionMs`), never earlier.
 
     >>> Message("orders", b"body", tags="paid", keys=["order-1", "customer-7"]).keys
     'order-1 customer-7'
@@ -114,17 +118,18 @@ class Message:
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Called with the queues of the topic, sorted, and the message; gives one of them (MessageQueueSelector). It
-is called on the client's loop and must be short. What it chose is kept through failures."""
+"""Called with the sorted queues of the topic and the message; returns one of the queues
+(MessageQueueSelector). It runs on the client's loop and must be short. Failover does not change its
+choice."""
 QueueChoice = MessageQueue | QueueSelector
 """A queue, or the function that chooses it."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
-    """A message as a consumer gets it; the body is decompressed.
+    """A message as a consumer receives it; the body is decompressed.
 
-    Times in ms since the epoch; hosts as "ip:port". `message_id` is the sender's unique id
-    (UNIQ_KEY), or the offset message id when the sender gave none.
+    Times are in ms since the epoch, hosts are "ip:port". `message_id` is the sender's unique id (UNIQ_KEY),
+    or the offset message id when the sender gave none.
     """
 
     # A struct: to make a frozen dataclass with so many fields takes longer than to decode them.
@@ -169,7 +174,8 @@ _SHOWN = tuple(name for name in ReceivedMessage.__struct_fields__ if name not in
 
 
 def comes_later(message: Message) -> bool:
-    """Whether consumers get it after a delay, or at a time. It goes by itself, in no batch or transaction."""
+    """Whether the message has a delay or a delivery time. Such a message is in no batch and no
+    transaction."""
     return bool(message.delay_level) or message.delay is not None or message.deliver_at is not None
 
 
@@ -180,7 +186,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """InvalidMessage unless it is a legal group name."""
+    """InvalidMessage unless it is a legal name of a group."""
     _check_name("group", group, MAX_GROUP_LENGTH)
 
 
@@ -207,7 +213,7 @@ def check_flag(flag: object) -> None:
 
 
 def check_ordering_key(key: object) -> None:
-    """InvalidMessage unless it is text that can travel, or None."""
+    """InvalidMessage unless it is None or text that can be encoded."""
     if key is None:
         return
     if not isinstance(key, str):
@@ -231,7 +237,7 @@ def check_body(body: bytes, max_size: int) -> None:
 
 
 def _as_bytes(body: object) -> bytes:
-    """The body as it travels. What holds no bytes stays as it is: sending it is refused (`check_body`)."""
+    """The body as bytes. An object of another type stays as it is: sending it is refused (`check_body`)."""
     return bytes(body) if isinstance(body, bytes | bytearray | memoryview) else cast(bytes, body)
 
 
@@ -245,9 +251,8 @@ def check_tags(tags: object) -> None:
 
 
 def check_new_tags(tags: object) -> None:
-    """InvalidMessage unless it is one tag that a subscription can name: these separate tags by `||`, strip
-    blanks from each, and mean all by `*`. A copy of a message of others may carry what it carried: its `tags`
-    are set after it was made."""
+    """InvalidMessage unless it is one tag that a subscription can name: no `||` and no blanks around it, and
+    not `*`. This is not checked in a copy of an existing message: its `tags` are set after it was made."""
     check_tags(tags)
     assert isinstance(tags, str)
     if tags.isalnum():
@@ -260,10 +265,10 @@ def check_new_tags(tags: object) -> None:
 
 
 def joined_keys(keys: object) -> str:
-    """The keys as they travel: one text, or several that are separated by blanks.
+    """Join keys into the text that is sent: one text, or several that are separated by blanks.
 
-    InvalidMessage unless they are texts. A key of a list must have no blanks and not be empty: it would
-    travel as several keys, and a query for it would find nothing.
+    InvalidMessage unless they are texts. A key of a list must not be empty or contain blanks: it would be
+    stored as several keys, and a query for it would find nothing.
     """
     if isinstance(keys, str):
         return keys
@@ -295,7 +300,7 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: Mapping[str, str] | None,
 ) -> tuple[Message, QueueChoice | None]:
-    """What `send` was given: a message, perhaps with its queue behind it, or a topic with a body."""
+    """Interpret the arguments of `send`: a message, perhaps followed by its queue, or a topic with a body."""
     if isinstance(message, Message):
         if queue is None and (isinstance(body, MessageQueue) or callable(body)):
             body, queue = None, body

@@ -1,4 +1,4 @@
-"""Messages by key: 12 QUERY_MESSAGE, asked of each broker group that has the topic."""
+"""Finds messages by key. Each broker group that has the topic is asked (12 QUERY_MESSAGE)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import QueryMessageHeader
 
 MAX_MESSAGES = 64
-"""Messages that a broker gives at once; brokers of RocketMQ's have the same limit."""
+"""Most messages that a broker returns at once; RocketMQ's brokers have the same limit."""
 NEVER_MS = (1 << 63) - 1
-"""A time behind all others."""
+"""A time later than all others."""
 
 
 class MessageQueries:
@@ -30,8 +30,8 @@ class MessageQueries:
     async def by_key(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
     ) -> list[ReceivedMessage]:
-        """Messages with one of their keys or their unique key so, stored within [begin, end] (ms since the
-        epoch), the oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
         if not 1 <= most <= MAX_MESSAGES:
             raise ClientError(f"most={most}: give 1 to {MAX_MESSAGES}")
         now_ms = self._core.env.wall.now_ms()
@@ -40,8 +40,8 @@ class MessageQueries:
         return await self._ask(QueryMessageHeader(topic, key, most, begin_ms, end_ms))
 
     async def by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
-        """The message with this unique key, which is the `message_id` of send results, None without one; the
-        newest, where it was stored more than once. ClientError."""
+        """Find the message with this unique key (the `message_id` of send results), None when there is none.
+        If it was stored more than once, the newest copy is returned. ClientError."""
         found = await self._ask(QueryMessageHeader(topic, unique_key, MAX_MESSAGES, 0, NEVER_MS, True))
         return found[-1] if found else None
 

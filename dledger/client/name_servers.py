@@ -1,8 +1,8 @@
-"""Requests to NameServers: to one of them, or to all where the answer of one is not enough.
+"""Requests to NameServers: to one of them, or to all where one answer is not enough.
 
-Each NameServer knows what brokers have told it. One that was started a moment ago knows nothing, and one
-that a broker does not reach knows less than the others. So a topic, group or broker is unknown only when
-every NameServer that answers says so, and lists are what all of them know together.
+Each NameServer knows only what brokers have reported to it. One that was just started knows nothing, and one
+that a broker does not reach knows less than the others. So a topic, group or broker counts as unknown only
+when every NameServer that answers says so, and lists are merged from all answers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dledger.runtime import Env
 from dledger.runtime.log import Log
 
 FURTHER_S = 0.2
-"""How long further NameServers may take to answer when one of them has told something already."""
+"""How long further NameServers may take to answer when one has already returned something, in seconds."""
 
 Size = Callable[[Response], int]
-"""How much an answer tells, such as a number of broker groups; 0 when it says that nothing is known."""
+"""How much an answer contains, such as a number of broker groups; 0 when nothing is known."""
 
 
 class NameServers:
-    """The NameServers of one client. The *current* one is asked first: whichever answered last."""
+    """The NameServers of one client. The *current* one, which answered last, is asked first."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class NameServers:
         address_server: str,
         timeout_s: float,
     ) -> None:
-        """`timeout_s`: what one NameServer has to answer."""
+        """`timeout_s`: how long one NameServer may take to answer."""
         self._env = env
         self._remoting = remoting
         self._log = log
@@ -48,16 +48,16 @@ class NameServers:
         self._address_server = address_server
         self._timeout_s = timeout_s
         self.current: int = env.random.randrange(len(addresses)) if addresses else 0
-        """Index in `addresses`."""
+        """Index of the current NameServer in `addresses`."""
         self._asking = asyncio.Lock()
         self._found = False
-        """Whether any has ever answered."""
+        """Whether any NameServer has ever answered."""
         self._silent: dict[str, None] = {}
-        """Those that gave no answer when they were asked last."""
+        """NameServers that did not answer the last request to them."""
         self._hints: dict[str, str | None] = {}
 
     async def ask(self, code: int, header: Fields) -> Response:
-        """An answer from the current NameServer, or from the next one that answers; NoNameServer."""
+        """Ask the current NameServer, and then the others until one answers. NoNameServer when none does."""
         if not self.addresses:
             await self._first_addresses()
         failures: dict[str, RemotingError] = {}
@@ -73,10 +73,11 @@ class NameServers:
         raise NoNameServer(await self._why_none(failures))
 
     async def ask_all(self, code: int, header: Fields, size: Size) -> list[Response]:
-        """The answers of all NameServers that answer, that of the current one first; NoNameServer.
+        """Ask all NameServers; returns the answers, that of the current one first. NoNameServer when none
+        answers.
 
-        As long as no answer tells anything, every NameServer has its whole time. After that the others have
-        `FURTHER_S`. The one that tells most becomes the current one.
+        As long as all answers are empty, every NameServer has the full time-out. After that the others have
+        `FURTHER_S`. The one with the largest answer becomes the current one.
         """
         if len(self.addresses) == 1:
             return [await self.ask(code, header)]
@@ -116,7 +117,7 @@ class NameServers:
         return [answers[address] for address in found]
 
     async def _ask_at(self, address: str, code: int, header: Fields) -> Response:
-        """RemotingError also where something else than a NameServer answers."""
+        """Ask one NameServer. RemotingError, also when something other than a NameServer answers."""
         try:
             answer = await self._remoting.invoke(address, code, header, timeout_s=self._timeout_s)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self._hint(address):
@@ -129,7 +130,8 @@ class NameServers:
         return answer
 
     async def _first_addresses(self) -> None:
-        """Ask the address server now; NoNameServer when it does not say. Those who wait ask once."""
+        """Ask the address server now; NoNameServer when it returns nothing. Concurrent callers share one
+        request."""
         async with self._asking:
             if self.addresses:
                 return
@@ -141,7 +143,7 @@ class NameServers:
                 ) from None
 
     async def poll_address_server(self) -> None:
-        """Ask it again and again, until cancelled."""
+        """Ask the address server periodically until cancelled."""
         said = ""
         while True:
             await asyncio.sleep(CLIENT_INTERVAL_S)
@@ -162,7 +164,8 @@ class NameServers:
             self.current = self._env.random.randrange(len(addresses))
 
     async def _why_none(self, failures: dict[str, RemotingError]) -> str:
-        """Why none answered; what else lives at the addresses, as far as that can be told."""
+        """Explain why no NameServer answered, and what runs at the addresses instead where that is
+        recognised."""
         if not self._found:
             there = [address for address, error in failures.items() if not isinstance(error, ConnectFailed)]
             found = {address: await self._hint(address) for address in there}
@@ -175,7 +178,8 @@ class NameServers:
         return f"no NameServer answers ({reasons}): is it running, is the address right?"
 
     async def _hint(self, address: str) -> str | None:
-        """What answers there instead of a NameServer; looked at once."""
+        """A description of the server that answers there instead of a NameServer; looked up once per
+        address."""
         if address not in self._hints:
             self._hints[address] = await identify(self._remoting, address)
         return self._hints[address]
@@ -186,7 +190,7 @@ def _left(tasks: dict[str, asyncio.Task[None]]) -> list[asyncio.Task[None]]:
 
 
 def successful(answers: Sequence[Response]) -> list[Response]:
-    """The answers that are not refusals. BrokerRefused when all are."""
+    """Return the answers that are successful. BrokerRefused when none is."""
     good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
     if not good:
         first = answers[0]

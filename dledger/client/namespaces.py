@@ -1,4 +1,4 @@
-"""Namespaces (NamespaceUtil): names of topics and groups with an instance's name before them, as in
+"""Namespaces (NamespaceUtil): an instance's name is put before the names of topics and groups, as in
 `namespace%topic`."""
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ SYSTEM = frozenset(
         "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
     }
 )  # fmt: skip
-"""Topics that are in no namespace (TopicValidator)."""
+"""Topics that belong to no namespace (TopicValidator)."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Messages to `<cluster>_REPLY_TOPIC` are replies, which brokers hand to who asked; in no namespace."""
+"""Suffix of the topics `<cluster>_REPLY_TOPIC`, which belong to no namespace. Brokers hand messages to these
+topics to the client that asked."""
 SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
-"""Of topics and of groups that are in none either."""
+"""Prefixes of further topics and groups that belong to no namespace."""
 
 
 def with_namespace(name: str, namespace: str) -> str:
-    """The name of a topic or group as brokers know it; as it is where it is in the namespace already."""
+    """The name of a topic or group as brokers know it. A name that is in the namespace already stays as it
+    is."""
     if not namespace or not name or _is_system(name):
         return name
     prefix, rest = _split(name)
@@ -29,7 +31,7 @@ def with_namespace(name: str, namespace: str) -> str:
 
 
 def without_namespace(name: str, namespace: str) -> str:
-    """The name as the application knows it; as it is where it is not in the namespace."""
+    """The name as the application knows it. A name that is not in the namespace stays as it is."""
     if not namespace or _is_system(name):
         return name
     prefix, rest = _split(name)

@@ -1,4 +1,4 @@
-"""Settings that all clients share, and the checks of settings. Times are in seconds."""
+"""Settings that all clients share, and checks of settings. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -23,60 +23,65 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 
 MAX_INSTANCE_NAME = 180
-"""Characters of an instance name: with the address it is a name of a directory."""
+"""Longest instance name in characters: with the address it becomes the name of a directory."""
 MAX_ASKED_S = 1e9
-"""Seconds that a broker can be asked for, some thirty years: they travel as whole milliseconds."""
+"""Longest time in seconds that may be sent to a broker, about thirty years. It travels as whole
+milliseconds."""
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What producers and consumers have in common."""
+    """The settings that producers and consumers share."""
 
     client_ip: str = "127.0.0.1"
-    """Our address as the client id and the unique ids of messages show it (IPv4); tools display it."""
+    """Our IPv4 address in the client id and in the unique ids of messages; tools display it."""
     instance_name: str | None = None
-    """Second part of the client id `ip@name`; by default the process id and a random number. Consumers of
-    a group need different ids; a broadcasting consumer finds its offsets again only under the same name."""
+    """Second part of the client id `ip@name`; by default the process id and a random number. Consumers of a
+    group need different ids. A broadcasting consumer finds its offsets again only under the same name."""
     route_poll_s: float = 30.0
-    """How often routes are asked anew (pollNameServerInterval); after a failure that happens at once."""
+    """Interval at which routes are polled (pollNameServerInterval); after a failure it happens at once."""
     heartbeat_s: float = 30.0
-    """How often brokers hear of our groups (heartbeatBrokerInterval); after a leader change at once."""
+    """Interval of heartbeats to the brokers (heartbeatBrokerInterval); after a leader change one is sent at
+    once."""
     namesrv_timeout_s: float = 1.0
-    """What one NameServer has to answer before the next is asked."""
+    """How long one NameServer may take to answer before the next one is asked."""
     request_timeout_s: float = 3.0
-    """One attempt of a request that is no send or pull: offsets, heartbeats, topics."""
+    """Time-out of one attempt of a request other than a send or a pull: offsets, heartbeats, topics."""
     failover_timeout_s: float = 10.0
     """How long such a request looks for a leader before it fails with NoBroker."""
     search_first_s: float = 0.005
     """First pause between two rounds of looking for a leader; doubles from round to round."""
     search_longest_s: float = 0.025
-    """The pause does not grow beyond."""
+    """Longest pause between two rounds."""
     probe_timeout_s: float = 0.5
-    """What an address has to answer while a leader is looked for (brokers may hold a request for 0.2 s)."""
+    """How long an address may take to answer while a leader is looked for (brokers may hold a request for 0.2
+    s)."""
     redirect: bool = True
-    """A broker that does not lead says who does, and we go there. False: it forwards what we ask to the
-    leader, one hop more, as it does for other clients: for networks where not every broker can be reached."""
+    """Whether brokers that do not lead answer with the leader's address, which the client then uses. With
+    False they forward requests to the leader, as they do for other clients. That costs one more hop, and is
+    for networks where the client cannot reach every broker."""
     namespace: str = ""
-    """An instance's name that brokers see before our topics and groups: `namespace%topic`. The application
-    does not: of what it gets, only a `MessageQueue` names a topic as brokers do."""
+    """Name of an instance that is put before our topics and groups at the brokers: `namespace%topic`. The
+    application sees names without it, except in `MessageQueue`, which names a topic as brokers do."""
     trace: bool = False
-    """Message trace (enableMsgTrace): who sent and who consumed each message goes to `trace_topic`."""
+    """Message trace (enableMsgTrace): which client sent and which consumed each message is recorded in
+    `trace_topic`."""
     trace_topic: str = TRACE_TOPIC
-    """Where traces go (customizedTraceTopic)."""
+    """Topic that trace records are sent to (customizedTraceTopic)."""
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
-    """Account whose key requests are signed with, where brokers have access control; by default that in
+    """Account whose key signs all requests, for brokers with access control. By default the one in
     ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, if they are set."""
     zone: str = ""
-    """Use brokers of this zone alone (`rocketmq.zone` with `rocketmq.zone.mode`), and groups that have no
+    """Use only brokers of this zone (`rocketmq.zone` with `rocketmq.zone.mode`), and groups that have no
     master."""
     address_server: str = ""
-    """Who tells where the NameServers are, for clients that are given none: a domain, `domain:port`, or a
-    URL (rocketmq.namesrv.domain). Asked when the client opens, and every 120 s."""
+    """Server that returns the addresses of the NameServers, for clients that are given none: a domain,
+    `domain:port`, or a URL (rocketmq.namesrv.domain). It is asked when the client opens, and every 120 s."""
     tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
-    """TLS for all connections, to brokers and NameServers; by default where ROCKETMQ_TLS=true asks for it,
-    with the authorities in ROCKETMQ_TLS_CA."""
+    """TLS for all connections to brokers and NameServers. By default it is used when ROCKETMQ_TLS=true is
+    set, with the authorities in ROCKETMQ_TLS_CA."""
     limits: ClientLimits = field(default_factory=lambda: ClientLimits(connect_timeout_s=1.0))
-    """Bounds of the connections."""
+    """Limits of the connections."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -103,8 +108,9 @@ def check_group_of(group: str, client: ClientOptions | None) -> None:
 def namesrv_addresses(
     given: str | Sequence[str] | None, client: ClientOptions | None = None
 ) -> tuple[str, ...]:
-    """Addresses from "host:port;host:port" or a sequence of them, from NAMESRV_ADDR where None is given;
-    none where these options name an address server; else ClientError when there is none."""
+    """Read addresses from "host:port;host:port" or a sequence of them; from NAMESRV_ADDR when None is
+    given. When there are none, returns () if the options name an address server, and raises ClientError
+    otherwise."""
     if not given and client is not None and client.address_server:
         return ()
     said = namesrv_addr() if given is None else given
@@ -126,7 +132,8 @@ def namesrv_addresses(
 
 
 def check_wait(timeout_s: object, max_messages: object = 1) -> None:
-    """ClientError unless these are a time to wait, in seconds, and how many messages to return at most."""
+    """ClientError unless `timeout_s` is a time in seconds (0 or more) and `max_messages` a whole number from
+    1."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise ClientError(f"timeout_s={timeout_s!r}: give seconds, 0 or more")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
@@ -134,7 +141,8 @@ def check_wait(timeout_s: object, max_messages: object = 1) -> None:
 
 
 def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> OptionsT:
-    """The options that a client was given, the defaults for None; ClientError when they are another's."""
+    """Return the options that a client was given, the defaults for None. ClientError when they are of another
+    class."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -143,7 +151,8 @@ def options_of(kind: type[OptionsT], given: OptionsT | None, name: str) -> Optio
 
 
 def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
-    """A member of an enumeration, given as such or by its name in any case; ClientError for anything else."""
+    """Return a member of an enumeration, given as such or by its name in any case. ClientError for anything
+    else."""
     if isinstance(given, kind):
         return given
     found = kind.__members__.get(given.upper()) if isinstance(given, str) else None
@@ -154,7 +163,7 @@ def member_of(kind: type[EnumT], given: EnumT | str, name: str) -> EnumT:
 
 
 def _check_instance_name(name: object) -> None:
-    """ClientError unless it can be part of the name of a file, which it is for broadcasting consumers."""
+    """ClientError unless it can be part of a file name: broadcasting consumers use it so."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -185,7 +194,7 @@ def check_numbers(options: Any, may_be_zero: Sequence[str] = ()) -> None:
 
 
 def check_asked(options: Any, *names: str) -> None:
-    """ClientError for a time that no broker can be asked for."""
+    """ClientError when one of these times is longer than may be sent to a broker (`MAX_ASKED_S`)."""
     for name in names:
         value = getattr(options, name)
         if value > MAX_ASKED_S:

@@ -1,4 +1,4 @@
-"""What a topic's route says: its queues to send to and to read from, and the addresses behind them. Pure."""
+"""Reads a topic's route: its queues for sending and for reading, and the addresses of their brokers. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ B = TypeVar("B", bound=Body)
 
 
 def parse_route(body: bytes) -> TopicRoute:
-    """Answer to 105 GET_ROUTEINFO_BY_TOPIC; BadBody when it is none. Equal routes compare equal."""
+    """Decode an answer to 105 GET_ROUTEINFO_BY_TOPIC, sorted so that equal routes compare equal. BadBody."""
     route = decode_body(body, TopicRoute, "route")
     route.queueDatas.sort(key=lambda data: data.brokerName)
     route.brokerDatas.sort(key=lambda data: data.brokerName)
@@ -40,7 +40,7 @@ def groups_of_route(route: TopicRoute) -> frozenset[str]:
 
 
 def groups_of_answer(answer: Response) -> frozenset[str]:
-    """The same of an answer to 105; none when it is a refusal, or cannot be read."""
+    """Names of the broker groups in an answer to 105; none when it is a refusal or cannot be read."""
     route = _told(answer, TopicRoute)
     return frozenset() if route is None else groups_of_route(route)
 
@@ -58,7 +58,7 @@ def topics_in_list(answer: Response) -> int:
 
 
 def _told(answer: Response, kind: type[B]) -> B | None:
-    """What an answer tells; None when it is a refusal, or cannot be read."""
+    """Decode an answer; None when it is a refusal or cannot be read."""
     if answer.code != ResponseCode.SUCCESS:
         return None
     try:
@@ -68,8 +68,8 @@ def _told(answer: Response, kind: type[B]) -> B | None:
 
 
 def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
-    """What several NameServers know of a topic together. Of a broker group that several know, the word of
-    the first one counts that knows a master of it."""
+    """Merge what several NameServers know of a topic. When several know the same broker group, the first one
+    that knows its master counts."""
     if len(routes) == 1:
         return routes[0]
     queues: dict[str, QueueData] = {}
@@ -90,7 +90,7 @@ def merge_routes(routes: Sequence[TopicRoute]) -> TopicRoute:
 
 
 def merge_clusters(found: Sequence[ClusterInfo]) -> ClusterInfo:
-    """What several NameServers know of clusters together, by the same rule."""
+    """Merge what several NameServers know of clusters, by the rule of `merge_routes`."""
     names: dict[str, dict[str, None]] = {}
     for info in found:
         for cluster, members in info.clusterAddrTable.items():
@@ -111,9 +111,9 @@ def _merge_brokers(found: Iterable[BrokerData]) -> dict[str, BrokerData]:
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """Queues that take messages, by broker name and number (topicRouteData2TopicPublishInfo).
+    """Queues that accept messages, by broker name and number (topicRouteData2TopicPublishInfo).
 
-    Unlike RocketMQ's clients ours keeps groups without a leader: it is about to have one again.
+    Unlike RocketMQ's clients this one keeps groups without a leader, because they will soon have one again.
     """
     return _queues(topic, route, PERM_WRITE)
 
@@ -124,7 +124,7 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 
 
 def inherited_route(default: TopicRoute, queues: int) -> TopicRoute:
-    """The route that a topic will have which the brokers create because we send to it.
+    """The route of a topic that brokers will create because we send to it.
 
     `default` is the route of TBW102; the new topic has at most `queues` queues in each group.
     """

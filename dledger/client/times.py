@@ -1,4 +1,4 @@
-"""Points in time as people give them: whole milliseconds since 1970 (UTC)."""
+"""Checks points in time that users give: whole milliseconds since 1970 (UTC)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from dledger.client.errors import ClientError
 from dledger.runtime.env import SystemWallClock
 
 FIRST_MS = 946_684_800_000
-"""2000-01-01: nothing was stored before."""
+"""The start of the year 2000. An earlier time is taken as a mistake."""
 AHEAD_MS = 366 * 86_400_000
-"""A time that lies further ahead is meant in another unit."""
+"""A time further ahead than this (366 days) is probably in another unit."""
 MARKS = (0, -1, (1 << 63) - 1)
-"""Not times: the beginning, the end of the queue where a reset takes it so, and never."""
+"""Numbers with a special meaning: the beginning, the end of the queue (where a reset accepts it), and
+never."""
 _UNITS = (("seconds", 1000, 1), ("microseconds", 1, 1000), ("nanoseconds", 1, 1_000_000))
-"""Name, and how many milliseconds one has, as a fraction."""
+"""Name of a unit, and the fraction of milliseconds that one of it has."""
 
 
 def check_time(given: int, what: str, now_ms: int | None = None) -> int:
-    """The time, if it lies between 2000 and a year from now, or is one of `MARKS`; else ClientError.
+    """Return the time if it lies between 2000 and a year from now, or is one of `MARKS`; otherwise
+    ClientError.
 
-    `what`: how the user calls it. The text names the unit that was probably meant.
+    `what` is the user's name for it. The error text names the unit that was probably meant.
     """
     try:
         time_ms = operator.index(given)
@@ -40,7 +42,7 @@ def check_time(given: int, what: str, now_ms: int | None = None) -> int:
 
 
 def meant(time_ms: int, now_ms: int) -> str:
-    """What to do about a number that is no time: which unit it probably has."""
+    """Advice about a number that is not a time: the unit that was probably meant."""
     for unit, many, parts in _UNITS:
         right = time_ms * many // parts
         if FIRST_MS <= right <= now_ms + AHEAD_MS:

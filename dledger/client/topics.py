@@ -1,4 +1,5 @@
-"""Creating topics, and deleting them: on the leader of each broker group, until the NameServers know."""
+"""Creates and deletes topics on the leader of each broker group, and waits until the NameServers know of
+it."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from dledger.remoting.headers import CreateTopicHeader, DeleteTopicHeader, Topic
 async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: str | None = None) -> None:
     """Create a topic, or change its number of queues, in all broker groups or in one.
 
-    Returns when the NameServers hand out the route. A try that gets no answer is repeated: should the broker
-    find the lost one later, it is carried out once more. InvalidMessage for a bad name, BrokerRefused,
-    NoBroker when no leader or no route appears in time, OutcomeUnknown when a try got no answer, and no later
-    one that it is done.
+    Returns when the NameServers return the route. An attempt without an answer is repeated; should the broker
+    receive the lost one later, it carries out the request once more. InvalidMessage for a bad name,
+    BrokerRefused, NoBroker when no leader or no route appears in time, OutcomeUnknown when an attempt got no
+    answer and no later one succeeded.
     """
     check_topic(topic)
     if not 1 <= queues <= 1024:
@@ -41,12 +42,12 @@ async def create_topic(core: ClientCore, topic: str, queues: int, broker_name: s
 
 
 async def delete_topic(core: ClientCore, topic: str, broker_name: str | None = None) -> None:
-    """Delete a topic with its messages, in all broker groups or in one; one that is not there is deleted
-    already. Returns when the brokers have done so and told the NameServers.
+    """Delete a topic with its messages, in all broker groups or in one. A topic that does not exist counts as
+    deleted. Returns when the brokers have deleted it and reported that to the NameServers.
 
-    A try that gets no answer is repeated. Should a broker find the lost one later, when the topic was made
-    again, the new one stays: the request names the life of the topic that is meant. InvalidMessage for a bad
-    name, BrokerRefused, NoBroker, OutcomeUnknown.
+    An attempt without an answer is repeated. Should a broker receive the lost one only after the topic was
+    created again, the new topic stays, because the request names which life of the topic is meant.
+    InvalidMessage for a bad name, BrokerRefused, NoBroker, OutcomeUnknown.
     """
     check_topic(topic)
     for name in await _find_groups(core, broker_name):

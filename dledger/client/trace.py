@@ -1,8 +1,9 @@
-"""Message trace: who sent and who consumed each message, when and how it ended, as messages of a topic.
+"""Message trace: which client sent and which consumed each message, when and with what result, as messages of
+a topic.
 
-Records wait in a bounded queue, and a task of their own sends them: neither sending nor consuming waits for
-that. A record that finds the queue full is dropped and counted (AsyncTraceDispatcher). The hooks that make
-the records are `producing.send_trace` and `consuming.consume_trace`.
+Records wait in a bounded queue, and a separate task sends them, so neither sending nor consuming waits for
+them. When the queue is full, a record is dropped and counted (AsyncTraceDispatcher). The hooks that make the
+records are `producing.send_trace` and `consuming.consume_trace`.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from dledger.client.trace_records import (
 from dledger.runtime.loops import next_turn
 
 MAX_WAITING = 2048
-"""Records that wait to be sent; further ones are dropped and counted."""
+"""At most this many records wait to be sent; further ones are dropped and counted."""
 BATCH_RECORDS = 100
-"""Records of one message of the trace topic, at most."""
+"""Most records in one message of the trace topic."""
 BATCH_CHARACTERS = 118_000
-"""The same in characters (maxMsgSize)."""
+"""Most characters of records in one message of the trace topic (maxMsgSize)."""
 MAX_TRACES_UNDER_WAY = 64
-"""Messages of the trace topic without an acknowledgement: what further ones would tell is dropped."""
+"""At most this many messages of the trace topic are in flight; further records are dropped."""
 MAX_KEYS_CHARACTERS = 16_000
-"""Keys of one message of the trace topic: properties have 32 KiB in all."""
+"""Most characters of keys in one message of the trace topic: all properties together have 32 KiB."""
 PAUSE_S = 0.05
-"""Between two looks at the queue."""
+"""Pause between two looks at the queue, in seconds."""
 CLOSE_S = 5.0
-"""What the last records get to be sent at close."""
+"""How long `close` waits for the last records to be sent, in seconds."""
 
 Send = Callable[[Message, Callable[[SendResult | ClientError], None]], None]
-"""Begins to send; never waits, and tells how it ended."""
+"""Begins to send a message without waiting, and calls back with the result."""
 
 
 class TraceDispatcher:
-    """The records of one client, on their way. `append` may be called from any thread."""
+    """Queues and sends the trace records of one client. `append` may be called from any thread."""
 
     def __init__(self, core: ClientCore, topic: str, send: Send) -> None:
         self.dropped: int = 0
-        """Records that found no room, or whose message was not acknowledged."""
+        """Records that were dropped because the queue was full, or whose message was not acknowledged."""
         self._core = core
         self._topic = topic
         self._send = send
@@ -55,7 +56,7 @@ class TraceDispatcher:
         self._idle = asyncio.Event()
 
     def append(self, record: TraceRecord) -> bool:
-        """Have a record sent. Whether there was room."""
+        """Queue a record to be sent. False when the queue is full."""
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return False
@@ -63,7 +64,7 @@ class TraceDispatcher:
         return True
 
     async def run(self) -> None:
-        """Send what waits, until cancelled."""
+        """Send queued records until cancelled."""
         told = 0
         while True:
             await asyncio.sleep(PAUSE_S)
@@ -73,7 +74,7 @@ class TraceDispatcher:
                 told = self.dropped
 
     async def send_waiting(self) -> None:
-        """Send all that waits, a message for each topic that it is about; others run in between."""
+        """Send all queued records, one message for each traced topic; other tasks run in between."""
         while self._waiting:
             await next_turn()
             by_topic: dict[str, list[TraceRecord]] = {}
@@ -84,7 +85,7 @@ class TraceDispatcher:
                 self._send_records(records)
 
     async def flush(self) -> None:
-        """Send all that waits, and wait for it, up to `CLOSE_S`."""
+        """Send all queued records and wait up to `CLOSE_S` for their acknowledgements."""
         await self.send_waiting()
         if self._under_way:
             self._idle.clear()
@@ -132,20 +133,20 @@ class TraceDispatcher:
 
 
 class TraceProducer(Protocol):
-    """What sends the messages of the trace topic."""
+    """The producer of the messages of the trace topic."""
 
     async def start(self) -> Self:
-        """Open it."""
+        """Open the producer."""
 
     async def close(self, drain: bool = True) -> None:
-        """End it."""
+        """Close the producer."""
 
     def send_soon(self, message: Message, on_done: Callable[[SendResult | ClientError], None]) -> None:
-        """Begin to send; never waits."""
+        """Begin to send; never waits, and reports the result to `on_done`."""
 
 
 class Tracing:
-    """Message trace of one client: its dispatcher, with a producer of its own."""
+    """Message trace of one client: its dispatcher, and the producer for it."""
 
     def __init__(self, core: ClientCore, producer: TraceProducer) -> None:
         self._core = core
@@ -153,12 +154,12 @@ class Tracing:
         self.dispatcher: TraceDispatcher = TraceDispatcher(core, core.options.trace_topic, producer.send_soon)
 
     async def start(self) -> None:
-        """Begin; the client is open."""
+        """Start; the client must be open."""
         await self._producer.start()
         self._core.spawn(self.dispatcher.run(), "trace")
 
     async def close(self, drain: bool) -> None:
-        """Send what waits, up to `CLOSE_S`, and end."""
+        """Send queued records for up to `CLOSE_S` if `drain` is set, and end."""
         try:
             if drain:
                 await self.dispatcher.flush()

@@ -1,7 +1,7 @@
 """The records of message trace as RocketMQ writes and reads them (TraceDataEncoder). Pure.
 
-Fields are separated by \\x01 and records end with \\x02. A record that lacks a text says `null`, as Java
-does: readers in Java lose empty fields at the end of a record.
+Fields are separated by \\x01 and records end with \\x02. A missing text is written as `null`, as Java does:
+readers in Java lose empty fields at the end of a record.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ RECORD = "\x02"
 NOTHING = "null"
 
 NORMAL_MSG, TRANS_MSG_HALF, TRANS_MSG_COMMIT, DELAY_MSG, ORDER_MSG = range(5)
-"""Of what kind a message is (MessageType)."""
+"""Kinds of messages (MessageType)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pub:
-    """A message was sent, or was not. Times in ms since the epoch, costs in ms."""
+    """A message was sent, or could not be sent. Times in ms since the epoch, costs in ms."""
 
     time_ms: int
     region_id: str
@@ -38,7 +38,7 @@ class Pub:
     success: bool
 
     def fields(self) -> tuple[object, ...]:
-        """In the order in which they travel."""
+        """The fields in the order in which they are sent."""
         return (
             "Pub", self.time_ms, self.region_id, self.group, self.topic, self.message_id, self.tags,
             self.keys, self.store_host, self.body_length, self.cost_ms, self.message_type,
@@ -48,7 +48,7 @@ class Pub:
 
 @dataclass(frozen=True, slots=True)
 class SubBefore:
-    """A listener was about to get a message. `request_id` is that of the call."""
+    """A listener is about to be called with a message. `request_id` identifies the call."""
 
     time_ms: int
     region_id: str
@@ -60,7 +60,7 @@ class SubBefore:
     keys: str
 
     def fields(self) -> tuple[object, ...]:
-        """In the order in which they travel; without the topic."""
+        """The fields in the order in which they are sent, without the topic."""
         return (
             "SubBefore", self.time_ms, self.region_id, self.group, self.request_id, self.message_id,
             self.retry_times, self.keys,
@@ -69,7 +69,7 @@ class SubBefore:
 
 @dataclass(frozen=True, slots=True)
 class SubAfter:
-    """The listener has ended. `code` is the number of a ConsumeReturnType."""
+    """The listener has returned. `code` is the number of a ConsumeReturnType."""
 
     time_ms: int
     group: str
@@ -82,7 +82,7 @@ class SubAfter:
     code: int
 
     def fields(self) -> tuple[object, ...]:
-        """In the order in which they travel; without the topic."""
+        """The fields in the order in which they are sent, without the topic."""
         return (
             "SubAfter", self.request_id, self.message_id, self.cost_ms, _boolean(self.success), self.keys,
             self.code, self.time_ms, self.group,
@@ -99,7 +99,7 @@ def encode(record: TraceRecord) -> str:
 
 
 def keys_of(record: TraceRecord) -> list[str]:
-    """By what the record is found: the message id, and the keys of the message."""
+    """The keys by which a record is found: the message id, and the keys of the message."""
     return [record.message_id, *record.keys.split()]
 
 

@@ -1,8 +1,8 @@
-"""What the leader of a broker group says of its state: topics, consumer groups, their offsets, queue ends.
+"""Asks the leader of a broker group for its state: topics, consumer groups, their offsets, queue ends.
 
-All of it comes from one broker, which led before and after. It is not one moment: topics and groups are asked
-for first, then queue by queue. A broker does not list offsets of consumer groups (43 is unknown to ours), so
-each group is asked for in each queue.
+The whole state comes from one broker, which was the leader before and after. It is not of one moment: topics
+and groups are asked for first, then queue by queue. Our brokers do not list the offsets of consumer groups
+(request 43 is unknown to them), so each group is asked for in each queue.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from dledger.runtime.loops import LoopThread
 T = TypeVar("T")
 
 _NODE = "dLegerSelfId="
-"""The property of a broker that names it."""
+"""The property of a broker that holds its node id."""
 
 
 @dataclass
 class GroupState:
-    """`address`: of the broker that answered; `node`: its id, empty when it does not say.
+    """The state of a broker group. `address` is that of the broker that answered, `node` is its id, empty
+    when it does not report one.
 
-    `ends`: (topic, queue id) -> offset that the next message gets, of queues that ever had one. `offsets`:
-    consumer group -> (topic, queue id) -> where it goes on.
+    `ends`: (topic, queue id) -> offset of the next message, for queues that ever had one. `offsets`: consumer
+    group -> (topic, queue id) -> its committed offset.
     """
 
     group: str
@@ -56,8 +57,8 @@ class GroupState:
 
 
 def group_state(namesrv: str | Sequence[str], group: str, timeout_s: float) -> GroupState:
-    """The state of one broker group. Blocking; NoNameServer, NoBroker when nobody leads for so long,
-    BrokerRefused, ClientError for a group that is not there."""
+    """Read the state of one broker group. Blocking. NoNameServer, NoBroker when no leader is found within
+    `timeout_s`, BrokerRefused, ClientError for an unknown group."""
     thread = LoopThread(f"state of {group}")
     try:
         return thread.run(_state(namesrv, group, ClientOptions(failover_timeout_s=timeout_s)))
@@ -71,7 +72,8 @@ async def _state(namesrv: str | Sequence[str], group: str, options: ClientOption
 
 
 async def ask_state(core: ClientCore, name: str) -> GroupState:
-    """The same, as a coroutine. Begins again at the new leader when leadership moves meanwhile."""
+    """Read the state of one broker group, as a coroutine. Starts again at the new leader when the leader
+    changes."""
     known = await core.cluster()
     if name not in known:
         raise ClientError(f"no broker group {name!r} is registered; there are {', '.join(known) or 'none'}")
@@ -95,11 +97,11 @@ async def ask_state(core: ClientCore, name: str) -> GroupState:
 
 
 class _Moved(Exception):
-    """The broker does not answer, or does not lead any more."""
+    """The broker does not answer, or is no longer the leader."""
 
 
 class _Asking:
-    """One attempt at one broker."""
+    """One attempt to read the state from one broker."""
 
     def __init__(self, core: ClientCore, group: str, address: str) -> None:
         self._core = core
@@ -107,7 +109,7 @@ class _Asking:
         self._address = address
 
     async def all(self) -> GroupState:
-        """_Moved, BrokerRefused."""
+        """Read the whole state. _Moved, BrokerRefused."""
         await self._check_leads()
         found = GroupState(self._group, self._address, await self._node())
         found.topics = await self._topics()
@@ -127,7 +129,7 @@ class _Asking:
         return found
 
     async def _check_leads(self) -> None:
-        """The leader alone answers this, whatever it says."""
+        """Send a request that only the leader answers; the content of the answer does not matter."""
         await self._answer(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(self._group, 0))
 
     async def _node(self) -> str:
@@ -154,7 +156,8 @@ class _Asking:
         return self._whole(table.subscriptionGroupTable, answer, "totalGroupNum")
 
     def _whole(self, table: dict[str, T], answer: Response, counted: str) -> dict[str, T]:
-        """The table, unless the broker says that it is a part: newer ones hand out large tables in parts."""
+        """Return the table. BrokerRefused when it is only a part: newer brokers return large tables in
+        parts."""
         total = answer.ext.get(counted, "")
         if total.isdecimal() and int(total) > len(table):
             raise BrokerRefused(f"{self._address}: {counted} is {total}, but {len(table)} came")
@@ -197,7 +200,7 @@ class _Asking:
 
 
 async def _each(places: Iterable[T], ask: Callable[[T], Awaitable[int | None]]) -> list[tuple[T, int]]:
-    """What was answered of each place, where it was something."""
+    """Ask for each place; returns the answers that are not None."""
     found: list[tuple[T, int]] = []
     waiting: Iterator[T] = iter(places)
     while some := list(islice(waiting, CONCURRENT_ASKS)):

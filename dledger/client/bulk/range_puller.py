@@ -14,11 +14,11 @@ from dledger.client.message import (
 )
 
 PULLED_AHEAD = 8
-"""Queues that a `RangePuller` pulls from at once, and answers that wait for the application at most."""
+"""Queues that a `RangePuller` pulls from at once, and most answers that wait for the application."""
 
 
 class RangePuller(BlockingClient[RangeReader]):
-    """Knows queues and pulls ranges of them, in no group's progress; see client.ranges.
+    """Lists queues and pulls ranges of them, without using any group's offsets; see client.ranges.
 
     >>> with RangePuller("127.0.0.1:9876", RangeOptions("reports")) as puller:  # doctest: +SKIP
     ...     bounds = puller.bounds(puller.queues("orders"))
@@ -36,7 +36,8 @@ class RangePuller(BlockingClient[RangeReader]):
     def pull(
         self, ranges: Iterable[tuple[MessageQueue, int, int]], expression: str = ALL
     ) -> Iterator[tuple[MessageQueue, bytes]]:
-        """Records of messages [start, end) of all ranges, each in order, pulled side by side."""
+        """Pull the records of messages [start, end) of all ranges at the same time; each range comes in
+        order."""
         inner, thread = self._open()
         arrived: asyncio.Queue[tuple[MessageQueue, bytes] | ClientError | None] = asyncio.Queue(PULLED_AHEAD)
         pulling = thread.submit(_pull_all(inner, list(ranges), expression, arrived))

@@ -1,7 +1,8 @@
-"""Reading ranges of queues from offset to offset, in no group's progress: for jobs that keep their own place.
+"""Reads ranges of queues from offset to offset, without a group's offsets: for jobs that track their own
+position.
 
-Unlike a consumer it knows what there is (`bounds`), takes exactly what it is asked for, hands out records as
-they came (decoding is the caller's), and says when messages are gone instead of going on behind them.
+Unlike a consumer it reports which messages exist (`bounds`), reads exactly what it is asked for, returns
+records undecoded, and raises an error when messages are gone instead of skipping them.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from dledger.remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullM
 from dledger.runtime import Env
 
 CONCURRENT_ASKS = 64
-"""Offset requests under way at once."""
+"""At most this many offset requests are in flight at once."""
 _NOT_YET_PAUSE_S = 0.02
 _REMOVED = "MESSAGE_WAS_REMOVING"
 _OURS = "raftTerm"
-"""Among the runtime figures (28) of brokers of ours alone."""
+"""A runtime figure (28) that only our brokers report."""
 
 
 Ask = Callable[[MessageQueue], Awaitable[int]]
 
 
 class OffsetsGone(ClientError):
-    """The messages asked for are not there any more. `next_offset`: the oldest one behind them."""
+    """The messages asked for are gone. `next_offset` is that of the oldest message that is still there."""
 
     def __init__(self, text: str, next_offset: int) -> None:
         super().__init__(text)
@@ -49,20 +50,21 @@ class OffsetsGone(ClientError):
 
 @dataclass(frozen=True)
 class RangeOptions:
-    """How ranges are pulled. Times in seconds."""
+    """How ranges are pulled. Times are in seconds."""
 
     consumer_group: str
-    """Whose name the requests bear: brokers want one. Its offsets are neither read nor moved."""
+    """Consumer group that the requests name, because brokers need one. Its offsets are neither read nor
+    changed."""
     batch_size: int = 1024
-    """Messages of one pull; brokers have limits of their own."""
+    """Most messages of one pull; brokers have their own limits."""
     timeout_s: float = 30.0
-    """How long one pull may look for a leader, or wait for messages that are said to be there."""
+    """How long one pull may look for a leader, or wait for messages that should be there."""
     skip_removed: bool = False
-    """Go on behind messages that retention took, instead of OffsetsGone."""
+    """Whether to skip messages that retention deleted. With False they raise OffsetsGone."""
 
 
 class RangeReader(AsyncClient):
-    """Knows queues and pulls from them; `async with` starts and ends its connections."""
+    """Lists queues and pulls from them; `async with` opens and closes its connections."""
 
     def __init__(self, namesrv: str | Sequence[str], options: RangeOptions, env: Env | None = None) -> None:
         self.options = options
@@ -75,7 +77,8 @@ class RangeReader(AsyncClient):
         return await self._topic_list(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
 
     async def system_topics(self) -> list[str]:
-        """Topics that brokers made for themselves, as NameServers tell; names of clusters and brokers."""
+        """Topics that brokers create for themselves, according to the NameServers; includes the names of
+        clusters and brokers."""
         return await self._topic_list(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -83,20 +86,20 @@ class RangeReader(AsyncClient):
         return subscribe_queues(topic, await self._core.route(topic))
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        """For each queue: the offset of its oldest message, and the offset that its next message will get."""
         lowest = await self._each(queues, self.offsets.lowest)
         highest = await self._each(queues, self.offsets.highest)
         return {queue: (low, highest[queue]) for queue, low in lowest.items()}
 
     async def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
+        """For each queue: the offset of the first message stored at or after a time, in ms since the
+        epoch."""
         return await self._each(queues, lambda queue: self.offsets.search(queue, timestamp_ms))
 
     async def keeps_order(self, group: str) -> bool:
-        """Whether store times never go back in the queues of a broker group: so it is in a log of ours.
+        """Whether store times never decrease in the queues of a broker group, which our log guarantees.
 
-        Other brokers stamp messages with their own clock, whatever the last leader's was. NoBroker,
-        BrokerRefused.
+        Other brokers use their own clock, which may be behind the last leader's. NoBroker, BrokerRefused.
         """
         found = self._core.group(group)
         answer = await self._core.invoke_leader(found, None, RequestCode.GET_BROKER_RUNTIME_INFO, None)
@@ -128,10 +131,11 @@ class RangeReader(AsyncClient):
     async def pull(
         self, queue: MessageQueue, start: int, end: int, expression: str = ALL
     ) -> AsyncIterator[bytes]:
-        """Records of messages [start, end), back to back, as many as one answer holds; of these tags.
+        """Pull the records of messages [start, end) with these tags. Each piece holds the records of one
+        answer, one after the other.
 
-        The last piece may hold messages behind `end`. OffsetsGone when retention took some of them; NoBroker,
-        BrokerRefused.
+        The last piece may also hold messages after `end`. OffsetsGone when retention deleted some of them;
+        NoBroker, BrokerRefused.
         """
         core = self._core
         group = core.group(queue.broker_name)

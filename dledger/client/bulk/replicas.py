@@ -1,8 +1,8 @@
-"""Auditing live brokers, the client's part: who belongs to a group, and the rows of scans that brokers do.
+"""The client's part of auditing live brokers: the members of a group, and the rows of scans that brokers do.
 
-What the rows mean is the auditor's affair: here they are pages of bytes. The requests are ours
-(`remoting.audit_headers`); other brokers answer that they do not know them. All calls block, and are not for
-an event loop's thread.
+This module does not interpret the rows: they are pages of bytes for the auditor. The requests are our own
+(`remoting.audit_headers`); other brokers answer that they do not know them. All calls block, and must not be
+made on an event loop's thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from dledger.runtime.loops import LoopThread
 
 
 class GroupAddresses(NamedTuple):
-    """A broker group as NameServers know it: `addresses` of those that are registered now, leader first."""
+    """A broker group as NameServers know it: the `addresses` of the brokers registered now, the leader's
+    first."""
 
     cluster: str
     group: str
@@ -50,26 +51,26 @@ class GroupAddresses(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Patience of an auditor. Times in seconds."""
+    """Time-outs of an auditor. Times are in seconds."""
 
     answer_timeout_s: float = 15.0
-    """One answer; a broker says at least every 5 s that it is still at work."""
+    """Time-out of one answer. A broker that is still working says so at least every 5 s."""
     attempts: int = 3
-    """Connections tried for one answer."""
+    """Connections that are tried for one answer."""
     busy_pause_s: float = 0.5
-    """Before a broker that is busy with other audits is asked again."""
+    """Pause before a broker is asked again that is busy with other audits."""
     busy_timeout_s: float = 120.0
-    """After that long, busy is the answer."""
+    """How long to repeat a request to a busy broker. After that the call fails."""
     max_age_ms: int = 0
-    """Rows that a broker read for somebody else will do when they are no older than this."""
+    """Rows that a broker read for another client are accepted when they are not older than this."""
 
 
 def find_groups(
     namesrv: str | Sequence[str], cluster: str | None = None, group: str | None = None
 ) -> list[GroupAddresses]:
-    """The broker groups of a cluster, or one of them, by name.
+    """Find the broker groups of a cluster, or one of them, sorted by name.
 
-    NoNameServer; ClientError with a suggestion for a cluster or group that is not there.
+    NoNameServer; ClientError with a suggestion when the cluster or group does not exist.
     """
     thread = LoopThread("find groups")
     env = production_env("audit")
@@ -106,7 +107,8 @@ def _near(word: str, known: list[str]) -> str:
 class ReplicaClient:
     """Asks one broker for rows of its replica. Use it inside its `with` block.
 
-    NoBroker when it does not answer, BrokerRefused when it will not. Pages come while they are asked for.
+    NoBroker when the broker does not answer, BrokerRefused when it refuses. Pages are requested while the
+    caller iterates.
     """
 
     def __init__(self, address: str, options: AuditOptions | None = None) -> None:
@@ -136,7 +138,8 @@ class ReplicaClient:
             self._thread = None
 
     def describe(self, version: int) -> tuple[str, list[bytes]]:
-        """What the later calls need to name this description, and its rows. `version`: of our digests."""
+        """Describe the replica. Returns the id of this description, which later calls need, and its rows.
+        `version` is that of our digests."""
         answer = self._first(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader(version))
         return self._state(answer)[0], list(self._pages(answer))
 
@@ -146,16 +149,16 @@ class ReplicaClient:
         return self._pages(self._first(RequestCode.AUDIT_SEGMENT, header))
 
     def side(self, description: str) -> Iterator[bytes]:
-        """Scan what belongs to no segment."""
+        """Scan the data that belongs to no segment."""
         return self._pages(self._first(RequestCode.AUDIT_SIDE, AuditSideHeader(description)))
 
     def drill(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """Entries of one segment in index ranges: inclusive, ascending, without overlap."""
+        """Scan entries of one segment. The index ranges are inclusive, ascending and do not overlap."""
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_DRILL, header, msgspec.json.encode(ranges)))
 
     def entries(self, description: str, start: int, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """The same with whole headers, as columns."""
+        """Scan entries as `drill` does, but with whole headers, as columns."""
         header = AuditDrillHeader(description, start)
         return self._pages(self._first(RequestCode.AUDIT_ENTRIES, header, msgspec.json.encode(ranges)))
 
@@ -166,8 +169,8 @@ class ReplicaClient:
     def stamp(
         self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None
     ) -> Iterator[bytes]:
-        """What tells a segment and what was made of it from another one. `queues`: topic, queue id, first and
-        last offset of its messages; None for its file alone."""
+        """Read what distinguishes a segment and the data derived from it from another one. `queues`: topic,
+        queue id, first and last offset of its messages; None to look only at the segment's file."""
         body = b"" if queues is None else msgspec.json.encode(queues)
         return self._pages(self._first(RequestCode.AUDIT_STAMP, AuditStampHeader(description, start), body))
 
@@ -178,7 +181,7 @@ class ReplicaClient:
             yield self._ask(RequestCode.AUDIT_PAGE, AuditPageHeader(job, number)).body
 
     def _first(self, code: int, header: Fields, body: bytes = b"") -> Response:
-        """The answer with the first page, when the job is done."""
+        """Wait until the job is done; returns the answer with its first page."""
         answer = self._ask(code, header, body)
         while not (state := self._state(answer))[1]:
             answer = self._ask(RequestCode.AUDIT_PAGE, AuditPageHeader(state[0]))
@@ -214,7 +217,7 @@ class ReplicaClient:
             await asyncio.sleep(options.busy_pause_s)
 
     def _state(self, answer: Response) -> tuple[str, int]:
-        """Job, and its number of pages."""
+        """The job's id, and its number of pages (0 while it is running)."""
         try:
             header = answer.header(AuditAnswerHeader)
         except BadHeader as error:

@@ -13,7 +13,7 @@ from dledger.client.producing.producer_options import ProducerOptions
 
 
 class BatchItem(NamedTuple):
-    """One message, ready to travel."""
+    """One message, encoded and ready to be sent."""
 
     flag: int
     body: bytes
@@ -22,7 +22,7 @@ class BatchItem(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it adds to a batch, nearly."""
+        """Bytes that it adds to a batch, approximately."""
         return len(self.body) + len(self.properties)
 
 
@@ -51,9 +51,9 @@ class Accumulator:
         send: Callable[[Key, list[BatchItem], OnSent], None],
         tell: Callable[[OnSent, SendResult | ClientError, str], None],
     ) -> None:
-        """`send` takes a batch over, and may raise ClientError; `tell` tells how a message ended."""
+        """`send` takes a batch over, and may raise ClientError. `tell` reports the result of one message."""
         self.messages: int = 0
-        """Those that are held."""
+        """Number of messages that are held."""
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._send = send
@@ -62,12 +62,12 @@ class Accumulator:
         self._held: dict[Key, _Held] = {}
 
     def has_room(self, size: int) -> bool:
-        """Whether a message of this size is held rather than sent at once."""
+        """Whether a message of this size may be held. Otherwise it is sent at once."""
         options = self._options
         return size < options.batch_hold_bytes and self._bytes + size <= options.batch_total_bytes
 
     def add(self, key: Key, item: BatchItem, on_done: OnSent) -> None:
-        """Hold a message; `on_done` is told its own result."""
+        """Hold a message; `on_done` is called with its own result."""
         held = self._held.get(key)
         if held is not None and held.size + item.size > self._options.batch_hold_bytes:
             self._go(key)
@@ -84,12 +84,12 @@ class Accumulator:
             self._go(key)
 
     def send_all(self) -> None:
-        """Hold nothing any longer."""
+        """Send all batches that are held."""
         for key in list(self._held):
             self._go(key)
 
     def close(self, error: ClientError) -> None:
-        """What is still held ends with an error."""
+        """End every held message with this error."""
         for key in list(self._held):
             self._end(key, self._take(key), error)
 
@@ -118,8 +118,8 @@ class Accumulator:
 
 
 def split(result: SendResult, items: list[BatchItem]) -> list[SendResult]:
-    """The acknowledgement of each message of a batch. A broker that gives one offset message id for all (of a
-    batch ConsumeQueue) leaves it at that."""
+    """Make the acknowledgement of each message of a batch. Some brokers return one offset message id for the
+    whole batch (of a batch ConsumeQueue); then all have that one."""
     ids = result.offset_message_id.split(",")
     if len(ids) != len(items):
         ids = [result.offset_message_id] * len(items)

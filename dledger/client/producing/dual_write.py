@@ -1,9 +1,9 @@
 """Writing to two clusters while a program moves from one to the other.
 
-The first cluster decides: what it does not acknowledge is not sent to the second, and its result is the
-caller's. The second gets the same message under the same unique id, so that an account of both by unique ids
-finds what one of them lacks. What the second does not take is counted and logged; with an
-`AsyncSpoolingProducer` as second it waits on this machine's disk for as long as that cluster is away.
+The first cluster decides: a message that it does not acknowledge is not sent to the second, and the caller
+gets its result. The second cluster gets the same message with the same unique id, so a comparison by unique
+ids finds what one of them lacks. A message that the second does not accept is counted and logged. With an
+`AsyncSpoolingProducer` as the second producer it waits on this machine's disk until that cluster is back.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from dledger.client.producing.producer import AsyncProducer
 from dledger.client.producing.spooling_producer import AsyncSpoolingProducer, Spooled
 
 MAX_COUNTS = 10_000
-"""Days and topics that are counted; with more the oldest are forgotten."""
+"""At most this many pairs of a day and a topic are counted; with more the oldest are forgotten."""
 
 
 @dataclass
 class DualCount:
-    """What became of the messages of one topic on one day (UTC), for a comparison with what was stored."""
+    """The results for the messages of one topic on one day (UTC), to compare with what was stored."""
 
     sent: int = 0
-    """Acknowledged by the first cluster."""
+    """Messages that the first cluster acknowledged."""
     unknown: int = 0
-    """The first cluster may have them; the second does not get them."""
+    """Messages that the first cluster may have stored; they are not sent to the second."""
     both: int = 0
-    """Acknowledged by the second cluster, too."""
+    """Messages that the second cluster acknowledged, too."""
     kept: int = 0
-    """Wait in the spool of the second."""
+    """Messages that wait in the spool of the second producer."""
     missed: int = 0
-    """The first cluster has them; the second refused them or was away, or the call was cancelled."""
+    """Messages that only the first cluster has: the second refused them or could not be reached, or the call
+    was cancelled."""
 
 
 class AsyncDualProducer:
-    """Two open producers as one; whoever opened them closes them.
+    """Two open producers as one. The program that opened them closes them.
 
     >>> async with AsyncProducer("orders", OLD) as old, AsyncProducer("orders", NEW) as new:  # doctest: +SKIP
     ...     await AsyncDualProducer(old, new).send(Message("orders", b"17"))
@@ -51,10 +52,11 @@ class AsyncDualProducer:
         self._second = second
         self._failures = Failures(second._core.log)
         self.counts: dict[tuple[str, str], DualCount] = {}
-        """By day (`2026-11-26`) and topic."""
+        """Counts by day (`2026-11-26`) and topic."""
 
     async def send(self, message: Message, ordering_key: str | None = None) -> SendResult:
-        """Send to the first cluster, then to the second; the first one's result, or what it raises."""
+        """Send to the first cluster, then to the second. Returns the result of the first, or raises its
+        error."""
         self._first._core.check_open()
         named = with_unique_id(message, self._first._ids.next())
         count = self._count(message.topic)

@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ISOLATION_S = 10.0
-"""The latency that a failed attempt counts as."""
+"""The latency that is assumed for a failed attempt, in seconds."""
 
 
 @dataclass
 class FaultItem:
-    """What is known of one group. Times in seconds of the clock of the table."""
+    """What is known of one broker group. Times are in seconds of the table's clock."""
 
     latency_s: float
     available_at: float
 
 
 class LatencyFaultTolerance:
-    """How long each broker group needed last, and until when it is passed over.
+    """The last latency of each broker group, and until when the group is avoided.
 
-    `steps`: (latency, pause) in seconds, rising: a group that needed at least so long gets no message that
-    may go elsewhere, for that pause. Groups are as many as the routes of our topics name.
+    `steps`: (latency, pause) in seconds, rising. A group whose latency reached the first number gets, for the
+    pause, no message that may go elsewhere. There are as many groups as the routes of our topics name.
     """
 
     def __init__(self, steps: Sequence[tuple[float, float]], now: Callable[[], float]) -> None:
@@ -31,18 +31,19 @@ class LatencyFaultTolerance:
         self._turn = -1
 
     def update(self, name: str, latency_s: float, isolation: bool = False) -> None:
-        """An attempt ended after so long; `isolation`: without an acknowledgement."""
+        """Record the latency of an attempt that ended. `isolation`: it ended without an acknowledgement."""
         counted = max(latency_s, ISOLATION_S) if isolation else latency_s
         pause_s = next((pause for least, pause in self._steps if counted >= least), 0.0)
         self._items[name] = FaultItem(latency_s, self._now() + pause_s)
 
     def available(self, name: str) -> bool:
-        """Whether messages go to this group."""
+        """Whether messages may go to this group now."""
         item = self._items.get(name)
         return item is None or self._now() >= item.available_at
 
     def pick_one_at_least(self) -> str | None:
-        """One of the better half when none is good: those that are available, then the fastest."""
+        """One group of the better half, for when no group is fast enough: available ones first, then the
+        fastest."""
         now = self._now()
 
         def badness(name: str) -> tuple[bool, float, float]:

@@ -1,4 +1,4 @@
-"""Finds the leader of a broker group, by asking with a message that has to get there anyway."""
+"""Finds the leader of a broker group by sending it a message that has to be sent anyway."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dledger.remoting.errors import (
 class LeaderSearch:
     """One search: rounds over all addresses and the NameServers, with short pauses.
 
-    `give_up` ends an overdue message, `settle` takes the answer of the leader (and errors that are none of
-    its leadership's).
+    `give_up` ends an overdue message. `settle` takes the leader's answer, including errors that have nothing
+    to do with leadership.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LeaderSearch:
         self._silent: dict[str, float] = {}  # address -> loop time until which it is not asked again
 
     async def run(self) -> None:
-        """Until a leader took a message, or no message waits any more."""
+        """Search until a leader accepted a message, or no message is waiting."""
         options = self._core.options
         pause = options.search_first_s
         while self._expire() and not self._lane.closed and not await self._round():
@@ -52,7 +52,7 @@ class LeaderSearch:
             pause = min(2 * pause, options.search_longest_s)
 
     def _expire(self) -> bool:
-        """Give up what is overdue; False when nothing waits any more."""
+        """End overdue messages; False when no message is waiting any more."""
         lane = self._lane
         now = self._core.now()
         overdue = [send for send in lane.parked.values() if send.deadline <= now]
@@ -98,7 +98,7 @@ class LeaderSearch:
             return error
 
     def _is_leader(self, send: PendingSend, addr: str, outcome: Outcome) -> bool:
-        """Take the answer; whatever is not "not me" or silence comes from the leader."""
+        """Handle an answer. Any answer except "not the leader" and silence comes from the leader."""
         send.attempt += 1
         group = self._lane.group
         if isinstance(outcome, Response) and outcome.code != ResponseCode.SERVICE_NOT_AVAILABLE:

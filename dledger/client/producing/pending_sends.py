@@ -15,7 +15,7 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.frames import Fields
 
 OnSent = Callable[[SendResult | ClientError], None]
-"""Told how a message ended; called once, on the loop. It must be short; what it raises is logged."""
+"""Called once, on the loop, with the result of a message. It must be short; what it raises is logged."""
 
 Outcome = Response | RemotingError
 """How one attempt ended."""
@@ -26,28 +26,30 @@ SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 class Lane:
-    """Messages under way to one broker group."""
+    """The messages in flight to one broker group."""
 
     def __init__(self, group: BrokerGroup) -> None:
         self.group = group
         self.searching = False
-        """Whether a task looks for the leader, or waits for its connection; messages park meanwhile."""
+        """Whether a task is looking for the leader or waiting for its connection. Messages are parked
+        meanwhile."""
         self.crowded = False
-        """Whether the leader's connection takes no more for the moment."""
+        """Whether the leader's connection accepts no more for the moment."""
         self.parked: dict[int, PendingSend] = {}
-        """Wait for that task, by serial number, not necessarily in order."""
+        """Messages that wait for that task, by serial number; not necessarily in order."""
         self.probe: PendingSend | None = None
-        """The message that the search is asking a broker with."""
+        """The message with which the search is asking a broker."""
         self.in_flight: dict[int, PendingSend] = {}
-        """By serial number; nearly in the order of their latest attempt."""
+        """Messages that were sent and have no answer yet, by serial number; nearly in the order of their
+        latest attempt."""
         self.closed = False
-        """Whether the producer ends: nobody is asked any more."""
+        """Whether the producer is ending. Then no broker is asked any more."""
         self.resent = 0
-        """Attempts that went out because the outcome of one before is unknown."""
+        """Attempts that were repeated because the outcome of an earlier one is unknown."""
 
     @property
     def usable(self) -> bool:
-        """Whether a message would go out at once."""
+        """Whether a message would be sent at once."""
         return self.group.leader is not None and not self.searching
 
 
@@ -63,36 +65,36 @@ class Target:
 
 
 class FirstAttempts(Protocol):
-    """Who hears how first attempts end (the send kernel)."""
+    """Receives the results of first attempts (implemented by the send kernel)."""
 
     def answered(self, send: PendingSend, attempt: int, outcome: Outcome) -> None:
         """An attempt ended."""
 
 
 class PendingSend:
-    """One message (or one batch) without its acknowledgement yet. Times are loop times in seconds.
+    """One message (or one batch) without an acknowledgement yet. Times are loop times in seconds.
 
-    What differs only after a failure, or for few messages, has its default in the class: that keeps the
-    making of one cheap.
+    Fields that change only after a failure, or for few messages, have their default in the class: that makes
+    an instance cheap to create.
     """
 
     code = SEND
     attempt = 0
-    """Attempts that have ended."""
+    """Number of attempts that have ended."""
     tries = 0
-    """Failed attempts that count against retry_times."""
+    """Number of failed attempts that count against retry_times."""
     hints = 0
     unknown: bool = False
-    """Whether some attempt may have been executed."""
+    """Whether some attempt may have been executed without our knowing."""
     finished = False
     pinned = False
-    """Whether the application chose the queue: no other one may take the message."""
+    """Whether the application chose the queue, so that no other queue may take the message."""
     ordered = False
-    """Whether it waits for the message before it in its queue."""
+    """Whether it has to wait for the previous message of its queue."""
     batch: Callable[[str], bytes] | None = None
-    """For a batch: encodes its body with further properties text for each message."""
+    """For a batch: encodes its body with additional properties for each message."""
     addr = ""
-    """Where the latest attempt went."""
+    """Address that the latest attempt was sent to."""
     last_error = ""
 
     def __init__(
@@ -115,7 +117,8 @@ class PendingSend:
         self.unique_id = unique_id
         self.on_done = on_done
         self.serial = 0
-        """Its number in the order of sending; set, with the times, when the kernel takes it over."""
+        """Position in the order of sending. It is set, with the times, when the kernel takes the message
+        over."""
         self.sent_at: float = 0.0
         self.deadline: float = 0.0
         self.born_ms = 0
@@ -129,11 +132,11 @@ class PendingSend:
         return cast(Fields, cast(object, raw))
 
     def answered(self, outcome: Outcome) -> None:
-        """The first attempt ended."""
+        """Report the result of the first attempt."""
         self.kernel.answered(self, 0, outcome)
 
     def mark_unknown(self) -> None:
-        """An attempt may have been executed: from now on the message says that it is a copy."""
+        """Note that an attempt may have been executed: from now on the message is marked as a copy."""
         if self.unknown:
             return
         self.unknown = True
@@ -144,5 +147,5 @@ class PendingSend:
 
 
 def by_serial(send: PendingSend) -> int:
-    """Sorts messages as the application sent them."""
+    """Sort key: the order in which the application sent the messages."""
     return send.serial

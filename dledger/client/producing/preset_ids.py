@@ -1,4 +1,4 @@
-"""Messages that get their unique id before they are sent, so that each copy of them has the same id."""
+"""Messages that get their unique id before they are sent, so that all copies of them have the same id."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dledger.client.message import Message
 
 
 class MessageWithId(Message):
-    """A message that has a unique id already."""
+    """A message that already has a unique id."""
 
     __slots__ = ("again", "unique_id")
     unique_id: str
     again: bool
-    """Whether it may be stored already; the broker is then told that it is a copy."""
+    """Whether it may be stored already. Then it is marked as a copy for the broker."""
 
 
 def with_unique_id(message: Message, unique_id: str, again: bool = False) -> MessageWithId:
-    """A copy with this unique id."""
+    """Copy a message and give the copy this unique id."""
     named = MessageWithId(
         message.topic,
         message.body,

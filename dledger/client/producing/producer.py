@@ -70,7 +70,8 @@ MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
 NOT_SENT = "the producer was closed before this message was sent; it is not stored"
 COMPRESS_IN_WORKER_OVER = 64 * 1024
-"""Bytes: compressing more would hold up the loop for milliseconds."""
+"""Bodies larger than this (in bytes) are compressed in a worker thread, because compressing them would block
+the loop for milliseconds."""
 
 
 class AsyncProducer(AsyncClient):
@@ -79,10 +80,10 @@ class AsyncProducer(AsyncClient):
     >>> async with AsyncProducer("orders", "127.0.0.1:9876") as producer:       # doctest: +SKIP
     ...     result = await producer.send(Message("orders", b"body", tags="paid", keys="order-17"))
 
-    A message whose acknowledgement got lost is sent again under the same unique id, with the property
-    `__RESEND` and at the same broker group, which stores it once. The end of the block (also by an
-    exception) and `close` wait until everything that was begun has its acknowledgement or its error, up to
-    `ProducerOptions.close_timeout_s`.
+    If the acknowledgement of a message is lost, the message is sent again under the same unique id, with the
+    property `__RESEND`, to the same broker group, which stores it once. The end of the block (also by an
+    exception) and `close` wait until every send that was begun has its acknowledgement or its error, for at
+    most `ProducerOptions.close_timeout_s`.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class AsyncProducer(AsyncClient):
         return 2
 
     def _handlers(self) -> dict[int, ClientHandler]:
-        """What brokers ask this client for."""
+        """Handlers for the requests that brokers send to this client."""
         return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._requests.pushed}
 
     async def _begin(self) -> None:
@@ -169,10 +170,10 @@ class AsyncProducer(AsyncClient):
         await self._core.unregister(self.group, None)
 
     async def flush(self, timeout_s: float | None = None) -> int:
-        """Wait until every message that was begun so far has its acknowledgement or its error.
+        """Wait until every message whose send was begun so far has its acknowledgement or its error.
 
-        Returns how many had neither when `timeout_s` was over: 0 when all have. What is sent meanwhile is not
-        waited for.
+        Returns the number of messages that had neither when `timeout_s` was over: 0 when all have. Messages
+        that are sent meanwhile are not waited for.
         """
         self._core.check_open()
         try:
@@ -192,7 +193,7 @@ class AsyncProducer(AsyncClient):
 
     @contextmanager
     def _on_the_way(self, messages: int = 1) -> Iterator[None]:
-        """Around a call that waits before its message is in the kernel: `flush` waits for it."""
+        """Surrounds a call that waits before its message is in the kernel, so that `flush` waits for it."""
         self._entered = number = self._entered + 1
         self._entering[number] = messages
         try:
@@ -230,14 +231,16 @@ class AsyncProducer(AsyncClient):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """Send and wait for the acknowledgement.
+        """Send a message and wait for the acknowledgement.
 
-        Give a `Message`, or a topic and a body, with tags, keys and properties by their names. Without
-        `queue` and `ordering_key` the queues take turns; `queue` is one of `queues(topic)`, or a function
-        that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the same
-        queue, one after the other, and keep their order through failures. InvalidMessage, TopicNotFound,
-        NoBroker, Overflow (the connection did not take it in time), SendFailed, ClientClosed (all of these:
-        not stored), OutcomeUnknown.
+        Give a `Message`, or a topic and a body, with tags, keys and properties as keyword arguments. Without
+        `queue` and `ordering_key` the queues are used in turn. `queue` is one of `queues(topic)`, or a
+        function that chooses among them (`QueueSelector`). Messages with the same `ordering_key` go to the
+        same queue one after the other, and keep their order also through failures.
+
+        Raises InvalidMessage, TopicNotFound, NoBroker, Overflow (the connection did not accept it in time),
+        SendFailed or ClientClosed: with all of these the message is not stored. After OutcomeUnknown it may
+        be stored.
         """
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
@@ -269,10 +272,10 @@ class AsyncProducer(AsyncClient):
         queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
-        """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
+        """Send a message and wait for its reply. The consumer makes the reply with `reply_to` and sends it.
 
-        `timeout_s`: from this call to the reply, NoReply when it is over; sending has its own time-outs
-        (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        `timeout_s` is the time from this call to the reply; then NoReply is raised. Sending has its own
+        time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
         """
         deadline = self._core.now() + timeout_s
         await self.prepare(message.topic)
@@ -304,9 +307,9 @@ class AsyncProducer(AsyncClient):
                 raise NoReply(f"{remark} See reply_to") from None
 
     async def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
-        """Send messages of one topic as one request: all are stored in one queue, in order, or none.
+        """Send messages of one topic as one request: either all are stored in one queue, in order, or none.
 
-        The result has the first one's unique id and queue offset, and all offset message ids.
+        The result has the unique id and queue offset of the first message, and all offset message ids.
         """
         messages = messages if isinstance(messages, list | tuple) else batch_of(messages)
         if not messages:
@@ -320,7 +323,8 @@ class AsyncProducer(AsyncClient):
         return await done.future
 
     async def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
-        """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
+        """Send without an acknowledgement: the message may get lost, and errors of the broker are not
+        reported."""
         check_body(message.body, self._max_size)
         with self._on_the_way():
             await self._send_oneway(self._named(message), queue)
@@ -357,10 +361,11 @@ class AsyncProducer(AsyncClient):
         queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
-        """Send; `on_done` is called on the loop with the SendResult or the ClientError.
+        """Send without waiting; `on_done` is called on the loop with the SendResult or the ClientError.
 
-        The cheapest way: no task, no future. The topic must be prepared (`await prepare(topic)`, or an
-        earlier send). Raises InvalidMessage, Overflow (`max_pending` reached), TopicNotFound (not prepared).
+        This is the cheapest way to send: it makes no task and no future. The topic must be prepared (`await
+        prepare(topic)`, or an earlier send). Raises InvalidMessage, Overflow (`max_pending` reached),
+        TopicNotFound (not prepared).
         """
         kernel = self._kernel
         if kernel.pending >= self._max_pending or self._forks != FORKS.count:
@@ -382,7 +387,8 @@ class AsyncProducer(AsyncClient):
         queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
-        """`send_nowait` that asks for the topic's route first where needed, and reports every error.
+        """Send like `send_nowait`, but first ask for the topic's route where needed, and report every error
+        to `on_done`.
 
         Messages of one topic keep their order.
         """
@@ -394,7 +400,8 @@ class AsyncProducer(AsyncClient):
     def _take(
         self, message: Message, on_done: OnSent, queue: QueueChoice | None, ordering_key: str | None
     ) -> None:
-        """`send_soon` for callers that wait for `_room` themselves: takes a few messages too many as well."""
+        """Like `send_soon`, for callers that wait for `_room` themselves. It accepts a few messages more than
+        `max_pending`."""
         if self._namespace:
             message = self._named(message)
         if message.topic in self._topics and message.topic not in self._early:
@@ -415,7 +422,7 @@ class AsyncProducer(AsyncClient):
         return f"{self._pending_count} messages wait for their acknowledgement (max_pending): wait for some"
 
     async def _room(self) -> None:
-        """Wait until fewer than `max_pending` messages have no acknowledgement."""
+        """Wait until fewer than `max_pending` messages are without an acknowledgement."""
         while self._kernel.full or self._pending_count >= self._max_pending:
             if self._kernel.full:
                 await self._kernel.room()
@@ -428,7 +435,7 @@ class AsyncProducer(AsyncClient):
     def send_batch_nowait(
         self, messages: Sequence[Message], on_done: OnSent, queue: QueueChoice | None = None
     ) -> None:
-        """`send_batch` with the conditions of `send_nowait`."""
+        """Send a batch as `send_batch` does, under the conditions of `send_nowait`."""
         if self._kernel.full:
             raise Overflow(self._too_many())
         messages = [self._named(message) for message in messages] if self._namespace else messages
@@ -480,7 +487,7 @@ class AsyncProducer(AsyncClient):
         self._kernel.submit(send)
 
     def _hold(self, held: Accumulator, message: Message, on_done: OnSent, queue: QueueChoice | None) -> bool:
-        """Have a message travel with others, where it may. Whether it does."""
+        """Hold a message for a batch if that is allowed; returns whether it is held."""
         size = len(message.body)
         if comes_later(message) or not held.has_room(size) or 0 < self.options.compress_over < size:
             return False
@@ -504,7 +511,8 @@ class AsyncProducer(AsyncClient):
     # --- topics ---------------------------------------------------------------------------------------
 
     async def prepare(self, topic: str) -> None:
-        """See to it that the topic's queues are known. TopicNotFound when no broker has or makes it."""
+        """Make sure that the topic's queues are known. TopicNotFound when no broker has the topic or creates
+        it."""
         self._core.check_open()
         if not isinstance(topic, str):
             check_topic(topic)
@@ -553,35 +561,36 @@ class AsyncProducer(AsyncClient):
         self._core.beat_soon()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may go to."""
+        """The queues that a message of this topic may be sent to. TopicNotFound."""
         await self.prepare(topic)
         return list(self._topics[with_namespace(topic, self._namespace)].queues)
 
     def has_route(self, topic: str) -> bool:
-        """Whether the topic exists, as far as the NameServers' last answer says."""
+        """Whether the topic exists according to the NameServers' last answer."""
         return with_namespace(topic, self._namespace) in self._core.routes
 
     async def recall(self, topic: str, handle: str) -> str:
-        """A message that was sent with a `delay` or for a time (`deliver_at`) is not to come.
+        """Recall a message that was sent with a `delay` or a delivery time (`deliver_at`). Returns its unique
+        id.
 
-        `handle`: `SendResult.recall_handle`. Its unique id. The broker does not say whether there was such a
-        message. BrokerRefused when its time is over; then it came, or is about to. OutcomeUnknown when no
-        broker answered: it may be recalled, and may be recalled again.
+        `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
+        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when no
+        broker answered: it may be recalled, and `recall` may be called again.
         """
         self._core.check_open()
         return await recall(self._core, self.group, with_namespace(topic, self._namespace), handle)
 
     async def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
-        """Create a topic in every broker group (or one) and wait until it can be used."""
+        """Create a topic in every broker group (or in one) and wait until it can be used."""
         self._core.check_open()
         topic = with_namespace(topic, self._namespace)
         await create_topic(self._core, topic, queues, broker_name)
         self._use(topic, self._core.routes[topic])
 
     async def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
-        """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
-        already. A try that got no answer is repeated: the lost one may still be carried out, also when the
-        topic was made again."""
+        """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
+        counts as deleted. An attempt without an answer is repeated. The lost one may still be carried out
+        later, even after the topic was created again."""
         self._core.check_open()
         topic = with_namespace(topic, self._namespace)
         await delete_topic(self._core, topic, broker_name)
@@ -591,19 +600,19 @@ class AsyncProducer(AsyncClient):
 
     @property
     def _pending_count(self) -> int:
-        """Messages without an acknowledgement, those that wait for the route of their topic among them. A
-        batch counts as one once it is sent."""
+        """Number of messages without an acknowledgement, including those that wait for the route of their
+        topic. A batch counts as one once it is sent."""
         held = self._accumulator.messages if self._accumulator is not None else 0
         return self._kernel.pending + self._early_count + held
 
     @property
     def _resent_count(self) -> int:
-        """Attempts repeated with an unknown outcome of the one before."""
+        """Number of attempts that were repeated because the outcome of an earlier one was unknown."""
         return self._kernel.resent
 
     @property
     def _unanswered_count(self) -> int:
-        """Tries of `create_topic` that were lost after they were sent: each may be carried out later."""
+        """Attempts of `create_topic` that were sent and then lost: each may be carried out later."""
         return self._core.unanswered
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
@@ -625,7 +634,7 @@ class AsyncProducer(AsyncClient):
         return Target(queue, lane, SendHeader.of(self.group, queue, self.options.default_topic_queues))
 
     def _named(self, message: Message) -> Message:
-        """The message as brokers know its topic; the application's own stays as it is."""
+        """The message with its topic as brokers know it. The application's own message is not changed."""
         topic = with_namespace(message.topic, self._namespace)
         if topic != message.topic:
             message = copy(message)
@@ -633,7 +642,7 @@ class AsyncProducer(AsyncClient):
         return message
 
     def _complete(self, context: SendContext) -> None:
-        """What is known after a send, for hooks."""
+        """Add to the hooks' context what is known after a send."""
         if context.result is not None:
             name = context.result.queue.broker_name
             context.broker_address = self._core.group(name).leader or ""
@@ -674,7 +683,7 @@ class AsyncProducer(AsyncClient):
         return known.targets[known.turn]
 
     def _elsewhere(self, send: PendingSend) -> Target | None:
-        """A queue of another broker for a message that failed at its own."""
+        """Find a queue of another broker for a message that failed at its own; None when there is none."""
         if send.ordered:
             return None
         queue = send.target.queue
@@ -744,7 +753,7 @@ class AsyncProducer(AsyncClient):
             self._kernel.tell(on_done, failure, message.topic)
 
     async def _send_early(self, topic: str) -> None:
-        """Messages that came before their topic's route."""
+        """Send the messages that were waiting for their topic's route."""
         failure: ClientError | None = ClientClosed(NOT_SENT)
         with self._on_the_way(0):
             try:
@@ -788,26 +797,26 @@ class AsyncProducer(AsyncClient):
 
 
 def trace_producer(core: ClientCore) -> AsyncProducer:
-    """The producer of the messages of the trace topic, for a client that traces (TraceProducerFactory)."""
+    """Make the producer of trace messages for a client that traces (TraceProducerFactory)."""
     client = replace(core.options, namespace="", trace=False, instance_name=None)
     options = ProducerOptions(timeout_s=5.0, max_pending=MAX_TRACES_UNDER_WAY, default_topic_queues=1)
     return AsyncProducer(TRACE_GROUP, core.namesrv, options, client, core.env)
 
 
 def tracing_of(core: ClientCore) -> Tracing | None:
-    """Message trace of a client, None where it is off."""
+    """Make the message trace of a client; None when tracing is off."""
     return Tracing(core, trace_producer(core)) if core.options.trace else None
 
 
 class _NotStarted:
-    """The send kernel before the start."""
+    """Stands in for the send kernel before the start."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ClientClosed(NOT_OPEN)
 
 
 class _Done:
-    """`on_done` of a coroutine that waits."""
+    """The `on_done` of a coroutine that waits for the result."""
 
     __slots__ = ("future",)
 
@@ -824,4 +833,4 @@ class _Done:
 
 
 def _ignore(result: SendResult | ClientError) -> None:
-    """Nobody asks how a oneway message ended."""
+    """The `on_done` of a oneway message, whose result is not reported."""

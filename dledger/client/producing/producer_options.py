@@ -11,7 +11,7 @@ from dledger.client.options import check_numbers, member_of
 from dledger.client.producing.send_hooks import SendHook
 
 MAX_HOLD_S = 30.0
-"""Seconds that automatic batching may hold a message, at most."""
+"""Longest time that automatic batching may hold a message, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -19,51 +19,59 @@ class ProducerOptions:
     """How messages are sent."""
 
     retry_times: int = 2
-    """Further attempts after a failure that a leader change does not explain (retryTimesWhenSendFailed)."""
+    """Further attempts after a failure that has nothing to do with a leader change
+    (retryTimesWhenSendFailed)."""
     timeout_s: float = 10.0
-    """From send to acknowledgement or error, with all attempts and any failover."""
+    """Time from the send to the acknowledgement or error, including all attempts and any failover."""
     attempt_timeout_s: float = 3.0
-    """One attempt; then the message goes out again under the same unique id (sendMsgTimeout)."""
+    """Time-out of one attempt. After it the message is sent again under the same unique id
+    (sendMsgTimeout)."""
     resend_elsewhere: bool = False
-    """Whether a message whose outcome is unknown may go to another broker group. That one does not know of
-    the first attempt, so the message may be stored in both; without it the message waits for its group."""
+    """Whether a message whose outcome is unknown may be sent to another broker group. That group does not
+    know of the first attempt, so the message may be stored in both. With False the message waits for its own
+    group."""
     suspicion_s: float = 0.5
-    """A message without an answer for that long makes us ask the NameServers whether the leader moved."""
+    """When a message has had no answer for this long, the NameServers are asked whether the leader
+    changed."""
     busy_pause_s: float = 0.05
-    """Before sending again to a broker that said SYSTEM_BUSY; doubles with each attempt."""
+    """Pause before sending again to a broker that answered SYSTEM_BUSY; doubles with each attempt."""
     max_pending: int = 65535
-    """Messages without an acknowledgement: `send` waits then, `send_nowait` raises Overflow."""
+    """At most this many messages are without an acknowledgement. Then `send` waits, and `send_nowait` raises
+    Overflow."""
     max_message_size: int = MAX_MESSAGE_SIZE
-    """Bytes of a body, before compression."""
+    """Largest body in bytes, before compression."""
     compress_over: int = 4096
-    """Larger bodies are sent compressed, if that makes them smaller; 0 turns it off."""
+    """Bodies with more bytes than this are sent compressed, if that makes them smaller; 0 turns compression
+    off."""
     compress_type: CompressionType = CompressionType.ZLIB
-    """With what. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
+    """Compression to use. Consumers older than RocketMQ 5 read ZLIB only; ZSTD needs `dledger[zstd]`."""
     auto_batch: bool = False
-    """Whether messages that are sent one by one travel together (autoBatch): fewer requests, and each waits
-    up to `batch_hold_s`. Not those with an ordering key or a delay, and not large ones."""
+    """Whether messages that are sent one by one travel as batches (autoBatch). That needs fewer requests, and
+    each message waits up to `batch_hold_s`. Messages with an ordering key or a delay, and large ones, are
+    sent alone."""
     batch_hold_s: float = 0.01
-    """How long a message waits for others, at most (holdMs)."""
+    """Longest time that a message waits for others (holdMs)."""
     batch_hold_bytes: int = 32 * 1024
-    """Bodies and properties of one batch; what is larger goes by itself (holdSize)."""
+    """Bytes of bodies and properties in one batch. A larger message is sent alone (holdSize)."""
     batch_total_bytes: int = 32 * 1024 * 1024
-    """All that waits for others; then messages go by themselves (totalHoldSize)."""
+    """Bytes of all messages that wait for others. Beyond it, messages are sent alone (totalHoldSize)."""
     send_latency_fault: bool = False
-    """Whether messages go around broker groups that were slow or failed (sendLatencyFaultEnable)."""
+    """Whether messages avoid broker groups that were slow or failed (sendLatencyFaultEnable)."""
     latency_steps_s: tuple[tuple[float, float], ...] = (
         (0.05, 0.0), (0.1, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0),
     )  # fmt: skip
-    """A group that needed so long is passed over for so long (latencyMax, notAvailableDuration). A failed
-    attempt counts as 10 s."""
+    """Pairs of seconds: a group with at least the first latency is avoided for the second time (latencyMax,
+    notAvailableDuration). A failed attempt counts as 10 s."""
     default_topic_queues: int = 4
     """Queues of a topic that the broker creates because we send to it (defaultTopicQueueNums)."""
     listener_threads: int = 20
-    """Calls at once of a transaction listener, and of its check, where these are no coroutine functions."""
+    """At most this many calls of a transaction listener and its check run at once. Coroutine functions do not
+    count."""
     close_timeout_s: float = 30.0
-    """What messages under way get to be acknowledged at close. Those that are not end with an error then: not
-    stored, or outcome unknown."""
+    """How long `close` waits for the acknowledgements of messages in flight. The others then end with an
+    error: not stored, or outcome unknown."""
     hooks: tuple[SendHook, ...] = ()
-    """Called around each send, in this order before it and in the opposite one after it."""
+    """Called around each send: in this order before it, and in the opposite order after it."""
 
     def __post_init__(self) -> None:
         check_numbers(self, may_be_zero=("retry_times", "busy_pause_s", "compress_over", "close_timeout_s"))

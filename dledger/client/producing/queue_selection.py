@@ -1,4 +1,5 @@
-"""Which queue a message goes to: each in turn, or the application's choice; slow brokers can be avoided."""
+"""Chooses the queue of a message: each in turn, or by the application's function. Slow brokers can be
+avoided."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from dledger.formats.message_ids import java_hash
 
 
 class SelectMessageQueueByHash:
-    """The queue that RocketMQ's class of this name gives for a text: Java producers choose the same one.
+    """Chooses the queue that RocketMQ's class of this name chooses for a text, so Java producers choose the
+    same one.
 
-    `ordering_key` of `send` does more: it also keeps the order through failures.
+    The `ordering_key` of `send` does more: it also keeps the order through failures.
     """
 
     def __init__(self, key: str) -> None:
@@ -25,9 +27,9 @@ class SelectMessageQueueByHash:
 
 
 class SelectMessageQueueByMachineRoom:
-    """Queues of brokers in these rooms, in turn; of all rooms while these have none.
+    """Chooses queues of brokers in these machine rooms, in turn; queues of all rooms while these have none.
 
-    A broker says its room in its name, before the first `@`, as for `AllocateMessageQueueByMachineRoom`:
+    A broker's name begins with its room and `@`, as for `AllocateMessageQueueByMachineRoom`:
     `shanghai@broker-a`.
     """
 
@@ -44,7 +46,7 @@ class SelectMessageQueueByMachineRoom:
 
 
 def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    """What the application's function chose; InvalidMessage when that is no queue of the topic."""
+    """The queue that the application's function chose; InvalidMessage when it is not a queue of the topic."""
     try:
         queue = select(queues, message)
     except Exception as error:
@@ -55,7 +57,7 @@ def selected(select: QueueSelector, queues: Sequence[MessageQueue], message: Mes
 
 
 class TopicTargets:
-    """Where messages of one topic go: the queues in turn."""
+    """The queues that messages of one topic go to, in turn."""
 
     __slots__ = ("_faults", "queues", "targets", "turn")
 
@@ -66,9 +68,10 @@ class TopicTargets:
         self._faults = faults
 
     def next_target(self, avoid: str | None = None) -> Target | None:
-        """The next queue whose group has a leader and is not `avoid`; None when there is none.
+        """The next queue whose group has a leader and is not `avoid`; None when there is no such queue.
 
-        With a table of latencies: the next one of a group that is fast enough, else of the least bad.
+        With a table of latencies it is the next queue of a group that is fast enough, or of one of the better
+        groups when no group is.
         """
         faults = self._faults
         if faults is None:

@@ -10,11 +10,11 @@ from dledger.remoting.headers import RecallMessageHeader
 
 
 async def recall(core: ClientCore, group: str, topic: str, handle: str) -> str:
-    """Ask the leader of the broker group that the handle names. The unique id of the message.
+    """Ask the leader of the broker group that the handle names; returns the unique id of the message.
 
-    A try that gets no answer is repeated: a second recall changes nothing. InvalidMessage for what is no
-    handle, BrokerRefused, NoBroker when no leader appears in time; OutcomeUnknown when a try got no answer
-    and no later one an answer that says so: the message may be recalled.
+    An attempt without an answer is repeated: a second recall changes nothing. InvalidMessage for a bad
+    handle, BrokerRefused, NoBroker when no leader appears in time. OutcomeUnknown when an attempt got no
+    answer and no later one succeeded: the message may be recalled.
     """
     try:
         broker_name = RecallHandle.decode(handle).broker_name

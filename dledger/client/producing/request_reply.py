@@ -1,6 +1,7 @@
-"""Request and reply (RIP-16): a message that asks, and one that answers it, matched by a correlation id.
+"""Request and reply (RIP-16): a request message and the reply to it, matched by a correlation id.
 
-The answer comes over the connection of who asked (326 PUSH_REPLY_MESSAGE_TO_CLIENT) and is stored nowhere.
+The reply arrives over the connection of the client that asked (326 PUSH_REPLY_MESSAGE_TO_CLIENT) and is
+stored nowhere.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _TYPE_REPLY = "reply"
 
 
 def reply_to(request: ReceivedMessage, body: Body, properties: Mapping[str, str] | None = None) -> Message:
-    """The message that answers a request message; any producer sends it.
+    """Make the reply to a request message; any producer may send it.
 
-    InvalidMessage when `request` does not wait for one, or came from a broker that does not say its cluster.
+    InvalidMessage when `request` does not wait for a reply, or came from a broker that does not name its
+    cluster.
     """
     asked = request.properties
     cluster = asked.get(CLUSTER)
@@ -52,7 +54,7 @@ class Requests:
 
     @contextmanager
     def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[ReceivedMessage]]:
-        """The reply with this correlation id, while it is waited for."""
+        """Context manager: a future of the reply with this correlation id, for as long as it is awaited."""
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         try:
@@ -61,7 +63,7 @@ class Requests:
             del self._waiting[correlation_id]
 
     def pushed(self, address: str, request: Request) -> Response:
-        """Handler of 326: a broker hands us a reply."""
+        """Handle 326: a broker pushes a reply to us."""
         header = request.header(ReplyMessageHeader)
         properties = decode_properties(header.properties or "")
         waiting = self._waiting.get(properties.get(CORRELATION_ID, ""))

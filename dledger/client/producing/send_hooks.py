@@ -1,7 +1,7 @@
 """Functions of the application that are called around each send (SendMessageHook).
 
-A hook runs on the client's event loop, so it must be short. What a hook raises is logged, and the message is
-sent all the same.
+A hook runs on the client's event loop, so it must be short. An exception of a hook is logged, and the message
+is sent anyway.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from dledger.client.producing.pending_sends import OnSent
 
 @dataclass(slots=True)
 class SendContext:
-    """One send: what `SendHook` is called with, before and after."""
+    """One send; the argument of `SendHook.before` and `SendHook.after`."""
 
     producer_group: str
     messages: list[Message]
-    """One message, or those of a batch. `before` may change them or put others in their places."""
+    """One message, or those of a batch. `before` may change or replace them."""
     result: SendResult | None = None
-    """After: the acknowledgement; None after an error, and of a oneway message."""
+    """Set for `after`: the acknowledgement; None after an error, and for a oneway message."""
     error: ClientError | None = None
-    """After: why there is no acknowledgement."""
+    """Set for `after`: why there is no acknowledgement."""
     broker_address: str = ""
-    """After: the leader of the group that the message went to, as far as is known."""
+    """Set for `after`: the leader of the group that the message went to, as far as it is known."""
     region_id: str = ""
-    """After: the broker's `regionId`, where message trace is on."""
+    """Set for `after`: the broker's `regionId`, when message trace is on."""
     trace_on: bool = False
-    """After: whether the broker wants traces, where message trace is on."""
+    """Set for `after`: whether the broker wants traces, when message trace is on."""
     state: dict[str, Any] = field(default_factory=dict)
-    """For the hooks: what `before` notes for `after`."""
+    """Free for the hooks: `before` may store here what `after` needs."""
 
 
 class SendHook:
-    """Called around each send of a producer; override what is needed."""
+    """Called around each send of a producer; override the methods that you need."""
 
     def before(self, context: SendContext) -> None:
-        """The message is about to be sent, or to be held for a batch."""
+        """Called when the message is about to be sent, or to be held for a batch."""
 
     def after(self, context: SendContext) -> None:
-        """It has its acknowledgement or its error."""
+        """Called when the message has its acknowledgement or its error."""
 
 
 class SendHooks:
@@ -53,12 +53,12 @@ class SendHooks:
     def __init__(self, group: str, hooks: Sequence[SendHook], failures: Failures) -> None:
         self.group = group
         self.complete: Callable[[SendContext], None] | None = None
-        """Fills in what is known after a send."""
+        """Adds to the context what is known after a send."""
         self._hooks = tuple(hooks)
         self._failures = failures
 
     def before(self, messages: Sequence[Message]) -> SendContext:
-        """Begin a send."""
+        """Call the hooks before a send."""
         context = SendContext(self.group, list(messages))
         for hook in self._hooks:
             try:
@@ -68,7 +68,7 @@ class SendHooks:
         return context
 
     def after(self, context: SendContext, result: SendResult | ClientError | None) -> None:
-        """It has ended."""
+        """Call the hooks after a send, in the opposite order."""
         if isinstance(result, ClientError):
             context.error = result
         else:
@@ -82,7 +82,7 @@ class SendHooks:
                 self._failures.log_raised("send hook failed", error)
 
     def around(self, context: SendContext, on_done: OnSent) -> OnSent:
-        """`on_done`, with the hooks called before it."""
+        """Wrap `on_done` so that the hooks are called before it."""
 
         def done(result: SendResult | ClientError) -> None:
             self.after(context, result)

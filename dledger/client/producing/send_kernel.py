@@ -59,9 +59,9 @@ from dledger.remoting.headers import Header
 from dledger.runtime.loops import next_turn
 
 CROWDED_PAUSE_S = 0.01
-"""Before a connection that had no room is looked at again."""
+"""Pause before checking again whether a full connection has room, in seconds."""
 MAX_HINTS = 3
-"""Hints that a message follows straight on; then its lane looks for the leader, with pauses."""
+"""A message follows at most this many hints at once. Then its lane looks for the leader, with pauses."""
 
 STORED = {
     int(ResponseCode.SUCCESS): SendStatus.OK,
@@ -77,11 +77,11 @@ ELSEWHERE = (
     ResponseCode.NOT_IN_CURRENT_UNIT,
     ResponseCode.GO_AWAY,
 )
-"""Another broker may take what this one refused (RocketMQ's retryResponseCodes)."""
+"""Codes of refusals after which another broker may accept the message (RocketMQ's retryResponseCodes)."""
 
 
 class _Stored(Header):
-    """What we need of SendMessageResponseHeader."""
+    """The fields of SendMessageResponseHeader that we need."""
 
     msgId: str
     queueId: int
@@ -90,11 +90,11 @@ class _Stored(Header):
 
 
 class _Flush:
-    """Somebody waits for what was sent so far."""
+    """A call of `flush` that waits for the messages that were sent so far."""
 
     def __init__(self, newest: int, left: int) -> None:
         self.newest = newest
-        """Serial number of the last message that is waited for."""
+        """Serial number of the last message that it waits for."""
         self.left = left
         self.done = asyncio.Event()
 
@@ -107,7 +107,7 @@ class SendKernel:
     ) -> None:
         self.options = options
         self.pending: int = 0
-        """Messages without an acknowledgement."""
+        """Number of messages without an acknowledgement."""
         self._loop = asyncio.get_running_loop()
         self._core = core
         # Bound once: these are asked for every message.
@@ -126,9 +126,9 @@ class SendKernel:
         self._flushes: list[_Flush] = []
         self._failures = Failures(core.log)
         self.regions: dict[str, tuple[str, bool]] | None = None
-        """Broker group -> its region, and whether it wants traces; None where nobody asks."""
+        """For each broker group: its region, and whether it wants traces. None when this is not needed."""
         self.faults: LatencyFaultTolerance | None = None
-        """How fast broker groups answer, where messages go around slow ones."""
+        """Latencies of the broker groups, None when messages do not avoid slow ones."""
         if options.send_latency_fault:
             self.faults = LatencyFaultTolerance(options.latency_steps_s, self._loop.time)
         self._closed = False
@@ -144,7 +144,7 @@ class SendKernel:
     # --- in -------------------------------------------------------------------------------------------
 
     def submit(self, send: PendingSend) -> None:
-        """Take over a message: from here on `on_done` tells how it ended."""
+        """Take over a message. From now on its result is reported to its `on_done`."""
         self._serial = send.serial = self._serial + 1
         send.sent_at = now = self._loop.time()
         send.deadline = now + self._timeout_s
@@ -171,7 +171,7 @@ class SendKernel:
 
     @property
     def resent(self) -> int:
-        """Attempts that went out because the outcome of one before is unknown."""
+        """Number of attempts that were repeated because the outcome of an earlier one is unknown."""
         return sum(lane.resent for lane in self._lanes.values())
 
     async def room(self) -> None:
@@ -180,7 +180,8 @@ class SendKernel:
             await self._room.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that was submitted so far has ended, and for nothing that comes meanwhile."""
+        """Wait until everything that was submitted so far has ended. Messages submitted meanwhile are not
+        waited for."""
         if self.pending:
             flush = _Flush(self._serial, self.pending)
             self._flushes.append(flush)
@@ -191,7 +192,7 @@ class SendKernel:
 
     @property
     def full(self) -> bool:
-        """Whether `max_pending` is reached; ClientClosed when nothing is taken any more."""
+        """Whether `max_pending` is reached. ClientClosed when the producer is closed."""
         if self._closed:
             raise ClientClosed(NOT_OPEN)
         return self.pending >= self._max_pending
@@ -205,7 +206,7 @@ class SendKernel:
             self._transmit(send, leader)
 
     def _transmit(self, send: PendingSend, addr: str) -> None:
-        """One more attempt (or the first of a message that had to wait)."""
+        """Send another attempt (or the first one of a message that had to wait)."""
         send.addr = addr
         send.target.lane.in_flight[send.serial] = send
         send.sent_at = now = self._loop.time()
@@ -219,7 +220,7 @@ class SendKernel:
     # --- out ------------------------------------------------------------------------------------------
 
     def answered(self, send: PendingSend, attempt: int, outcome: Outcome) -> None:
-        """An attempt ended. The first success counts, whichever attempt it belongs to."""
+        """Handle the result of an attempt. The first success counts, whichever attempt it belongs to."""
         if send.finished:
             return
         if type(outcome) is Response and outcome.code in STORED:
@@ -272,7 +273,7 @@ class SendKernel:
                 self._tell_flushes(send)
 
     def tell(self, on_done: OnSent, result: SendResult | ClientError, topic: str) -> None:
-        """Tell how a message ended that did not get here by itself."""
+        """Report the result of a message that ended without being submitted."""
         try:
             on_done(result)
         except Exception as failure:
@@ -300,7 +301,7 @@ class SendKernel:
             self._go(following)
 
     def _give_up(self, send: PendingSend) -> None:
-        """The time is over, or the producer closes."""
+        """End a message whose time is over, or that is still pending when the producer closes."""
         if send.finished:
             return
         broker = send.target.queue.broker_name
@@ -325,7 +326,7 @@ class SendKernel:
     # --- failures -------------------------------------------------------------------------------------
 
     def _failed(self, send: PendingSend, outcome: Outcome) -> None:
-        """Decide what follows a failed attempt."""
+        """Decide what to do after a failed attempt."""
         if send.finished:
             return  # an earlier attempt was answered after all, before the loop came here
         if self._closed:
@@ -381,10 +382,10 @@ class SendKernel:
             self._finish(send, SendFailed(refused_text(code, answer.remark), code))
 
     def _retry(self, send: PendingSend, pause_s: float = 0.0, refusal: Response | None = None) -> None:
-        """Once more, elsewhere if that is possible, unless the number of attempts or the time is over.
+        """Try again, at another broker if possible, unless the attempts or the time are used up.
 
-        The group is isolated, where latencies count. A lost leader does not come here: its group is passed
-        over while it has none, and is no slower than before when it has one.
+        Where latencies are recorded, the group is marked as failed. A lost leader is not handled here: its
+        group is skipped while it has no leader, and is no slower than before when it has one again.
         """
         if self.faults is not None:
             self.faults.update(
@@ -403,8 +404,8 @@ class SendKernel:
             self._loop.call_later(pause_s, self._again, send)
 
     def _wait_for_the_broker(self, send: PendingSend) -> None:
-        """It is too busy to say whether it has this message already. That is no failure of an attempt: we ask
-        until the time is over, as nothing else can be known."""
+        """Ask a broker again that is too busy to say whether it already has this message. That does not count
+        as a failed attempt: it is asked until the time is over, because nothing else can be known."""
         if self._loop.time() + self.options.busy_pause_s >= send.deadline:
             self._give_up(send)
         else:
@@ -412,8 +413,8 @@ class SendKernel:
             self._loop.call_later(self.options.busy_pause_s, self._again, send)
 
     def _move(self, send: PendingSend) -> bool:
-        """Choose a queue of another broker if the application left us the choice and there is one. Only the
-        group that may have a message knows whether it has."""
+        """Choose a queue of another broker, if the application did not choose the queue and there is one. A
+        message with an unknown outcome stays, because only its own group knows whether it has it."""
         stays = send.pinned or (send.unknown and not self.options.resend_elsewhere)
         other = None if stays else self._retarget(send)
         if other is None:
@@ -431,7 +432,8 @@ class SendKernel:
             self._go(send)
 
     def _not_leader(self, send: PendingSend, hint: str | None) -> None:
-        """The broker is no leader; the message is not stored. Follow its hint, a few times."""
+        """Handle a broker's answer that it is not the leader: the message is not stored. Follow its hint, at
+        most `MAX_HINTS` times."""
         lane = send.target.lane
         if hint and hint != send.addr and send.hints < MAX_HINTS and not lane.searching:
             send.hints += 1
@@ -462,7 +464,7 @@ class SendKernel:
             self._core.spawn(self._search(lane), f"find the leader of {lane.group.name}")
 
     async def _search(self, lane: Lane) -> None:
-        """Until all that is parked has left, or is given up."""
+        """Search until every parked message was sent or has ended."""
         try:
             while lane.parked and not lane.closed:
                 if lane.group.leader is None:
@@ -478,7 +480,7 @@ class SendKernel:
                 self._again(send)
 
     def _let_out(self, lane: Lane) -> None:
-        """Send what is parked, in its order, as far as the leader's connection takes it."""
+        """Send parked messages, in order, for as long as the leader's connection accepts them."""
         crowded, lane.crowded = lane.crowded, False
         leader = lane.group.leader
         if leader is None or lane.closed:
@@ -501,7 +503,7 @@ class SendKernel:
                 return
 
     def _settle(self, send: PendingSend, outcome: Outcome) -> None:
-        """The answer to the message that the search asked with."""
+        """Handle the answer to the message that the search sent."""
         if isinstance(outcome, Response) and outcome.code in STORED:
             self._stored(send, outcome)
         else:  # after the search has ended, so that it goes out with the others
@@ -510,7 +512,7 @@ class SendKernel:
     # --- suspicion ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look for messages that wait suspiciously long: the host may be gone without a word."""
+        """Look for messages that have waited too long: their broker's host may be down without notice."""
         self._watching = None
         now = self._loop.time()
         busy = False
@@ -529,7 +531,8 @@ class SendKernel:
             self._watching = self._loop.call_later(self.options.suspicion_s / 2, self._watch)
 
     def _abandon(self, lane: Lane, now: float) -> None:
-        """The leader moved: what the old one has not answered for long goes to the new one, as a copy."""
+        """After a leader change, send to the new leader what the old one has not answered for long, marked as
+        copies."""
         stale = [
             send
             for send in lane.in_flight.values()
@@ -543,10 +546,10 @@ class SendKernel:
             self._again(send)
 
     async def close(self) -> None:
-        """End every message that is still under way with an error. A second call does nothing.
+        """End every message in flight with an error. A second call does nothing.
 
-        What has not left this process is certainly not stored, and its error says so; of the rest, those
-        whose answer is still out have an unknown outcome.
+        A message that has not left this process is certainly not stored, and its error says so. A message
+        that was sent and not answered has an unknown outcome.
         """
         if self._closed:
             return

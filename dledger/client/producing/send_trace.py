@@ -11,7 +11,7 @@ from dledger.client.trace_records import DELAY_MSG, NORMAL_MSG, Pub
 
 
 class TraceSendHook(SendHook):
-    """Tells of each send (SendMessageTraceHookImpl); of a batch as RocketMQ does: as one."""
+    """Records each send (SendMessageTraceHookImpl). A batch is recorded as one send, as RocketMQ does it."""
 
     def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
         self._core = core
@@ -22,7 +22,7 @@ class TraceSendHook(SendHook):
         context.state["trace_ms"] = self._core.env.wall.now_ms()
 
     def after(self, context: SendContext) -> None:
-        """See `SendHook`. What has no acknowledgement has no message id either."""
+        """See `SendHook`. A message without an acknowledgement has no message id either."""
         result = context.result
         if result is None or not context.trace_on:
             return

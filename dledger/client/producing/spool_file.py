@@ -1,6 +1,7 @@
 """Messages that wait on this machine's disk for their cluster: an ordered queue in one SQLite file. Blocking.
 
-SQLite keeps what a crash leaves whole, and other processes out. Each `put` is one transaction with its fsync.
+SQLite keeps the file consistent through a crash, and locks out other processes. Each `put` is one transaction
+with its fsync.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ CREATE TABLE IF NOT EXISTS refused (number INTEGER PRIMARY KEY, message BLOB NOT
 
 
 class SpoolFailed(ClientError):
-    """The spool cannot be opened, or the disk did not take a message: it is not kept."""
+    """The spool cannot be opened, or the disk did not accept a message. The message is not kept."""
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A message as it is kept; fields may be added at the end."""
+    """A message as it is kept in the file; fields may be added at the end."""
 
     unique_id: str
     topic: str
@@ -39,7 +40,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     deliver_at_ms: int | None = None
     ordering_key: str | None = None
     kept_ms: int = 0
-    """When, by this machine's clock."""
+    """When it was kept, by this machine's clock, in ms since the epoch."""
 
 
 class Row(NamedTuple):
@@ -50,10 +51,10 @@ class Row(NamedTuple):
 
 
 class Spool:
-    """See the module. Methods may be called from any thread, and wait for each other.
+    """The file of the spool; see the module. Methods may be called from any thread, and wait for each other.
 
-    A caller that is cancelled does not end its job in another thread. SQLite's module of Python does not bear
-    that a connection is closed meanwhile: the process would end by a segmentation fault.
+    When a caller is cancelled, its call goes on in its thread. Python's SQLite module does not allow a
+    connection to be closed during a call: the process would end with a segmentation fault.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,7 +65,8 @@ class Spool:
         self._decode = msgspec.msgpack.Decoder(Kept).decode
 
     def open(self) -> tuple[int, int, int]:
-        """Make or open it: how many messages wait, their bytes, and how many were refused. SpoolFailed."""
+        """Create or open it. Returns how many messages wait, their bytes, and how many were refused.
+        SpoolFailed."""
         with self._one_at_a_time:
             try:
                 return self._prepare()
@@ -85,7 +87,8 @@ class Spool:
         return count, int(size), refused
 
     def put(self, messages: Sequence[Kept]) -> list[int]:
-        """Keep messages, durably and in order; their bytes. SpoolFailed: none of them is kept."""
+        """Keep messages durably and in order; returns the bytes of each. SpoolFailed: none of them is
+        kept."""
         rows = [self._encode(message) for message in messages]
         self._change("INSERT INTO waiting (message) VALUES (?)", [(row,) for row in rows])
         return [len(row) for row in rows]
@@ -95,18 +98,18 @@ class Spool:
         return len(self._encode(message))
 
     def next(self, after: int, count: int) -> list[Row]:
-        """The oldest ones that wait, behind number `after`."""
+        """The oldest waiting messages with a number above `after`, at most `count`."""
         found = self._read(
             "SELECT number, message FROM waiting WHERE number > ? ORDER BY number LIMIT ?", after, count
         )
         return [self._row(number, message) for number, message in found]
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """They are stored by their cluster."""
+        """Remove messages that their cluster has stored."""
         self._change("DELETE FROM waiting WHERE number = ?", [(number,) for number in numbers])
 
     def refuse(self, refused: Sequence[tuple[int, str]]) -> None:
-        """The cluster will not have them, for these reasons: they are put aside, for people to look at."""
+        """Set aside messages that the cluster refused, with the reasons, for people to look at."""
         with self._changing() as database:
             database.executemany(
                 "INSERT INTO refused SELECT number, message, ?2 FROM waiting WHERE number = ?1", refused
@@ -114,12 +117,12 @@ class Spool:
             database.executemany("DELETE FROM waiting WHERE number = ?1", [(row[0],) for row in refused])
 
     def refused(self) -> list[tuple[Row, str]]:
-        """What was put aside, and why."""
+        """The messages that were set aside, each with the reason."""
         found = self._read("SELECT number, message, reason FROM refused ORDER BY number")
         return [(self._row(number, message), reason) for number, message, reason in found]
 
     def close(self) -> None:
-        """Nothing is lost by it, nor without it."""
+        """Close the file. Nothing is lost, neither by closing nor without it."""
         with self._one_at_a_time:
             if self._database is not None:
                 self._database.close()
@@ -149,7 +152,7 @@ class Spool:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: it is committed, or all of it is taken back."""
+        """Context manager of a transaction: it is committed, or rolled back as a whole after an exception."""
         with self._one_at_a_time:
             database = self._open()
             try:

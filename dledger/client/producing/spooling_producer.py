@@ -1,11 +1,11 @@
-"""A producer for programs that must not lose a message while their cluster is away.
+"""A producer for programs that must not lose a message while their cluster cannot be reached.
 
 `deliver` sends as `send` does. When the cluster cannot be reached, the message is kept in a file on this
-machine (the *spool*), and sent from there, in order, when the cluster is back; until the spool is empty
-everything goes through it, so that nothing overtakes. What is in it survives the program.
+machine (the *spool*), and sent from there, in order, when the cluster is back. Until the spool is empty all
+messages go through it, so that none overtakes another. The spool survives the end of the program.
 
-Messages with the same `ordering_key` keep their order throughout: the next is tried when the one before is
-stored, or kept. A message whose outcome was unknown goes out of the spool under the same unique id, marked as
+Messages with the same `ordering_key` always keep their order: the next is tried only when the previous one is
+stored or kept. A message whose outcome was unknown is sent from the spool under the same unique id, marked as
 a repetition: our brokers store it once.
 """
 
@@ -47,23 +47,24 @@ from dledger.client.producing.spool_file import Kept, Row, Spool, SpoolFailed
 from dledger.runtime import Env, Lane
 
 REPLAY_MESSAGES = 256
-"""Kept messages that are sent at a time, and leave the spool together."""
+"""At most this many kept messages are sent at a time. They leave the spool together."""
 WRITE_MESSAGES = 1000
-"""Messages that one transaction of the spool keeps at most."""
+"""Most messages that one transaction of the spool writes."""
 
 
 @dataclass(frozen=True)
 class SpoolOptions:
-    """Where messages wait for their cluster. ValueError for what cannot be."""
+    """Where and how messages wait for their cluster. ValueError for impossible values."""
 
     path: str
-    """File of one producer of one process; its directory must be there."""
+    """The file. It belongs to one producer of one process, and its directory must exist."""
     max_messages: int = 1_000_000
     max_bytes: int = 1 << 30
-    """With more in the spool `deliver` raises Overflow."""
+    """Largest size of the spool in bytes; beyond it `deliver` raises Overflow."""
     keep_unknown_topics: bool = False
-    """Keep messages of topics that no broker serves and that this producer has not sent to before: they may
-    be away with all their brokers, or misspelt. Otherwise TopicNotFound."""
+    """Whether to keep messages of topics that no broker serves and that this producer has not sent to before.
+    Such a topic may be unavailable with all its brokers, or misspelt. With False `deliver` raises
+    TopicNotFound."""
     retry_s: float = 1.0
     """Pause between two tries to send what is kept; it grows to ten times as much."""
 
@@ -73,7 +74,7 @@ class SpoolOptions:
 
 
 def spool_of(given: str | SpoolOptions) -> SpoolOptions:
-    """The options of a spool that may be given as its path. ClientError when it is neither."""
+    """The options of a spool, which may be given as its path. ClientError for anything else."""
     if isinstance(given, str):
         return SpoolOptions(given)
     if not isinstance(given, SpoolOptions) or not isinstance(given.path, str):
@@ -82,14 +83,15 @@ def spool_of(given: str | SpoolOptions) -> SpoolOptions:
 
 
 class Spooled(NamedTuple):
-    """The message is on this machine's disk, and will be sent."""
+    """The result of `deliver` for a message that is on this machine's disk and will be sent."""
 
     message_id: str
-    """Its unique id, which consumers will see."""
+    """The unique id of the message, which consumers will see."""
 
 
 class AsyncSpoolingProducer(AsyncProducer):
-    """See the module. All else is as with `AsyncProducer`; `send` does not use the spool.
+    """An `AsyncProducer` whose `deliver` keeps messages on disk while the cluster cannot be reached; see the
+    module. `send` does not use the spool.
 
     >>> async with AsyncSpoolingProducer("orders", spool="orders.spool") as producer:    # doctest: +SKIP
     ...     await producer.deliver(Message("orders", b"17"), ordering_key="customer-7")
@@ -108,11 +110,11 @@ class AsyncSpoolingProducer(AsyncProducer):
         super().__init__(group, namesrv, options, client, env)
         self.spool_options: SpoolOptions = spool_of(spool)
         self.spooled: int = 0
-        """Messages in the spool."""
+        """Number of messages in the spool."""
         self.spooled_bytes: int = 0
         self.refused: int = 0
-        """Messages that the cluster refused when they were sent from the spool: put aside in its table
-        `refused`, and logged."""
+        """Number of messages that the cluster refused when they were sent from the spool. They were moved to
+        its table `refused`, and logged."""
         self._spool = Spool(self.spool_options.path)
         self._to_keep: list[tuple[Kept, asyncio.Future[None]]] = []
         self._keep_wake = asyncio.Event()
@@ -144,7 +146,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                 await self._env.workers.run(Lane.DISK, self._spool.close)
 
     async def _settle(self) -> None:
-        """What could not be sent is kept before the end: each call of `deliver` hears what became of it."""
+        """Before the end, keep what could not be sent. Each call of `deliver` returns or raises."""
         try:
             async with asyncio.timeout(self.options.close_timeout_s):
                 while self._entering:
@@ -154,11 +156,11 @@ class AsyncSpoolingProducer(AsyncProducer):
             self._core.log.warning("messages neither stored nor kept at close", calls=len(self._entering))
 
     async def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
-        """Send and wait for the acknowledgement, or until the message is kept on this machine.
+        """Send a message and wait for the acknowledgement, or until the message is kept on this machine.
 
-        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, or at once while others
+        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, and at once while others
         wait in the spool. InvalidMessage, TopicNotFound, SendFailed (refused), Overflow (the spool is full),
-        SpoolFailed: it is neither stored nor kept.
+        SpoolFailed: with all of these it is neither stored nor kept.
         """
         self._core.check_open()
         if self._replayer is None:
@@ -182,13 +184,13 @@ class AsyncSpoolingProducer(AsyncProducer):
                 return await self._keep(named, ordering_key)
 
     def _was_there(self, error: ClientError, topic: str) -> bool:
-        """Whether the topic is gone with its brokers."""
+        """Whether the topic is known, and is missing only because its brokers are."""
         return isinstance(error, TopicNotFound) and (
             topic in self._topics or self.spool_options.keep_unknown_topics
         )
 
     async def delivered(self, timeout_s: float | None = None) -> bool:
-        """Wait until the spool is empty; False when the time was over first."""
+        """Wait until the spool is empty; False when `timeout_s` was over first."""
         self._core.check_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -201,7 +203,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
     @asynccontextmanager
     async def _in_turn(self, topic: str, ordering_key: str | None) -> AsyncIterator[None]:
-        """Behind those with the same key that came before."""
+        """Context manager that waits for all earlier messages with the same key."""
         if ordering_key is None:
             yield
             return
@@ -302,7 +304,7 @@ class AsyncSpoolingProducer(AsyncProducer):
                 pause_s = min(2 * pause_s, longest_s)
 
     async def _replay_once(self) -> ClientError | None:
-        """Send what is in the spool, once; why some of it, or all, could not be sent now."""
+        """Send everything in the spool once. Returns an error if some of it could not be sent now."""
         failure: ClientError | None = None
         held: set[tuple[str, str]] = set()
         after = 0
@@ -320,8 +322,8 @@ class AsyncSpoolingProducer(AsyncProducer):
     async def _replay(
         self, rows: Sequence[Row], held: set[tuple[str, str]]
     ) -> tuple[list[ClientError], bool]:
-        """Send some of them; what kept others from it, and whether any has left the spool. `held`: topics and
-        keys of which an earlier one still waits."""
+        """Send some messages of the spool. Returns the errors of those that stay, and whether any has left
+        the spool. `held`: topics and keys of which an earlier message still waits."""
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
             key = row.message.ordering_key
@@ -359,7 +361,7 @@ class AsyncSpoolingProducer(AsyncProducer):
 
 
 def _is_away(error: ClientError) -> bool:
-    """Whether a later try may do: the cluster is not there, or too busy."""
+    """Whether a later attempt may succeed: the cluster cannot be reached, or is too busy."""
     return isinstance(error, NoNameServer | NoBroker | OutcomeUnknown | Overflow) or (
         isinstance(error, SendFailed) and error.code in BUSY
     )

@@ -1,7 +1,7 @@
-"""The producer for programs without an event loop: it runs one in a thread of its own.
+"""The producer for programs without an event loop: it runs an event loop in a thread of its own.
 
-Methods may be called from any thread. Callbacks run on the client's loop thread: they must be short, and
-must not call blocking methods of the same client.
+Methods may be called from any thread. Callbacks run on the client's loop thread: they must be short, and must
+not call blocking methods of the same client.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Producer(BlockingClient[AsyncProducer]):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """Send and wait for the acknowledgement; see AsyncProducer.send."""
+        """Send a message and wait for the acknowledgement; see AsyncProducer.send."""
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
@@ -123,7 +123,7 @@ class Producer(BlockingClient[AsyncProducer]):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """The same for a caller on some event loop of its own."""
+        """Send as `send` does, for a caller on an event loop of its own."""
         if type(message) is not Message or body is not None or tags or keys or properties:
             message, queue = as_message(message, body, queue, tags, keys, properties)
         inner, thread = self._open()
@@ -144,9 +144,9 @@ class Producer(BlockingClient[AsyncProducer]):
         queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> None:
-        """Send; `callback` gets the SendResult or the ClientError, on the loop thread.
+        """Send a message; `callback` is called on the loop thread with the SendResult or the ClientError.
 
-        Raises InvalidMessage at once. Waits while `max_pending` messages have no acknowledgement yet.
+        Raises InvalidMessage at once. Waits while `max_pending` messages are without an acknowledgement.
         """
         check_topic(message.topic)
         check_body(message.body, self.options.max_message_size)
@@ -172,11 +172,13 @@ class Producer(BlockingClient[AsyncProducer]):
     def begin_batch(
         self, messages: Iterable[Message], queue: QueueChoice | None = None
     ) -> Callable[[], SendResult]:
-        """`send_batch` that does not wait: the function that it returns does, and raises what it would."""
+        """Begin a `send_batch` without waiting. The function that it returns waits, and raises what
+        `send_batch` would."""
         return self._begin(lambda producer: producer.send_batch(messages, queue))
 
     def begin(self, message: Message, queue: QueueChoice | None = None) -> Callable[[], SendResult]:
-        """`send` that does not wait: the function that it returns does, and raises what it would."""
+        """Begin a `send` without waiting. The function that it returns waits, and raises what `send`
+        would."""
         return self._begin(lambda producer: producer.send(message, queue))
 
     # Generated from AsyncProducer by scripts/blocking_methods.py: change it there.

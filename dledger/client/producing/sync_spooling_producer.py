@@ -1,4 +1,4 @@
-"""The producer with a spool for programs without an event loop; see `spooling_producer`."""
+"""The spooling producer for programs without an event loop; see `spooling_producer`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class SpoolingProducer(Producer):
 
     @property
     def spooled(self) -> int:
-        """Messages in the spool."""
+        """Number of messages in the spool."""
         return cast(AsyncSpoolingProducer, self._open()[0]).spooled
 
     @property
     def refused(self) -> int:
-        """Messages that the cluster refused when they were sent from the spool: see the log."""
+        """Number of messages that the cluster refused when they were sent from the spool; see the log."""
         return cast(AsyncSpoolingProducer, self._open()[0]).refused
 
     # Generated from AsyncSpoolingProducer by scripts/blocking_methods.py: change it there.

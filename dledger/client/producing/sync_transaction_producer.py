@@ -30,22 +30,22 @@ class Transaction:
 
     @property
     def message(self) -> Message:
-        """As it was given."""
+        """The message as it was given."""
         return self._inner.message
 
     @property
     def transaction_id(self) -> str:
-        """Unique id of the message, from when it is sent."""
+        """Unique id of the message; empty until it is sent."""
         return self._inner.transaction_id
 
     @property
     def state(self) -> LocalTransactionState:
-        """As it was decided here."""
+        """The state that this program decided on; UNKNOWN until then."""
         return self._inner.state
 
     @property
     def result(self) -> SendResult | None:
-        """The half message is stored."""
+        """The acknowledgement of the half message; None until it is stored."""
         return self._inner.result
 
     def begin(self) -> Self:
@@ -54,15 +54,15 @@ class Transaction:
         return self
 
     def commit(self) -> None:
-        """The message comes to its topic; see `AsyncTransaction.commit`."""
+        """Deliver the message to its topic; see `AsyncTransaction.commit`."""
         self._producer._do(self._inner.commit)
 
     def rollback(self) -> None:
-        """The message comes never."""
+        """Drop the message: it is never delivered."""
         self._producer._do(self._inner.rollback)
 
     def leave_open(self) -> None:
-        """It is not known yet: whoever is asked by a broker decides (`check`)."""
+        """Leave the transaction undecided: the producer that a broker asks later decides (`check`)."""
         self._producer._on_loop(self._inner.leave_open)
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class TransactionProducer(Producer):
         )
 
     def transaction(self, message: Message, queue: MessageQueue | None = None) -> Transaction:
-        """A transaction with this message, for `with`."""
+        """Make a transaction for this message, to be used with `with`."""
         inner = cast(AsyncTransactionProducer, self._open()[0])
         return Transaction(self, inner.transaction(message, queue))
 

@@ -1,12 +1,14 @@
-"""Transactions: a message that consumers see when its producer says so, and not otherwise.
+"""Transactions: consumers see a message only when its producer commits it.
 
-A *half message* is stored first. Then the application does what the message is about (the *local
-transaction*), and says how it ended: only then the message comes to its topic, or never. A producer that dies
-in between is asked for by the broker (39 CHECK_TRANSACTION_STATE), as is any other producer of its group.
+A *half message* is stored first. Then the application does the work that the message is about (the *local
+transaction*), and reports how it ended: the message is then delivered to its topic, or never. If the producer
+dies in between, the broker asks it, or any other producer of its group, how the transaction ended (39
+CHECK_TRANSACTION_STATE).
 
-What this producer knows itself it answers itself: a transaction that is open here is not known yet, one that
-ended here ended so. What an attempt left in the log whose answer was lost, and that was repeated, is rolled
-back. Only for others, as those of a process that is gone, the application is asked (`check`).
+This producer answers by itself where it can. A transaction that is open here is not decided yet. One that
+ended here ended as it says. When the answer to an attempt is lost and the attempt is repeated, the half
+message of the lost one is rolled back. For all other transactions, such as those of a process that is gone,
+it asks the application (`check`).
 """
 
 from __future__ import annotations
@@ -52,12 +54,12 @@ from dledger.remoting.headers import CheckTransactionStateHeader, EndTransaction
 from dledger.runtime import Env, Lane
 
 MAX_CHECKS = 2000
-"""Questions of brokers that are worked on at once (checkRequestHoldMax); further ones are not heard, and come
-again."""
+"""At most this many questions of brokers are worked on at once (checkRequestHoldMax). Further ones are
+ignored; brokers repeat them."""
 MAX_ENDED = 10_000
-"""Transactions that ended here whose end is remembered, for brokers that ask."""
+"""At most this many ended transactions are remembered, to answer brokers that ask."""
 END_TRIES = 3
-"""So often an end is said whose answer is that its outcome is unknown."""
+"""How often the end of a transaction is sent while brokers answer that its outcome is unknown."""
 
 _NOWHERE = (-1, -1)
 
@@ -68,22 +70,24 @@ class LocalTransactionState(Enum):
     COMMIT_MESSAGE = TRANSACTION_COMMIT
     ROLLBACK_MESSAGE = TRANSACTION_ROLLBACK
     UNKNOWN = 0
-    """Not known yet: the broker asks later."""
+    """The result is not known yet: the broker asks again later."""
 
 
 State = LocalTransactionState
 
 
 class TransactionListener:
-    """What an application does and knows (TransactionListener of the Java client). Coroutine functions are
-    run on the loop, others in worker threads; what raises counts as UNKNOWN, and is logged."""
+    """The part of the application in transactions (TransactionListener of the Java client). Coroutine
+    functions run on the loop, others in worker threads. An exception counts as UNKNOWN, and is logged."""
 
     def execute_local_transaction(self, message: Message, arg: Any) -> State | Awaitable[State]:
-        """The half message is stored: do it. `arg` is what `send_in_transaction` was given."""
+        """Execute the local transaction; the half message is stored. `arg` is the argument of
+        `send_in_transaction`."""
         raise NotImplementedError
 
     def check_local_transaction(self, message: ReceivedMessage) -> State | Awaitable[State]:
-        """A broker asks how the transaction of this message ended, which may be another process's."""
+        """Say how the transaction of this message ended, because a broker asks. It may be another process's
+        transaction."""
         raise NotImplementedError
 
 
@@ -91,24 +95,24 @@ Check = Callable[[ReceivedMessage], State | Awaitable[State]]
 
 
 class _Half(Message):
-    """A half message on its way."""
+    """A half message in flight."""
 
     __slots__ = ("transaction",)
     transaction: AsyncTransaction
 
 
 class TransactionSendResult(NamedTuple):
-    """What `send_in_transaction` tells."""
+    """The result of `send_in_transaction`."""
 
     send_result: SendResult
-    """Of the half message."""
+    """The acknowledgement of the half message."""
     state: State
-    """As the listener said."""
+    """The state that the listener returned."""
 
 
 class AsyncTransaction:
-    """One transaction, open until `commit` or `rollback`; as a block, until its end: `commit` then,
-    `rollback` on an exception."""
+    """One transaction, open until `commit` or `rollback`. As a block it commits at the end, and rolls back
+    after an exception."""
 
     def __init__(
         self, producer: AsyncTransactionProducer, message: Message, queue: MessageQueue | None
@@ -117,13 +121,13 @@ class AsyncTransaction:
         self._queue = queue
         self.message = message
         self.transaction_id = ""
-        """Unique id of the message, from when it is sent."""
+        """Unique id of the message; empty until it is sent."""
         self.state: LocalTransactionState = State.UNKNOWN
-        """As it was decided here."""
+        """The state that this program decided on; UNKNOWN until then."""
         self.result: SendResult | None = None
-        """The half message is stored."""
+        """The acknowledgement of the half message; None until it is stored."""
         self._left_open: bool = False
-        """Its listener does not know: who asks is told what the listener says then."""
+        """Whether the transaction was left undecided: a broker that asks gets what the listener says then."""
 
     @property
     def _place(self) -> tuple[int, int] | None:
@@ -133,21 +137,22 @@ class AsyncTransaction:
         return self.result.queue_offset, decode_message_id(self.result.offset_message_id).physical_offset
 
     async def begin(self) -> Self:
-        """Send the half message. What `send` raises, `AsyncProducer.send`."""
+        """Send the half message. Raises what `AsyncProducer.send` raises."""
         await self._producer._begin_transaction(self, self._queue)
         return self
 
     async def commit(self) -> None:
-        """The message comes to its topic. OutcomeUnknown when nobody said that it does: as long as this
-        producer lives, a broker that asks is told so. BrokerRefused when the transaction was ended before."""
+        """Deliver the message to its topic. OutcomeUnknown when no broker confirmed it: brokers that ask
+        later are answered that it is committed, for as long as this producer lives. BrokerRefused when the
+        transaction had ended before."""
         await self._decide(State.COMMIT_MESSAGE)
 
     async def rollback(self) -> None:
-        """The message comes never. Errors as of `commit`."""
+        """Drop the message: it is never delivered. Raises the errors of `commit`."""
         await self._decide(State.ROLLBACK_MESSAGE)
 
     def leave_open(self) -> None:
-        """It is not known yet: whoever is asked by a broker decides (`check`)."""
+        """Leave the transaction undecided: the producer that a broker asks later decides (`check`)."""
         self._left_open = True
         self._producer._forget(self)
 
@@ -185,9 +190,9 @@ class AsyncTransactionProducer(AsyncProducer):
     ...     async with producer.transaction(Message("orders", b"17")):
     ...         await database.execute("...")                   # an exception here rolls the message back
 
-    `check`: called with a message whose transaction is not known here, see `TransactionListener`; the
-    listener's own where one is given. Without either such messages stay undecided until their broker gives
-    them up.
+    `check` is called with a message whose transaction is not known here; see `TransactionListener`. With a
+    listener it is the listener's own method. Without either, such messages stay undecided until their broker
+    stops asking.
     """
 
     def __init__(
@@ -223,21 +228,22 @@ class AsyncTransactionProducer(AsyncProducer):
         self._core.spawn(self._be_known(), "be known to brokers")
 
     async def _be_known(self) -> None:
-        """All brokers may have transactions of this group, also those that this producer never sends to."""
+        """Send heartbeats to all brokers: each may have transactions of this group, also those that this
+        producer never sends to."""
         while True:
             await self._core.refresh_quietly(None)
             await asyncio.sleep(self._core.options.route_poll_s)
 
     def transaction(self, message: Message, queue: MessageQueue | None = None) -> AsyncTransaction:
-        """A transaction with this message, for `async with`."""
+        """Make a transaction for this message, to be used with `async with`."""
         return AsyncTransaction(self, message, queue)
 
     async def send_in_transaction(
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
-        """Send a half message, have the listener execute the local transaction, and say how it ended
-        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
-        listener works, it leaves the transaction open: the listener's check decides."""
+        """Send a half message, have the listener execute the local transaction, and report how it ended
+        (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. When the call is
+        cancelled while the listener works, the transaction stays open, and the listener's check decides."""
         if self._listener is None:
             raise ClientError("give the producer a listener=, or use `transaction(message)`")
         transaction = await AsyncTransaction(self, message, queue).begin()
@@ -343,7 +349,7 @@ class AsyncTransactionProducer(AsyncProducer):
         )
 
     def _forget(self, transaction: AsyncTransaction) -> None:
-        """It is not open here any more: remember its end for a while."""
+        """Note that a transaction is no longer open here, and remember its end for a while."""
         name = transaction.transaction_id
         if self._open_ones.pop(name, None) is not None:
             self._ended[name] = transaction
@@ -353,7 +359,7 @@ class AsyncTransactionProducer(AsyncProducer):
     # --- asked by brokers -----------------------------------------------------------------------------
 
     def _asked_for(self, address: str, request: Request) -> Response | None:
-        """Handler of 39: it is answered by a request of our own."""
+        """Handle 39. The answer is sent as a request of our own."""
         if self._checks < MAX_CHECKS:
             header = request.header(CheckTransactionStateHeader)
             try:
@@ -398,7 +404,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def _ask_application(
         self, function: Callable[..., State | Awaitable[State]], *arguments: Any
     ) -> State:
-        """What the application says."""
+        """Call a function of the application and return the state that it reports."""
         try:
             if inspect.iscoroutinefunction(function):
                 said: Any = await function(*arguments)

@@ -1,4 +1,4 @@
-"""Unique ids of messages (UNIQ_KEY), made at the price of one addition and one format."""
+"""Makes unique ids of messages (UNIQ_KEY), each at the cost of one addition and one format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TAIL_SIZE = 1 << 48
 
 
 class UniqueIds:
-    """Ids as RocketMQ lays them out: ip, pid, salt, milliseconds, counter; 32 upper-case hex digits.
+    """Ids in RocketMQ's layout: ip, pid, salt, milliseconds, counter; 32 upper-case hex digits.
 
-    Milliseconds and counter are one 48-bit number that starts at the wall clock and only grows by one: no
-    two ids of one object are equal, whatever the clock does. The random salt tells objects and restarts of
-    a process apart.
+    Milliseconds and counter are one 48-bit number that starts at the wall clock and only grows by one, so no
+    two ids of one object are equal, whatever the clock does. The random salt makes the ids of different
+    objects and restarts of a process different.
     """
 
     def __init__(self, env: Env, ip: bytes) -> None:
