@@ -57,7 +57,8 @@ class RangePuller(BlockingClient[RangeReader]):
         return self._run(lambda inner: inner.topics())
 
     def system_topics(self) -> list[str]:
-        """Topics that brokers made for themselves, as NameServers tell; names of clusters and brokers."""
+        """Topics that brokers create for themselves, according to the NameServers; includes the names of
+        clusters and brokers."""
         return self._run(lambda inner: inner.system_topics())
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -65,18 +66,18 @@ class RangePuller(BlockingClient[RangeReader]):
         return self._run(lambda inner: inner.queues(topic))
 
     def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
-        """Of each queue the offset of the oldest message, and that which the next one will get."""
+        """For each queue: the offset of its oldest message, and the offset that its next message will get."""
         return self._run(lambda inner: inner.bounds(queues))
 
     def at_time(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Of each queue the offset of the first message stored at or after a time, in ms since the epoch."""
+        """For each queue: the offset of the first message stored at or after a time, in ms since the
+        epoch."""
         return self._run(lambda inner: inner.at_time(queues, timestamp_ms))
 
     def keeps_order(self, group: str) -> bool:
-        """Whether store times never go back in the queues of a broker group: so it is in a log of ours.
+        """Whether store times never decrease in the queues of a broker group, which our log guarantees.
 
-        Other brokers stamp messages with their own clock, whatever the last leader's was. NoBroker,
-        BrokerRefused.
+        Other brokers use their own clock, which may be behind the last leader's. NoBroker, BrokerRefused.
         """
         return self._run(lambda inner: inner.keeps_order(group))
 

@@ -1,9 +1,8 @@
-"""Which queues of a topic belong to which consumer of a group (AllocateMessageQueueStrategy). Pure.
+"""Decides which queues of a topic belong to which consumer of a group (AllocateMessageQueueStrategy). Pure.
 
-Each consumer of a group computes the division for itself, so all need the same strategy and the same view;
-queues and client ids come sorted, as RocketMQ's clients sort them. With the strategies here a group may mix
-our consumers with Java's: they give the same results (tests/client/consuming/allocations.jsonl has those of
-Java).
+Each consumer of a group computes the division for itself, so all need the same strategy and the same view.
+Queues and client ids are given sorted, as RocketMQ's clients sort them. With these strategies a group may mix
+our consumers with Java's: they give the same results (tests/client/consuming/allocations.jsonl has Java's).
 """
 
 from __future__ import annotations
@@ -17,29 +16,31 @@ from dledger.client.errors import ClientError
 from dledger.client.message import MessageQueue
 
 MAX_VIRTUAL_NODES = 1000
-"""Of one client on the ring of AllocateMessageQueueConsistentHash."""
+"""Most virtual nodes of one client on the ring of AllocateMessageQueueConsistentHash."""
 
 
 class AllocateStrategy(Protocol):
-    """Divides queues. A function with these parameters is one, too; what it raises is logged, and the
-    consumer keeps what it has until the next try."""
+    """Divides queues among consumers. A function with these parameters is a strategy, too. What it raises is
+    logged, and the consumer keeps its queues until the next attempt."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Iterable[MessageQueue]:
-        """The queues of `client_id`, of these. `queues` are those of one topic; both lists are sorted."""
+        """Return those of `queues` that belong to `client_id`. `queues` are those of one topic; both lists
+        are sorted."""
 
 
 class AllocateMessageQueueAveragely:
-    """Contiguous, even blocks: 8 queues of 3 consumers are q0-q2, q3-q5, q6-q7. The default, "AVG"."""
+    """Gives each consumer one block of queues, of even size: 8 queues for 3 consumers are q0-q2, q3-q5,
+    q6-q7. The default, "AVG"."""
 
     name = "AVG"
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. Empty for a client that is not in the list, or has its place behind the
-        last queue."""
+        """See `AllocateStrategy`. Empty for a client that is not in the list, or for which no queue is
+        left."""
         if client_id not in client_ids:
             return []
         position = client_ids.index(client_id)
@@ -49,8 +50,8 @@ class AllocateMessageQueueAveragely:
 
 
 class AllocateMessageQueueAveragelyByCircle:
-    """One after another in turn: 8 queues of 3 consumers are q0 q3 q6, q1 q4 q7, q2 q5. "AVG_BY_CIRCLE": for
-    topics where one broker has more messages than another."""
+    """Gives queues to consumers in turn: 8 queues for 3 consumers are q0 q3 q6, q1 q4 q7, q2 q5.
+    "AVG_BY_CIRCLE", for topics where one broker has more messages than another."""
 
     name = "AVG_BY_CIRCLE"
 
@@ -64,8 +65,9 @@ class AllocateMessageQueueAveragelyByCircle:
 
 
 class AllocateMessageQueueByConfig:
-    """Always the same queues, whoever else is there. "CONFIG". Each consumer of the group has its own list;
-    one of them needs the queues of the topic `%RETRY%<group>`, or nobody gets what failed."""
+    """Gives a consumer always the same queues, whichever other consumers there are. "CONFIG". Each consumer
+    of the group has its own list. One of them must have the queues of the topic `%RETRY%<group>`, otherwise
+    failed messages are not delivered again."""
 
     name = "CONFIG"
 
@@ -80,8 +82,8 @@ class AllocateMessageQueueByConfig:
 
 
 class AllocateMessageQueueByMachineRoom:
-    """Queues of brokers in some machine rooms alone, divided evenly. "MACHINE_ROOM". Brokers are named
-    `room@broker`; what lies in other rooms nobody of the group gets."""
+    """Divides evenly only the queues of brokers in some machine rooms. "MACHINE_ROOM". Brokers are named
+    `room@broker`. No consumer of the group gets queues in other rooms."""
 
     name = "MACHINE_ROOM"
 
@@ -91,7 +93,8 @@ class AllocateMessageQueueByMachineRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. The first consumers have one more each, from the end."""
+        """See `AllocateStrategy`. If queues are left over, the first consumers get one more each, from the
+        end."""
         if client_id not in client_ids:
             return []
         here = [queue for queue in queues if self._is_here(queue.broker_name)]
@@ -109,10 +112,11 @@ class AllocateMessageQueueByMachineRoom:
 
 
 class AllocateMachineRoomNearby:
-    """Queues go to consumers in the machine room of their broker; where there is none, to all.
-    "MACHINE_ROOM_NEARBY".
+    """Gives queues to consumers in the machine room of their broker. Queues in rooms without a consumer are
+    divided among all. "MACHINE_ROOM_NEARBY".
 
-    `strategy` divides among those; `room_of_queue` and `room_of_client` say where somebody is.
+    `strategy` makes each division; `room_of_queue` and `room_of_client` return the room of a queue or a
+    client.
     """
 
     def __init__(
@@ -129,7 +133,7 @@ class AllocateMachineRoomNearby:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. ValueError where somebody is in no room."""
+        """See `AllocateStrategy`. ValueError when a queue or a client is in no room."""
         if client_id not in client_ids:
             return []
         clients: dict[str, list[str]] = {}
@@ -155,8 +159,8 @@ class AllocateMachineRoomNearby:
 
 
 class AllocateMessageQueueConsistentHash:
-    """Clients and queues on a ring of MD5 values: when a consumer comes or goes, most queues stay where they
-    are; not every consumer has the same number. "CONSISTENT_HASH"."""
+    """Places clients and queues on a ring of MD5 values. When a consumer joins or leaves, most queues stay
+    where they are. Consumers may have different numbers of queues. "CONSISTENT_HASH"."""
 
     name = "CONSISTENT_HASH"
 
@@ -194,16 +198,16 @@ BY_NAME: dict[str, AllocateStrategy] = {
         AllocateMessageQueueConsistentHash,
     )
 }
-"""Those that need nothing to be known."""
+"""The strategies without settings, by RocketMQ's name."""
 
 
 def name_of(strategy: AllocateStrategy) -> str:
-    """For the log."""
+    """Name of a strategy, for the log."""
     return str(getattr(strategy, "name", None) or getattr(strategy, "__qualname__", type(strategy).__name__))
 
 
 def strategy_of(given: AllocateStrategy | str) -> AllocateStrategy:
-    """A strategy, given as such or by RocketMQ's name; ClientError for anything else."""
+    """Return a strategy, given as such or by RocketMQ's name. ClientError for anything else."""
     if isinstance(given, str):
         found = BY_NAME.get(given.upper())
         if found is None:
@@ -221,7 +225,7 @@ def allocate(
     queues: Sequence[MessageQueue],
     client_ids: Sequence[str],
 ) -> list[MessageQueue]:
-    """Our queues of one topic, in order. ClientError when the strategy raises, or gives what is none."""
+    """Our queues of one topic, in order. ClientError when the strategy raises, or returns a bad result."""
     known = sorted(queues)
     try:
         own = list(strategy(group, client_id, known, sorted(client_ids)))

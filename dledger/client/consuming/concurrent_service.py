@@ -18,9 +18,9 @@ from dledger.client.listeners import ConsumeStatus, Status, Unit, messages_of
 from dledger.client.message import ReceivedMessage
 
 MAX_CHUNK = 32
-"""Messages that one worker takes at once when many wait."""
+"""Most messages that one worker takes at once when many wait."""
 WATCHED_TIMES = 8
-"""So often within `consume_timeout_s` running calls are looked at."""
+"""How often running calls are checked within `consume_timeout_s`."""
 RETRY_LEVEL = 3
 """Delay level (10 s) of messages whose call took too long, as in RocketMQ."""
 
@@ -34,15 +34,16 @@ class _Run:
         self.results: list[object] = []
         self.at = 0
         self.settled = 0
-        """So many units from the first are done with: not to wait for a later one that takes too long."""
+        """Number of units from the first that are finished already, so that they need not wait for a later
+        one that takes too long."""
         self.since = now
-        """Loop time at which the unit `at` was first seen."""
+        """Loop time at which the unit number `at` was first seen."""
         self.sent_back: set[int] = set()
         """Queue offsets of messages whose call took too long."""
 
 
 class ConcurrentService(ConsumeService):
-    """Calls the listener with messages as they come, of any queue, many at once."""
+    """Calls the listener with messages of any queue as they arrive, many at once."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ConcurrentService(ConsumeService):
         return True
 
     def _take(self) -> tuple[Assigned, list[ReceivedMessage]] | None:
-        """The next piece of work: small while little waits, so that all workers get some."""
+        """Take the next piece of work. It is small while few messages wait, so that all workers get some."""
         while self._backlog and not self._calls.stopped:
             assigned, messages = self._backlog[0]
             if assigned.process.dropped:
@@ -140,7 +141,7 @@ class ConcurrentService(ConsumeService):
         assigned.consumed(done)
 
     async def _watch(self) -> None:
-        """Until cancelled: look for calls that take too long."""
+        """Look for calls that take too long, until cancelled."""
         limit_s = self._options.consume_timeout_s
         while True:
             await asyncio.sleep(limit_s / WATCHED_TIMES)
@@ -184,7 +185,7 @@ class ConcurrentService(ConsumeService):
                 self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
 
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        """Call the listener again after a pause; the committed offset stays in front of the message."""
+        """Call the listener again after a pause. The committed offset stays before the message meanwhile."""
         options = self._options
         pause = options.send_back_retry_s
         if not self._send_back.supported(message):
@@ -197,7 +198,8 @@ class ConcurrentService(ConsumeService):
 def _parted(
     run: _Run, units: Sequence[Unit], verdicts: Sequence[Status]
 ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-    """Messages that are consumed, and those that failed; without those that were given back meanwhile."""
+    """Split into messages that are consumed and those that failed, without those that were sent back
+    meanwhile."""
     done: list[ReceivedMessage] = []
     failed: list[ReceivedMessage] = []
     # Those behind a stop have no verdict: they stay in process, in front of the committed offset.

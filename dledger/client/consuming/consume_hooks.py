@@ -1,8 +1,8 @@
 """Functions of the application that are called around each call of a listener (ConsumeMessageHook), and
-filters of what was pulled (FilterMessageHook).
+filters of pulled messages (FilterMessageHook).
 
-A consume hook runs where the listener runs, right before and after it. A filter runs on the client's event
-loop, so it must be short. What a hook raises is logged, and the message is consumed all the same.
+A consume hook runs where the listener runs, directly before and after it. A filter runs on the client's event
+loop, so it must be short. An exception of a hook is logged, and the message is consumed anyway.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ class ConsumeReturnType(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """One call of a listener: what `ConsumeHook` is called with, before and after."""
+    """One call of a listener; the argument of `ConsumeHook.before` and `ConsumeHook.after`."""
 
     consumer_group: str
     messages: Sequence[ReceivedMessage]
     began_ms: int
-    """Wall clock in ms."""
+    """Begin of the call by the wall clock, in ms since the epoch."""
     return_type: ConsumeReturnType | None = None
-    """After: how the call ended."""
+    """Set for `after`: how the call ended."""
     status: object = None
-    """After: what the listener returned."""
+    """Set for `after`: what the listener returned."""
     error: BaseException | None = None
-    """After: what the listener raised."""
+    """Set for `after`: what the listener raised."""
     state: dict[str, Any] = field(default_factory=dict)
-    """For the hooks: what `before` notes for `after`."""
+    """Free for the hooks: `before` may store here what `after` needs."""
 
     @property
     def success(self) -> bool:
-        """After: whether the messages are consumed."""
+        """Valid in `after`: whether the messages are consumed."""
         return self.return_type is ConsumeReturnType.SUCCESS
 
 
 class ConsumeHook:
-    """Called around each call of a listener; override what is needed."""
+    """Called around each call of a listener; override the methods that you need."""
 
     def before(self, context: ConsumeContext) -> None:
-        """The listener is about to be called: for a plain function in the same thread."""
+        """Called when the listener is about to be called. For a plain function it runs in the same thread."""
 
     def after(self, context: ConsumeContext) -> None:
-        """It has ended."""
+        """Called when the listener has ended."""
 
 
 FilterHook = Callable[[Sequence[ReceivedMessage]], Sequence[ReceivedMessage]]
-"""Called with messages that were pulled; what it does not return counts as consumed."""
+"""Called with pulled messages; the messages that it does not return count as consumed."""
 
 
 class ConsumeHooks:
@@ -74,7 +74,7 @@ class ConsumeHooks:
         now_ms: Callable[[], int],
         timeout_s: float,
     ) -> None:
-        """A call of `timeout_s` or longer is TIME_OUT, however it ends."""
+        """A call that takes `timeout_s` or longer counts as TIME_OUT, however it ends."""
         self._group = group
         self._now_ms = now_ms
         self._timeout_ms = timeout_s * 1000
@@ -82,7 +82,7 @@ class ConsumeHooks:
         self._failures = failures
 
     def before(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
-        """Begin a call."""
+        """Call the hooks before a call of the listener."""
         context = ConsumeContext(self._group, messages, self._now_ms())
         for hook in self._hooks:
             try:
@@ -98,7 +98,7 @@ class ConsumeHooks:
         status: object,
         error: BaseException | None,
     ) -> None:
-        """It has ended."""
+        """Call the hooks after a call of the listener, in the opposite order."""
         if self._now_ms() - context.began_ms >= self._timeout_ms:
             return_type = ConsumeReturnType.TIME_OUT
         context.return_type, context.status, context.error = return_type, status, error
@@ -112,7 +112,8 @@ class ConsumeHooks:
 def filtered(
     hooks: Sequence[FilterHook], messages: list[ReceivedMessage], failures: Failures
 ) -> list[ReceivedMessage]:
-    """What the hooks leave of messages of one queue, in their order; one that fails leaves all."""
+    """The messages of one queue that all filters return, in their order. A filter that raises removes
+    none."""
     left = messages
     for hook in hooks:
         try:

@@ -1,4 +1,4 @@
-"""Between pulled messages and the listener: what the two ways of consuming share.
+"""Hands pulled messages to the listener: the common part of the two ways of consuming.
 
 `concurrent_service` calls the listener with many messages at once, `orderly_service` with one after the other
 for each queue.
@@ -25,20 +25,20 @@ _RESULTS = {
     "COMMIT": "CR_COMMIT",
     "ROLLBACK": "CR_ROLLBACK",
 }
-"""What a listener returned, as CMResult; anything else is CR_LATER."""
+"""Results of a listener as CMResult; any other result is CR_LATER."""
 
 
 class Assigned(Protocol):
-    """A queue of ours, with what waits of it."""
+    """A queue assigned to this consumer, with its waiting messages."""
 
     process: ProcessQueue
 
     def consumed(self, messages: Sequence[ReceivedMessage]) -> None:
-        """These are done with."""
+        """Note that these messages are finished."""
 
 
 class ConsumeService:
-    """Between pulled messages and the listener of one consumer: what both ways of consuming share."""
+    """Hands pulled messages to the listener of one consumer; base of both ways of consuming."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConsumeService:
         on_fatal: Callable[[BaseException], None],
         statistics: ConsumeStatistics,
     ) -> None:
-        """`on_fatal` is told what a listener raised that ends the consumer."""
+        """`on_fatal` is called with an exception of a listener that ends the consumer."""
         self._statistics = statistics
         self._core = core
         self._calls = calls
@@ -89,8 +89,8 @@ class ConsumeService:
             self._core.log.warning("listeners still running at close", group=self._group, calls=self._running)
 
     async def consume_now(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        """Call the listener with a message that somebody sent us: CMResult, and what it raised. Nothing else
-        becomes of it."""
+        """Call the listener with a message that an operator sent us. Returns CMResult, and what the listener
+        raised. The result has no further effect."""
         results: list[object] = []
         unit: Unit = [message] if self._calls.batches else message
         verdicts, fatal = await self._calls.run([unit], results)
@@ -102,15 +102,15 @@ class ConsumeService:
         return (_RESULTS.get(verdicts[0].value, "CR_LATER"), None) if verdicts else ("CR_LATER", "stopped")
 
     def put(self, assigned: Assigned, messages: Sequence[ReceivedMessage]) -> None:
-        """Have messages of one queue consumed."""
+        """Queue messages of one queue to be consumed."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting messages."""
         raise NotImplementedError
 
     async def _work_on_next(self) -> bool:
-        """Do the next piece of work; False when there is none."""
+        """Do the next piece of work; False when there is nothing to do."""
         raise NotImplementedError
 
     async def _work(self) -> None:

@@ -1,7 +1,7 @@
-"""How fast a consumer is: what it pulled and what became of that, by topic (ConsumerStatsManager). Pure.
+"""Rates of a consumer: the messages that it pulled and their results, by topic (ConsumerStatsManager). Pure.
 
-Counts are kept for pieces of time, the newest of which is not over yet; a window is so many of them. Nothing
-is to be done while nothing happens, and a topic takes no more than its windows.
+Counts are kept in slots of time, of which the newest is still running; a window is a number of slots. While
+nothing happens there is no work to do, and a topic uses only the memory of its windows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ PIECES = 6
 MINUTE_PIECE_S = 10.0
 HOUR_PIECE_S = 600.0
 LEAST_S = 1.0
-"""A rate is of so much time at least: what began a moment ago has none yet."""
+"""A rate is computed over at least this many seconds, because shorter times give no meaningful rate."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in some time. Seconds are of all calls together."""
+    """Counts of a period of time. Seconds are the sum over all calls."""
 
     pulled: int = 0
     pulls: int = 0
@@ -32,13 +32,13 @@ class Counts:
     call_s: float = 0.0
 
     def add(self, other: Counts) -> None:
-        """These happened as well."""
+        """Add the counts of `other` to these."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Window:
-    """The last `PIECES` pieces of `piece_s` seconds."""
+    """The last `PIECES` slots of `piece_s` seconds."""
 
     def __init__(self, piece_s: float, now: float) -> None:
         self._piece_s = piece_s
@@ -46,7 +46,7 @@ class Window:
         self._pieces: deque[tuple[int, Counts]] = deque()
 
     def current(self, now: float) -> Counts:
-        """What counts now, to be added to."""
+        """The counts of the running slot, to be added to."""
         number = int(now // self._piece_s)
         if not self._pieces or self._pieces[-1][0] != number:
             self._forget(number)
@@ -54,7 +54,7 @@ class Window:
         return self._pieces[-1][1]
 
     def over(self, now: float) -> tuple[Counts, float]:
-        """All counts, and of how many seconds they are."""
+        """The sum of all counts, and how many seconds they cover."""
         number = int(now // self._piece_s)
         self._forget(number)
         total = Counts()
@@ -69,23 +69,23 @@ class Window:
 
 
 class ConsumeStatistics:
-    """Of one consumer."""
+    """The statistics of one consumer."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """`now`: seconds, of a clock that only goes on."""
+        """`now` returns seconds of a clock that never goes back."""
         self._now = now
         self._topics: dict[str, tuple[Window, Window]] = {}
 
     def pulled(self, topic: str, messages: int, took_s: float) -> None:
-        """A pull brought messages."""
+        """Count a pull that returned messages."""
         for counts in self._current(topic):
             counts.pulls += 1
             counts.pulled += messages
             counts.pull_s += took_s
 
     def called(self, topic: str, consumed: int, failed: int, calls: int, took_s: float) -> None:
-        """The listener was called so often, one call after the other; so many messages are consumed, and so
-        many come again."""
+        """Count `calls` calls of the listener, one after the other: `consumed` messages are consumed, and
+        `failed` messages will come again."""
         for counts in self._current(topic):
             counts.consumed += consumed
             counts.failed += failed
@@ -93,8 +93,8 @@ class ConsumeStatistics:
             counts.call_s += took_s
 
     def status(self, topic: str) -> ConsumeStatus:
-        """As brokers are told: of the last minute, failures of the last hour; the time of a call is that of
-        the hour where the minute had none."""
+        """The status that brokers ask for: rates of the last minute, failures of the last hour. The response
+        time is that of the last hour when there was no call in the last minute."""
         windows = self._topics.get(topic)
         if windows is None:
             return ConsumeStatus()

@@ -23,7 +23,7 @@ _CODES = tuple(ConsumeReturnType)
 
 
 class TraceConsumeHook(ConsumeHook):
-    """Tells of each call of a listener (ConsumeMessageTraceHookImpl)."""
+    """Records each call of a listener (ConsumeMessageTraceHookImpl)."""
 
     def __init__(self, core: ClientCore, dispatcher: TraceDispatcher) -> None:
         self._core = core

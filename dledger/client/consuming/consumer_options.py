@@ -11,27 +11,28 @@ from dledger.client.errors import ClientError
 from dledger.client.options import check_asked, check_numbers, options_of
 
 MAX_RECONSUME_TIMES = 16
-"""RocketMQ's."""
+"""RocketMQ's default for deliveries of a failed message."""
 MAX_POP_BATCH = 32
-"""Messages of one pop."""
+"""Most messages of one pop."""
 
 
 @dataclass(frozen=True)
 class PullOptions:
-    """How messages are fetched."""
+    """How messages are pulled."""
 
     batch_size: int = 32
-    """Messages of one pull at most (pullBatchSize); the broker has a limit in bytes too."""
+    """Most messages of one pull (pullBatchSize); the broker also has a limit in bytes."""
     suspend_s: float = 15.0
-    """How long a broker holds a pull that finds nothing new."""
+    """How long a broker holds a pull while there are no new messages."""
     timeout_s: float = 30.0
-    """When a pull without an answer has failed; longer than `suspend_s`."""
+    """Time-out of a pull; must be longer than `suspend_s`."""
     error_pause_s: float = 1.0
-    """Before pulling again after an error that a leader change does not explain."""
+    """Pause after an error that has nothing to do with a leader change."""
     flow: FlowLimits = field(default_factory=FlowLimits)
-    """When pulling pauses because the application is slower."""
+    """Limits at which pulling pauses because the application is slower."""
     filters: tuple[FilterHook, ...] = ()
-    """Look at what was pulled, one after the other; what they do not return counts as consumed."""
+    """Filters of pulled messages, called one after the other. Messages that they do not return count as
+    consumed."""
 
     def __post_init__(self) -> None:
         check_numbers(self, may_be_zero=("suspend_s",))
@@ -47,27 +48,27 @@ class PullOptions:
 
 @dataclass(frozen=True)
 class PopOptions:
-    """How a pop consumer works."""
+    """Settings of a pop consumer."""
 
     batch_size: int = 32
-    """Messages of one pop, at most; brokers give no more than 32."""
+    """Most messages of one pop; brokers return at most 32."""
     invisible_s: float = 60.0
-    """For how long a message is ours; it comes again when it is not acknowledged by then."""
+    """How long a popped message is reserved for us. It comes again when it is not acknowledged by then."""
     poll_s: float = 15.0
-    """How long a broker holds a pop that finds nothing."""
+    """How long a broker holds a pop that finds no message."""
     timeout_s: float = 15.0
-    """How much later a pop without an answer has failed."""
+    """How long after `poll_s` a pop without an answer counts as failed."""
     error_pause_s: float = 1.0
-    """Before popping again after an error, in `listen`."""
+    """Pause before the next pop after an error, in `listen`."""
     concurrency: int = 20
-    """Listener calls at once."""
+    """At most this many calls of the listener run at once."""
     retry_s: tuple[float, ...] = (10.0, 30.0, *(60.0 * minutes for minutes in range(1, 11)), 1200.0, 1800.0)
-    """After what a message comes again whose listener failed for the first time, the second, ... and all
-    further times (popDelayLevel)."""
+    """When the listener failed for a message, the message comes again after this time: after the first
+    failure, the second, and so on. The last one is used for all further failures (popDelayLevel)."""
     hooks: tuple[ConsumeHook, ...] = ()
     """Called around each call of the listener of `listen`."""
     close_timeout_s: float = 10.0
-    """How long `close` waits for listeners that run."""
+    """How long `close` waits for running listeners."""
 
     def __post_init__(self) -> None:
         check_numbers(self, may_be_zero=("poll_s", "close_timeout_s"))
@@ -80,52 +81,58 @@ class PopOptions:
 
 @dataclass(frozen=True)
 class ConsumerOptions:
-    """How a push consumer works."""
+    """Settings of a push consumer."""
 
     concurrency: int = 20
-    """Listener calls at once (consumeThreadMax)."""
+    """At most this many calls of the listener run at once (consumeThreadMax)."""
     batch_size: int = 1
-    """Messages of one call of a batch listener at most (consumeMessageBatchMaxSize)."""
+    """Most messages of one call of a batch listener (consumeMessageBatchMaxSize)."""
     rebalance_s: float = 20.0
-    """How often the division of queues is looked at; notices of the broker bring that forward."""
+    """Interval at which the division of queues is checked. A notice of a broker makes it happen at once."""
     rebalance_retry_s: float = 1.0
-    """The same after an attempt that failed."""
+    """Pause before the division of queues is checked again after a failed attempt."""
     allocate: AllocateStrategy | str = "AVG"
-    """How the queues of a topic are divided among the consumers of a group, all of which need the same:
-    "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
-    `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or a function of one's own."""
+    """How the queues of a topic are divided among the consumers of a group. All of them need the same: "AVG",
+    "AVG_BY_CIRCLE", "CONSISTENT_HASH", a strategy with settings (`AllocateMessageQueueByConfig`,
+    `AllocateMessageQueueByMachineRoom`, `AllocateMachineRoomNearby`), or your own function."""
     consume_timeout_s: float = 900.0
-    """A call of a listener that takes longer holds up its queue's position no more: its messages are given
-    back, and its result does not count (consumeTimeout). Not where a consumer works in order."""
+    """When a call of the listener takes longer than this, its messages are sent back to the broker so that
+    the queue's offset can move on, and its result is ignored (consumeTimeout). Not used by consumers that
+    work in order."""
     commit_s: float = 5.0
-    """How often consumed offsets go to the broker (persistConsumerOffsetInterval), and once at close."""
+    """Interval at which offsets are committed to the broker (persistConsumerOffsetInterval); `close` commits,
+    too."""
     local_retry_first_s: float = 1.0
-    """A message that failed and that the broker does not take back is tried again after this; doubles."""
+    """First pause before a failed message is tried again here, when its broker does not take messages back.
+    The pause doubles each time."""
     local_retry_longest_s: float = 60.0
-    """That pause does not grow beyond."""
+    """Longest such pause."""
     send_back_retry_s: float = 5.0
-    """Before a message is given to the listener again because giving it back to the broker failed."""
+    """Pause before the listener gets a message again that could not be sent back to the broker."""
     max_reconsume_times: int | None = None
-    """Deliveries of a failed message before it is put aside (`%DLQ%<group>`). None: 16, and without end where
-    a consumer works in order, so that nothing overtakes."""
+    """Deliveries of a failed message before it is moved to the dead letters (`%DLQ%<group>`). None means 16.
+    For a consumer that works in order None means no limit, so that no message overtakes another."""
     suspend_s: float = 1.0
-    """Where a consumer works in order: pause of a queue whose message failed
+    """For consumers that work in order: pause of a queue after one of its messages failed
     (suspendCurrentQueueTimeMillis)."""
     auto_commit: bool = True
-    """False: where a consumer works in order its listener says with ConsumeOrderlyStatus.COMMIT that
-    everything so far is consumed; of a lite pull consumer `commit` says it for what `poll` gave. As much as
-    `pull.flow` allows may be without it."""
+    """With False the application commits. The listener of a consumer that works in order returns
+    ConsumeOrderlyStatus.COMMIT when everything so far is consumed; a lite pull consumer calls `commit` for
+    what `poll` returned. At most as many messages as `pull.flow` allows may be uncommitted."""
     lock_renew_s: float = 20.0
-    """How often locks of queues that are consumed in order are asked for again."""
+    """Interval at which locks of queues that are consumed in order are renewed."""
     lock_valid_s: float = 30.0
-    """How long such a lock counts from when it was asked for (rebalance.lockMaxLiveTime); less than brokers
-    keep it (60 s)."""
+    """How long such a lock is valid from when it was requested (rebalance.lockMaxLiveTime). It is less than
+    brokers keep it (60 s)."""
     close_timeout_s: float = 10.0
-    """What running listeners get to end at close; their messages come again later otherwise."""
+    """How long `close` waits for running listeners. Messages whose listener has not ended by then come
+    again."""
     offsets_dir: str = ".rocketmq_offsets"
-    """Where a broadcasting consumer keeps its offsets: `<dir>/<client id>/<group>/offsets.json`."""
+    """Directory in which a broadcasting consumer stores its offsets: `<dir>/<client
+    id>/<group>/offsets.json`."""
     hooks: tuple[ConsumeHook, ...] = ()
-    """Called around each call of the listener, in this order before it and in the opposite one after it."""
+    """Called around each call of the listener: in this order before it, and in the opposite order after
+    it."""
     pull: PullOptions = field(default_factory=PullOptions)
 
     def __post_init__(self) -> None:
@@ -145,7 +152,7 @@ class ConsumerOptions:
 
 
 def reconsume_limit(options: ConsumerOptions, orderly: bool) -> int | None:
-    """How often a failed message is delivered, at most; None where there is no limit."""
+    """Most deliveries of a failed message; None when there is no limit."""
     if options.max_reconsume_times is not None:
         return options.max_reconsume_times
     return None if orderly else MAX_RECONSUME_TIMES

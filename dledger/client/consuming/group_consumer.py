@@ -1,4 +1,4 @@
-"""What push and lite pull consumers have in common: sharing queues with the rest of their group."""
+"""The common part of push and lite pull consumers: sharing queues with the rest of their group."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from dledger.remoting.commands import Request
 from dledger.runtime import Env
 
 START_S = 5.0
-"""How long a start waits until brokers know the consumer, and it knows where its group begins. Where nobody
-answers it goes on trying by itself."""
+"""How long `start` waits until brokers know the consumer, and the consumer knows where its group begins. When
+no broker answers by then, it continues in the background."""
 
 
 class MessageModel(Enum):
-    """Who gets a message: one consumer of the group, or every one."""
+    """Whether one consumer of the group gets each message, or all of them do."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class GroupConsumer(AsyncClient):
-    """Tells brokers of its subscriptions, divides queues, keeps the group's progress."""
+    """Reports its subscriptions to brokers, shares queues with its group, and commits the group's offsets."""
 
     _consume_type = "CONSUME_PASSIVELY"
-    """As brokers are told: CONSUME_ACTIVELY of consumers that ask for messages."""
+    """The type reported to brokers; CONSUME_ACTIVELY for consumers whose application asks for messages."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class GroupConsumer(AsyncClient):
         self._rebalancer: Rebalancer
 
     def _begin_with(self, receiver: Receiver, from_timestamp_ms: int, locks: QueueLocks | None) -> None:
-        """Last step of the constructor. `receiver` gets the messages."""
+        """The last step of the constructor. `receiver` gets the messages."""
         broadcasting = self._model is MessageModel.BROADCASTING
         progress: Progress = BrokerProgress(self._offsets, self.group)
         if broadcasting:
@@ -121,15 +121,15 @@ class GroupConsumer(AsyncClient):
         ).handlers()
 
     _consume_now: ConsumeNow | None = None
-    """Calls the listener, where there is one."""
+    """Calls the listener; None for consumers without one."""
 
     def _asked(self, address: str, request: Request) -> Answered:
-        """A broker asks about this consumer, or sends it elsewhere."""
+        """Handle a broker's question about this consumer, or a reset of its offsets."""
         return self._about_us[request.code](address, request)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume a topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
-        properties fulfil a condition (`Sql`)."""
+        """Consume a topic: all messages ("*"), messages with one of some tags ("A || B"), or messages whose
+        properties satisfy a condition (`Sql`)."""
         check_topic(topic)
         topic = with_namespace(topic, self._core.options.namespace)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
@@ -152,14 +152,14 @@ class GroupConsumer(AsyncClient):
             raise self._failure
 
     def _end_by(self, error: BaseException) -> None:
-        """What makes it impossible to go on."""
+        """End the consumer because of an error after which it cannot continue."""
         self._core.log.error("consumer ends", group=self.group, reason=repr(error))
         self._failure = self._failure or error
         self._stop_soon()
 
     async def _looked(self, topic: str) -> None:
-        """Wait until it is decided where the group begins in a topic that was subscribed; no longer than
-        `start` waits for that."""
+        """Wait until it is decided where the group begins in a subscribed topic; at most as long as `start`
+        waits for that."""
         topic = with_namespace(topic, self._core.options.namespace)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
@@ -177,7 +177,7 @@ class GroupConsumer(AsyncClient):
             OPEN_CONSUMERS.release(self._name_taken)
 
     async def _finish_calls(self) -> None:
-        """Wait for what the application is at."""
+        """Wait for the calls of the application that are running."""
 
     @property
     def client_id(self) -> str:
@@ -185,7 +185,7 @@ class GroupConsumer(AsyncClient):
         return self._core.client_id
 
     def _wanted(self) -> dict[str, Subscription]:
-        """What was subscribed, and the group's own retry topic."""
+        """The topics that were subscribed, and the group's own retry topic."""
         wanted = dict(self._subscriptions)
         if self._model is MessageModel.CLUSTERING:
             retry = RETRY_PREFIX + self.group

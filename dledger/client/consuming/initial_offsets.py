@@ -1,16 +1,17 @@
-"""Where a consumer group begins in queues in which it has no committed offset.
+"""Decides where a consumer group begins in queues in which it has no committed offset.
 
-With `FromWhere.LAST` a group begins with what is sent after it began, and that has three consequences:
+With `FromWhere.LAST` a group begins with messages that are sent after it began. This has three consequences:
 
-* The first look at a topic decides. Queues that exist then are begun at their end. A queue that appears
-  later (a topic that is made by its first send, queues that are added) is begun at its first message, which
-  was sent after the group began.
-* The ends are committed at once, for all queues of the topic. Otherwise a queue that goes to another member
-  before its first message was consumed would be begun at its end again, and what came between would be lost.
-* Members that start at the same time must not take each other's first commits for an older life of the
-  group. So the first queue of a topic is committed last: once it has an offset the group has begun in this
-  topic, and a queue that has none is newer. A member looks before its heartbeats name the topic: where
-  another member consumes a topic that has no offsets at all, the topic is newer than the group.
+* The first look at a topic decides. In queues that exist then, the group begins at the end. In a queue that
+  appears later (a topic that is made by its first send, queues that are added) it begins at the first
+  message, which was sent after the group began.
+* The ends are committed at once, for all queues of the topic. Otherwise, when a queue moves to another member
+  before its first message was consumed, that member would begin at the end again, and the messages in between
+  would be lost.
+* Members that start at the same time must not mistake each other's first commits for those of an older group.
+  So the first queue of a topic is committed last: once it has an offset, the group has begun in this topic,
+  and a queue without an offset is newer. A member looks before its heartbeats name the topic: when another
+  member consumes a topic that has no offsets at all, the topic is newer than the group.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from dledger.remoting.headers import ConsumerGroupHeader
 T = TypeVar("T")
 
 ASKED_AT_ONCE = 64
-"""Queues whose offsets are asked for at the same time."""
+"""At most this many offset requests are in flight at once."""
 LOOKS = 10
-"""How often a topic is looked at in which some queues have an offset, and the first one has none: another
-member may be about to begin."""
+"""How often a topic is looked at in which some queues have an offset, but not the first one: another member
+may be about to commit it."""
 LOOK_PAUSE_S = 0.2
-"""Between two of these looks."""
+"""Pause between two of these looks, in seconds."""
 
 
 class InitialOffsets:
@@ -63,11 +64,11 @@ class InitialOffsets:
         self._not_committed: dict[MessageQueue, int] = {}
         """First offsets that could not be committed."""
         self._at_end_later: dict[MessageQueue, None] = {}
-        """Queues whose broker group did not answer when the group began elsewhere."""
+        """Queues whose broker group did not answer when the group began in the others."""
 
     def decided(self, topic: str) -> bool:
-        """Whether a queue without a committed offset that is found from now on is newer than the group. (Of
-        other beginnings than LAST nothing has to be decided.)"""
+        """Whether a queue without a committed offset that is found from now on is newer than the group. Only
+        LAST needs this decision."""
         return (
             self._from_where is not FromWhere.LAST
             or topic.startswith(RETRY_PREFIX)
@@ -75,7 +76,7 @@ class InitialOffsets:
         )
 
     async def wait(self, topic: str) -> None:
-        """Wait until that is so."""
+        """Wait until `decided` is true for the topic."""
         if not self.decided(topic):
             await self._decision(topic).wait()
 
@@ -83,7 +84,7 @@ class InitialOffsets:
         return self._decided.setdefault(topic, asyncio.Event())
 
     async def look(self, topic: str) -> None:
-        """Decide, where that is not done. ClientError or OSError when it could not be: nothing is decided."""
+        """Decide for a topic, unless that is done. After ClientError or OSError nothing is decided."""
         if self.decided(topic):
             return
         try:
@@ -95,8 +96,8 @@ class InitialOffsets:
         self._decision(topic).set()
 
     async def offset(self, queue: MessageQueue) -> int:
-        """Where the group begins in a queue without a committed offset, whose topic was looked at. A retry
-        topic is always begun at its oldest message."""
+        """Where the group begins in a queue without a committed offset, after `look` at its topic. In a retry
+        topic it always begins at the oldest message."""
         if queue.topic.startswith(RETRY_PREFIX) or self._from_where is FromWhere.FIRST:
             return await self._offsets.lowest(queue)
         if self._from_where is FromWhere.TIMESTAMP:
@@ -130,7 +131,7 @@ class InitialOffsets:
         # Offsets that nobody completes: of a group of other clients, which commit nothing where nothing came.
 
     async def _reached(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """Those whose broker groups answer. ClientError or OSError when none does."""
+        """The queues whose broker groups answer. ClientError or OSError when no broker group does."""
         firsts: dict[str, MessageQueue] = {}
         for queue in queues:
             firsts.setdefault(queue.broker_name, queue)
@@ -151,7 +152,7 @@ class InitialOffsets:
         return [queue for queue in queues if found[queue] is not None]
 
     async def _consumed_by_others(self, queue: MessageQueue) -> bool:
-        """Whether another member of the group consumes the topic, as the leader knows (203)."""
+        """Whether another member of the group consumes the topic, according to the leader (203)."""
         if not isinstance(self._progress, BrokerProgress):
             return False  # each consumer goes its own way
         answer = await self._core.invoke_leader(
@@ -194,8 +195,8 @@ async def _each(
 
 
 class FirstSeenQueues:
-    """Which queues a consumer found when it looked at a topic for the first time; for consumers whose
-    application chooses the queues."""
+    """The queues that a consumer found when it first looked at a topic; for consumers whose application
+    chooses the queues."""
 
     def __init__(self) -> None:
         self._seen: dict[str, frozenset[MessageQueue]] = {}
@@ -213,8 +214,8 @@ class FirstSeenQueues:
     async def offset(
         self, offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
     ) -> int:
-        """Where to begin in a queue without a committed offset; with LAST in one that appeared after the
-        first look at its first message."""
+        """Where to begin in a queue without a committed offset. With LAST it is the first message in a queue
+        that appeared after the first look."""
         if from_where is FromWhere.TIMESTAMP and not queue.topic.startswith(RETRY_PREFIX):
             return await offsets.at_time(queue, timestamp_ms)
         seen = self._seen.get(queue.topic)

@@ -1,4 +1,4 @@
-"""Calling the listener of the application, in a worker thread or on the event loop."""
+"""Calls the listener of the application, in a worker thread or on the event loop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from dledger.client.message import ReceivedMessage
 from dledger.runtime import Lane
 
 MAX_NESTED = 8
-"""Awaitables inside one another that a listener's result may be: more is no result."""
+"""How many awaitables may be nested in a listener's result. With more the result is not accepted."""
 WANTED = "None, ConsumeStatus.SUCCESS or ConsumeStatus.RECONSUME_LATER"
 ORDERLY_WANTED = "None, or one of ConsumeOrderlyStatus"
 _CALLING: ContextVar[object] = ContextVar("calling", default=None)
-"""Whose listener runs here: in this worker thread, or in this task and those that it began."""
+"""The `ListenerCalls` whose listener is running in this worker thread, or in this task and the tasks that it
+started."""
 
 
 class Raised:
-    """A call that ended with an exception."""
+    """The result of a call that raised an exception."""
 
     __slots__ = ("error",)
 
@@ -43,7 +44,7 @@ class Raised:
 
 
 def _is_fatal(result: object) -> bool:
-    """Whether a call ended with what is not about a message, but about the program."""
+    """Whether a call raised an exception that concerns the program and not a message."""
     return isinstance(result, Raised) and isinstance(result.error, KeyboardInterrupt | SystemExit)
 
 
@@ -63,7 +64,7 @@ class ListenerCalls:
         self._orderly = orderly
         self.batches: bool = listener is None
         self.stopped: bool = False
-        """Set (from any thread) when no further call may begin."""
+        """Set from any thread when no further call may begin."""
         self._call = cast(Callable[[object], object], call)
         self._on_loop = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
             getattr(type(call), "__call__", None)  # noqa: B004  # looked at, not asked whether it is there
@@ -73,20 +74,21 @@ class ListenerCalls:
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the listener itself: to wait here for its end would be for ever."""
+        """Whether the caller is the listener itself. It must not wait for its own end: that would last for
+        ever."""
         return _CALLING.get() is self
 
     async def run(
         self, units: Sequence[Unit], results: list[object] | None = None
     ) -> tuple[list[Status], BaseException | None]:
-        """What became of each; fewer than there are units when it was stopped in between.
+        """Call the listener with each unit; returns the status of each. There are fewer than units when it
+        was stopped meanwhile.
 
-        `results` grows meanwhile, for whoever looks at how far it is (`place`). Units behind that place may
-        be taken away from the end of `units`.
+        `results` grows meanwhile, so that another task can see the progress (`place`). Units after that place
+        may be removed from the end of `units`.
 
-        What a listener raises, of any class, is logged and means RECONSUME_LATER. But SystemExit and
-        KeyboardInterrupt are not about a message: they end the run, and are what is returned beside the
-        results.
+        Any exception of the listener is logged and means RECONSUME_LATER. Only SystemExit and
+        KeyboardInterrupt do not concern a message: they end the run, and are returned as the second value.
         """
         results = [] if results is None else results
         while len(results) < len(units) and not self.stopped:
@@ -109,7 +111,7 @@ class ListenerCalls:
         return verdicts, None
 
     def verdict(self, unit: Unit, result: object) -> Status:
-        """What the result of a call means; what is no status is logged."""
+        """The status that the result of a call stands for; a result of another type is logged."""
         if result is None:
             return ConsumeStatus.SUCCESS
         kinds = ConsumeStatus | ConsumeOrderlyStatus if self._orderly else ConsumeStatus
@@ -129,7 +131,7 @@ class ListenerCalls:
         return ConsumeStatus.RECONSUME_LATER
 
     async def _in_thread(self, units: Sequence[Unit], results: list[object]) -> None:
-        """Go on behind the results so far, until the end, a stop, or the first unusual result."""
+        """Continue after the results so far, until the end, a stop, or the first unusual result."""
         context = await self._core.env.workers.run(Lane.DISK, self._call_in_a_row, units, results)
         if results and inspect.isawaitable(results[-1]):
             token = _CALLING.set(self)
@@ -153,7 +155,8 @@ class ListenerCalls:
             self._hooks.after(context, ended, result, None)
 
     def _call_in_a_row(self, units: Sequence[Unit], results: list[object]) -> ConsumeContext | None:
-        """The context of the last call where its result is still to be awaited."""
+        """Call the listener with one unit after the other. Returns the context of the last call if its result
+        has to be awaited."""
         token = _CALLING.set(self)
         try:
             for unit in units[len(results) :]:
@@ -192,7 +195,7 @@ class ListenerCalls:
 
 
 async def _settled(result: object) -> object:
-    """What a result is in the end; `Raised` when awaiting it raised anything."""
+    """The final result after awaiting it; `Raised` when awaiting it raised anything."""
     try:
         for _ in range(MAX_NESTED):
             if not inspect.isawaitable(result):
@@ -209,5 +212,5 @@ async def _settled(result: object) -> object:
 
 
 def place(results: Sequence[object]) -> int:
-    """Number of the unit that a run is at."""
+    """Number of the unit that a run is working on."""
     return len(results) - bool(results and inspect.isawaitable(results[-1]))

@@ -30,22 +30,23 @@ from dledger.runtime import Env
 
 
 class Delivery(ReceivedMessage, frozen=True):
-    """A message that waits to be acknowledged: what `async for` over a consumer gives."""
+    """A message that waits to be acknowledged; `async for` over a consumer returns these."""
 
     _inbox: Inbox
     _assigned: AssignedQueue
 
     async def ack(self) -> bool:
-        """It is consumed. The group's position moves up to the first message that is not. False when the
-        queue went to another consumer meanwhile, where it comes again."""
+        """Acknowledge the message as consumed. The group's offset moves up to the first message that is
+        not acknowledged. False when the queue moved to another consumer meanwhile, which gets the message
+        again."""
         return self._inbox.consumed(self._assigned, [self])
 
     async def nack(self, delay_level: int = BROKERS_CHOICE, *, delay: float | None = None) -> bool:
-        """It is not: it comes again to the group, and the position moves on. `delay_level` (1: 1 s, 3: 10 s,
-        5: 1 min, ...) says when; 0: as retries do, and as a dead letter in the end; -1: as a dead letter at
-        once. Or `delay` in seconds: the first level that lasts so long, 2 h at most (brokers may have other
-        delays: `messageDelayLevel`). Where the broker does not take it back it comes again here. False as
-        `ack`."""
+        """Reject the message: it comes to the group again, and the offset moves on. `delay_level` (1: 1 s, 3:
+        10 s, 5: 1 min, ...) says when. 0 means the delays of retries, and the dead letters in the end; -1
+        means the dead letters at once. Instead give `delay` in seconds: the first level of at least this
+        length is used, at most 2 h (brokers may have other delays: `messageDelayLevel`). When the broker does
+        not take the message back, it comes again here. False as for `ack`."""
         if delay is not None:
             if delay_level != BROKERS_CHOICE:
                 raise ClientError("give nack either delay_level or delay")
@@ -54,7 +55,7 @@ class Delivery(ReceivedMessage, frozen=True):
 
 
 class Inbox:
-    """What was pulled, and not handed out yet, by queue."""
+    """Messages that were pulled and not yet handed to the application, by queue."""
 
     def __init__(self, core: ClientCore, group: str, options: ConsumerOptions) -> None:
         self.paused: dict[MessageQueue, None] = {}
@@ -71,7 +72,7 @@ class Inbox:
             self.arrived.set()
 
     def take(self, count: int) -> list[tuple[AssignedQueue, list[ReceivedMessage]]]:
-        """Up to so many, whole runs of one queue after the other, beginning with another one each time."""
+        """Take up to `count` messages as runs of one queue each. Every call begins with another queue."""
         for assigned in [one for one in self._waiting if one.process.dropped]:
             del self._waiting[assigned]
         ready = [one for one in self._waiting if self._waiting[one] and one.process.queue not in self.paused]
@@ -87,19 +88,19 @@ class Inbox:
         return found
 
     def first(self, assigned: AssignedQueue) -> int | None:
-        """Queue offset of the first message that waits of a queue."""
+        """Queue offset of the first waiting message of a queue."""
         waiting = self._waiting.get(assigned)
         return waiting[0].queue_offset if waiting else None
 
     def consumed(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> bool:
-        """These are. False where the queue is somebody else's."""
+        """Note that these messages are consumed. False when the queue belongs to another consumer now."""
         if assigned.process.dropped:
             return False
         assigned.consumed(messages)
         return True
 
     async def send_back(self, assigned: AssignedQueue, message: ReceivedMessage, delay_level: int) -> bool:
-        """To the broker; else it comes again here after a pause."""
+        """Send a message back to the broker. If that fails, it comes again here after a pause."""
         if assigned.process.dropped:
             return False
         if await self._send_back.send(message, delay_level):
@@ -110,7 +111,8 @@ class Inbox:
 
 
 class AsyncLitePullConsumer(GroupConsumer):
-    """Shares the queues of some topics with its group, and hands out messages when it is asked.
+    """Shares the queues of some topics with its group, and returns messages when the application asks for
+    them.
 
     >>> consumer = AsyncLitePullConsumer("reports", "127.0.0.1:9876", topic="orders")  # doctest: +SKIP
     >>> async with consumer:                                                           # doctest: +SKIP
@@ -118,8 +120,9 @@ class AsyncLitePullConsumer(GroupConsumer):
     ...         print(message.body)
     ...         await message.ack()
 
-    Or `poll`, which counts what it gave as consumed when it is called again (`auto_commit`), or when `commit`
-    is called. With `assign` instead of `subscribe` the application chooses the queues: nothing is divided.
+    Or use `poll`. The messages that it returned count as consumed at the next call of `poll` (`auto_commit`),
+    or when `commit` is called. With `assign` instead of `subscribe` the application chooses the queues, and
+    they are not shared with the group.
     """
 
     _consume_type = "CONSUME_ACTIVELY"
@@ -144,7 +147,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         self._from_timestamp_ms = from_timestamp_ms
         self._inbox = Inbox(self._core, self.group, self.options)
         self._handed: list[tuple[AssignedQueue, list[ReceivedMessage]]] = []
-        """By `poll`, and not consumed yet."""
+        """Messages that `poll` returned and that are not consumed yet."""
         self._assigning = asyncio.Lock()
         self._first_seen = FirstSeenQueues()
         self._begin_with(self._inbox, from_timestamp_ms, None)
@@ -154,14 +157,15 @@ class AsyncLitePullConsumer(GroupConsumer):
     # --- which queues ---------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Share the queues of a topic with the group; all of it ("*"), or messages with one of some tags."""
+        """Share the queues of a topic with the group and consume all messages ("*"), or messages with one of
+        some tags."""
         if self._assigned_by_hand:
             raise ClientError("queues were assigned: a consumer has either assign() or subscribe()")
         super().subscribe(topic, expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
-        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`.
-        Others of the group do not know of it."""
+        """Read exactly these queues. A new queue begins at the group's committed offset, or without one at
+        `from_where`. Other members of the group do not know of this assignment."""
         if self._subscriptions:
             raise ClientError("topics were subscribed: a consumer has either assign() or subscribe()")
         self._core.check_open()
@@ -183,22 +187,23 @@ class AsyncLitePullConsumer(GroupConsumer):
             await self._share.commit()  # also where nothing was consumed yet: a restart goes on there
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
+        """All queues of a topic, those of other consumers too. TopicNotFound, NoNameServer."""
         self._core.check_open()
         return await self._queues(with_namespace(topic, self._core.options.namespace))
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
+        """The queues that this consumer has now."""
         return self._share.queues
 
     # --- messages -------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of our queues, in order per queue; empty when none came in time.
+        """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
 
-        With `ConsumerOptions.auto_commit` what the last call gave counts as consumed now; else `commit` says
-        so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
+        With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
+        call `commit`. The messages returned last come again after a restart. ClientClosed when the consumer
+        is closed meanwhile.
         """
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
@@ -226,7 +231,8 @@ class AsyncLitePullConsumer(GroupConsumer):
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next message, to be acknowledged; ends when the consumer does."""
+        """Return the next message, which has to be acknowledged. The iteration ends when the consumer
+        ends."""
         if not self._stop.is_set():
             self._core.check_open()
         while not self._stop.is_set():
@@ -239,23 +245,23 @@ class AsyncLitePullConsumer(GroupConsumer):
         raise StopAsyncIteration
 
     def _stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end. On the loop."""
+        """Request the end. Call it on the loop."""
         super()._stop_soon(drain)
         self._inbox.arrived.set()
 
     async def commit(self) -> None:
-        """What `poll` gave is consumed, and the group goes on behind it after a restart. ClientError when a
-        broker did not take it."""
+        """Commit the messages that `poll` returned as consumed: after a restart the group continues after
+        them. ClientError when a broker refused the commit."""
         self._core.check_loop()
         self._settle()
         await self._share.commit_now()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these until `resume`. They stay ours."""
+        """Return no messages of these queues until `resume`. The queues stay assigned to this consumer."""
         self._inbox.paused |= dict.fromkeys(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with these."""
+        """Return messages of these queues again, after `pause`."""
         for queue in queues:
             self._inbox.paused.pop(queue, None)
         self._inbox.arrived.set()
@@ -263,18 +269,19 @@ class AsyncLitePullConsumer(GroupConsumer):
     # --- positions ------------------------------------------------------------------------------------
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with this queue offset. What was handed out of the queue does not count any more."""
+        """Continue at this queue offset. Messages of the queue that were returned before are no longer
+        committed."""
         self._core.check_open()
         self._of(queue)
         check_offset(offset)
         self._share.restart(queue, offset, sought=True)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the oldest message that is still there."""
+        """Continue at the oldest message that is still stored."""
         await self.seek(queue, await self._offsets.lowest(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that is stored."""
+        """Continue at the next message that will be stored."""
         await self.seek(queue, await self._offsets.highest(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -282,7 +289,7 @@ class AsyncLitePullConsumer(GroupConsumer):
         return await self._offsets.at_time(queue, timestamp_ms)
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue, at least."""
+        """Offset of the next message of this queue. The message itself may have a higher one."""
         assigned = self._of(queue)
         first = self._inbox.first(assigned)
         return assigned.reader.next_offset if first is None else first

@@ -1,4 +1,4 @@
-"""Offsets of queues, as brokers tell them, and the progress of a group: the offsets that it has consumed."""
+"""Offsets of queues as brokers return them, and the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class FromWhere(Enum):
     """Where a group begins in a queue in which it has no committed offset (ConsumeFromWhere).
 
     Older brokers of Apache do not know the field that asks whether there is one (`setZeroIfNotFound`): they
-    answer 0 while they have the queue's first message in memory. There a new group begins with the first
-    message then, whatever is said here.
+    answer 0 while they have the queue's first message in memory. In that case a new group begins with the
+    first message, whatever is chosen here.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
-    """With what is sent after the group began: after `start` returned for the first of its consumers. A topic
-    or a queue that appears later is read from its first message."""
+    """Begin with messages that are sent after the group began, that is, after `start` returned for the first
+    of its consumers. A topic or a queue that appears later is read from its first message."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
-    """With the oldest message that is still there."""
+    """Begin with the oldest message that is still stored."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
-    """With the first message stored at or after a time."""
+    """Begin with the first message stored at or after a given time."""
 
 
 class QueueOffsets:
@@ -57,7 +57,7 @@ class QueueOffsets:
         self._core = core
 
     async def lowest(self, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still there (31)."""
+        """Offset of the oldest message that is still stored (31)."""
         return await self._offset(queue, RequestCode.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
 
     async def highest(self, queue: MessageQueue) -> int:
@@ -67,18 +67,19 @@ class QueueOffsets:
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Offset of the first message stored at or after a time, in ms since the epoch (29). ClientError for
-        what is none."""
+        a number that is not a plausible time."""
         return await self.search(
             queue, check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         )
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The same for any number of milliseconds, as a condition of a query may have."""
+        """Offset of the first message stored at or after a time, in ms. Unlike `at_time` it accepts any
+        number, as a condition of a query may have."""
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def committed(self, queue: MessageQueue, consumer_group: str) -> int | None:
-        """Where a group goes on (14); None when it has no offset in this queue."""
+        """The committed offset of a group (14); None when it has none in this queue."""
         header = QueryConsumerOffsetHeader(
             consumer_group, queue.topic, queue.queue_id, setZeroIfNotFound=False
         )
@@ -91,11 +92,11 @@ class QueueOffsets:
     async def commit(
         self, queue: MessageQueue, consumer_group: str, offset: int, *, sets_back: bool = True
     ) -> None:
-        """Set where a group goes on (15); returns when the broker has stored it. BrokerRefused where the
-        group is further and may not be set back: others of its consumers are connected, or the leader has
-        only just taken over and does not know them yet. OutcomeUnknown when nobody said what became of it.
+        """Set the committed offset of a group (15); returns when the broker has stored it. BrokerRefused when
+        the group is further and may not be set back: other consumers of it are connected, or the leader has
+        just taken over and does not know them yet. OutcomeUnknown when the outcome is not known.
 
-        Without `sets_back` an offset that lies before the group's changes nothing, and is no error.
+        Without `sets_back` an offset before the group's changes nothing, and is no error.
         """
         group = consumer_group
         membership = await self._membership(queue, group) if sets_back else None
@@ -106,8 +107,8 @@ class QueueOffsets:
         await self._core.change(self._core.group(queue.broker_name), queue.topic, code, header, what)
 
     async def _membership(self, queue: MessageQueue, group: str) -> str | None:
-        """The version of a group's membership, None where the broker has no versions. With it a broker
-        refuses a commit that arrives late, when others may have gone on."""
+        """The version of a group's membership, None when the broker has no versions. With it a broker refuses
+        a commit that arrives late, after other members may have gone on."""
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queue_id, setZeroIfNotFound=False, askMembership=True
         )
@@ -117,9 +118,10 @@ class QueueOffsets:
     async def reset(
         self, topic: str, broker_name: str, consumer_group: str, timestamp_ms: int
     ) -> dict[int, int]:
-        """Set where a group goes on in all queues of a topic at a broker group (222): with what was stored at
-        or after a time, in ms since the epoch, or with -1 behind everything. Its consumers go there. Returns
-        the new offset of each queue id when the broker has stored them. ClientError for what is no time."""
+        """Set the offsets of a group in all queues of a topic at a broker group (222): to the first message
+        stored at or after a time in ms since the epoch, or with -1 to the end. Running consumers of the group
+        move there. Returns the new offset of each queue id when the broker has stored them. ClientError for a
+        bad time."""
         check_time(timestamp_ms, "timestamp_ms", self._core.env.wall.now_ms())
         header = ResetOffsetHeader(consumer_group, topic, timestamp_ms, isForce=True)
         group = self._core.group(broker_name)
@@ -150,7 +152,8 @@ def _offset_of(answer: Response, what: str) -> int:
 
 
 def check_offset(offset: int) -> None:
-    """ClientError for what is no queue offset: None, as of a queue without a committed one, or below 0."""
+    """ClientError unless it is a queue offset. It is not when it is negative, or None as for a queue without
+    a committed offset."""
     try:
         found = operator.index(offset)
     except TypeError:
@@ -160,7 +163,8 @@ def check_offset(offset: int) -> None:
 
 
 def start_of(start: FromWhere | str, timestamp_ms: int, start_name: str, time_name: str) -> FromWhere:
-    """Where to begin, by name too; ClientError for an unknown one, and for a time that would not be heard."""
+    """Where to begin, given as such or by name. ClientError for an unknown name, and for a time that would
+    not be used."""
     where = member_of(FromWhere, start, start_name)
     check_time(timestamp_ms, time_name)
     if (where is FromWhere.TIMESTAMP) != (timestamp_ms > 0):
@@ -178,18 +182,18 @@ class Progress(Protocol):
         """The committed offset, None without one."""
 
     async def save(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()) -> None:
-        """Commit; ClientError or OSError when that failed (for some queues). Only the queues in `back`, whose
-        consumer was told to go back, may be set to a lower offset than the group has."""
+        """Commit offsets. ClientError or OSError when that failed for some queues. Only queues in `back`,
+        whose consumer was ordered to go back, may get a lower offset than the group has."""
 
 
 class BrokerProgress:
-    """Of a clustering group: at the brokers, where all consumers of the group find it."""
+    """Keeps the offsets of a clustering group at the brokers, where all consumers of the group find them."""
 
     def __init__(self, offsets: QueueOffsets, consumer_group: str) -> None:
         self._offsets = offsets
         self._group = consumer_group
         self._begun: set[tuple[str, str]] = set()
-        """Broker groups and topics where an offset of the group was committed from here."""
+        """Broker groups and topics for which an offset of the group was committed from here."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._offsets.committed(queue, self._group)
@@ -201,10 +205,11 @@ class BrokerProgress:
     async def save_first(
         self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue] = ()
     ) -> None:
-        """As `save`, for positions that stay as they are meanwhile, and are not saved again by themselves.
+        """Save offsets that do not change meanwhile, and that are not saved again automatically.
 
         Apache's brokers add the table of a group and topic without a lock (ConsumerOffsetManager,
-        commitOffset): of first offsets that come together only one is kept. So the first one goes alone.
+        commitOffset): when several first offsets arrive together, only one is kept. So the first one is sent
+        alone.
         """
         first: dict[tuple[str, str], MessageQueue] = {}
         for queue in offsets:
@@ -217,7 +222,7 @@ class BrokerProgress:
         await self._commit({queue: offset for queue, offset in offsets.items() if queue not in alone}, back)
 
     async def _commit(self, offsets: Mapping[MessageQueue, int], back: Container[MessageQueue]) -> None:
-        """Commit all of these at once; the worst of what failed."""
+        """Commit all of these at once; raises the worst of the errors."""
         outcomes = await asyncio.gather(
             *(
                 self._offsets.commit(queue, self._group, offset, sets_back=queue in back)
@@ -231,7 +236,8 @@ class BrokerProgress:
 
 
 class FileProgress:
-    """Of a broadcasting consumer: in a file of its own, in RocketMQ's form (LocalFileOffsetStore)."""
+    """Keeps the offsets of a broadcasting consumer in its own file, in RocketMQ's format
+    (LocalFileOffsetStore)."""
 
     def __init__(self, env: Env, directory: str, client_id: str, consumer_group: str) -> None:
         self._env = env

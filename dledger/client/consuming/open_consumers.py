@@ -11,7 +11,7 @@ from dledger.client.errors import ClientError
 from dledger.runtime.forks import FORKS
 
 Name = tuple[int, tuple[str, ...], str, str]
-"""Number of forks (a child begins anew), NameServers, client id, group."""
+"""Number of forks (a child starts anew), NameServers, client id, group."""
 
 
 class OpenConsumers:

@@ -1,4 +1,4 @@
-"""Consuming in order: one call at a time for each queue, and none behind a message that failed
+"""Consumes in order: one call at a time for each queue, and no message after one that failed
 (ConsumeMessageOrderlyService)."""
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dledger.client.listeners import CONSUMED, ConsumeOrderlyStatus, ConsumeStat
 from dledger.client.message import ReceivedMessage
 
 TURN_S = 1.0
-"""After this a worker turns to the next queue (maxTimeConsumeContinuously)."""
+"""After this many seconds a worker turns to the next queue (maxTimeConsumeContinuously)."""
 
 
 class _InOrder:
-    """One queue: what waits of it, and whether a worker has it."""
+    """One queue: its waiting messages, and whether a worker has it."""
 
     def __init__(self, assigned: Assigned) -> None:
         self.assigned = assigned
         self.waiting: deque[ReceivedMessage] = deque()
         self.open: list[ReceivedMessage] = []
-        """Consumed, and not committed: with auto_commit=False."""
+        """Messages that are consumed and not yet committed, with auto_commit=False."""
         self.listed = False
-        """In the line of queues that have something to do, at a worker, or waiting for its next try."""
+        """Whether it is in the list of queues with work, at a worker, or waiting for its next attempt."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -50,7 +50,7 @@ class OrderlyService(ConsumeService):
         statistics: ConsumeStatistics,
         may_call: Callable[[Assigned], bool],
     ) -> None:
-        """`may_call`: whether a queue is ours at this moment."""
+        """`may_call` returns whether a queue is ours at this moment."""
         super().__init__(core, calls, options, consumer_group, broadcasting, on_fatal, statistics)
         self._may_call = may_call
         self._queues: dict[Assigned, _InOrder] = {}
@@ -66,14 +66,15 @@ class OrderlyService(ConsumeService):
             self._list(found)
 
     async def released(self, assigned: Assigned) -> None:
-        """No call for this queue runs. Whoever asks has seen to it that no other begins."""
+        """Wait until no call for this queue is running. The caller must have made sure that no other call
+        begins."""
         found = self._queues.get(assigned)
         if found is not None:
             await found.idle.wait()
             self._queues.pop(assigned, None)
 
     def busy(self, assigned: Assigned) -> bool:
-        """Whether a call for this queue runs."""
+        """Whether a call for this queue is running."""
         found = self._queues.get(assigned)
         return found is not None and not found.idle.is_set()
 
@@ -114,7 +115,8 @@ class OrderlyService(ConsumeService):
         return process.dropped or process.leaving or self._calls.stopped
 
     async def _turn(self, queue: _InOrder) -> float:
-        """Call the listener with what waits, one after the other; how long to wait before it goes on (s)."""
+        """Call the listener with the waiting messages, one after the other. Returns the seconds to wait
+        before the queue continues."""
         until = self._core.now() + TURN_S
         while queue.waiting and self._core.now() < until:
             # Asked before each call: a lock may be over in the middle of a turn.
@@ -146,7 +148,7 @@ class OrderlyService(ConsumeService):
         return 0.0
 
     async def _settle(self, queue: _InOrder, messages: list[ReceivedMessage], status: object) -> bool:
-        """Do what the listener said. Whether the queue goes on at once."""
+        """Do what the listener's status demands. Returns whether the queue continues at once."""
         if status in (ConsumeStatus.SUCCESS, ConsumeOrderlyStatus.SUCCESS):
             queue.open += messages
             if self._options.auto_commit:
@@ -169,7 +171,8 @@ class OrderlyService(ConsumeService):
         queue.open = []
 
     async def _failed(self, queue: _InOrder, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Those that come again; the others had their tries and are dead letters now."""
+        """The failed messages that will be tried again. The others have used up their deliveries and are sent
+        to the dead letters."""
         again: list[ReceivedMessage] = []
         for message in messages:
             limit = reconsume_limit(self._options, orderly=True)

@@ -1,4 +1,4 @@
-"""The pop consumer on an event loop: brokers divide the messages one by one, and take each back or not."""
+"""The pop consumer on an event loop. Brokers hand out single messages, and each is acknowledged by itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from dledger.remoting.pop_headers import (
 from dledger.runtime import Env
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
-"""Answers of a pop that found no message."""
+"""Answers to a pop that found no message."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Asked:
 
 
 class AsyncPopConsumer(AsyncClient):
-    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+    """Takes messages of a topic, each for a limited time, and acknowledges them one by one.
 
     >>> consumer = AsyncPopConsumer("billing", "127.0.0.1:9876", topic="orders")  # doctest: +SKIP
     >>> async with consumer:                                                       # doctest: +SKIP
@@ -63,9 +63,9 @@ class AsyncPopConsumer(AsyncClient):
     ...         print(message.body)
     ...         await consumer.ack(message)
 
-    Queues are not divided: any number of consumers of a group share even one queue. A message that is not
-    acknowledged within `PopOptions.invisible_s` comes again, to any of them, so a message may come more than
-    once. There is no order, and one that takes long holds up no other.
+    Queues are not divided: any number of consumers of a group may share even a single queue. A message that
+    is not acknowledged within `PopOptions.invisible_s` comes again, to any of them, so a message may be
+    delivered more than once. Messages have no order, and one that takes long does not delay others.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class AsyncPopConsumer(AsyncClient):
         self._subscription: Subscription = subscribe(self.topic, expression, self._core.env.wall.now_ms())
         self._core.consumers = self._consumer_data
         self._asked: dict[str, _Asked] = {}
-        """Broker group -> its pop under way: it may outlive the call that began it."""
+        """For each broker group: its pop in flight, which may outlive the call that began it."""
         self._turn = 0
         self._calls: ListenerCalls | None = None
-        """While `listen` runs."""
+        """The calls of the listener while `listen` runs, otherwise None."""
         self._listening_ends = asyncio.Event()
         self._listened = asyncio.Event()
         self._tracing = tracing_of(self._core)
@@ -111,11 +111,13 @@ class AsyncPopConsumer(AsyncClient):
     # -- popping ----------------------------------------------------------------------------------------
 
     async def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
-        """Messages that are ours for `PopOptions.invisible_s`, at most `PopOptions.batch_size` of one broker
-        group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
+        """Return messages that are reserved for us for `PopOptions.invisible_s`. There are at most
+        `PopOptions.batch_size` of one broker group; none when none arrived in time. TopicNotFound,
+        NoNameServer, NoBroker, BrokerRefused.
 
-        Brokers hold the requests, also longer than this call waits: what they give then comes with the next
-        one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
+        Brokers may hold a request longer than this call waits; its messages are then returned by the next
+        call. Concurrent calls share the requests: each answer goes to one of them. ClientClosed when the
+        consumer is closed meanwhile.
         """
         check_wait(timeout_s)
         until = self._core.now() + timeout_s
@@ -150,8 +152,8 @@ class AsyncPopConsumer(AsyncClient):
         return []
 
     def _forget_old(self) -> None:
-        """Answers that nobody waited for, and that say nothing any more: that nothing came, errors of an
-        outage that may be over, messages whose time is: they come again."""
+        """Drop stale answers that no call has taken: empty ones, errors of an outage that may be over, and
+        messages whose invisible time is over, because they come again."""
         for name, one in list(self._asked.items()):
             if one.answer.done() and not one.answer.cancelled():
                 error = one.answer.exception()
@@ -162,8 +164,8 @@ class AsyncPopConsumer(AsyncClient):
                     del self._asked[name]
 
     async def ack(self, message: ReceivedMessage) -> None:
-        """The message is consumed: it does not come again. One that came again already is not told apart.
-        NoBroker, BrokerRefused."""
+        """Acknowledge a message as consumed: it does not come again. The broker does not report whether it
+        came again already. NoBroker, BrokerRefused."""
         handle = handle_of(message)
         header = AckMessageHeader(
             self.group, self._real_topic(handle), handle.queue, handle.encode(), _offset(handle, message)
@@ -171,15 +173,16 @@ class AsyncPopConsumer(AsyncClient):
         await self._ask(handle, RequestCode.ACK_MESSAGE, header)
 
     async def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
-        """The same for many, side by side."""
+        """Acknowledge several messages at the same time, as `ack` does."""
         outcomes = await asyncio.gather(*map(self.ack, messages), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """The message stays ours for so long from now on, or comes again after it. It has a new handle: the
-        returned message is the one to acknowledge. BrokerRefused, also where it came again already."""
+        """Change how long a message is reserved for us, counted from now; after that it comes again.
+        Returns the message with a new handle: acknowledge this one. BrokerRefused, also when it came again
+        already."""
         if not invisible_s >= 0:
             raise ClientError(f"invisible_s={invisible_s!r}: give a number of seconds, 0 or more")
         handle = handle_of(message)
@@ -210,11 +213,12 @@ class AsyncPopConsumer(AsyncClient):
     # -- listening --------------------------------------------------------------------------------------
 
     async def listen(self, listener: Listener) -> None:
-        """Call `listener` with each message until the consumer is closed; acknowledge those that it consumed.
+        """Call `listener` with each message until the consumer is closed, and acknowledge those that it
+        consumed.
 
-        As for a push consumer: consumed is a message when the listener ended with None or
-        `ConsumeStatus.SUCCESS`. Another comes again after `PopOptions.retry_s`, longer each time. At most
-        `PopOptions.concurrency` run at once; a plain function runs in a thread.
+        As for a push consumer, a message is consumed when the listener returned None or
+        `ConsumeStatus.SUCCESS`. Any other message comes again after `PopOptions.retry_s`, later each time. At
+        most `PopOptions.concurrency` calls run at once; a plain function runs in a thread.
         """
         if self._calls is not None:
             raise ClientError("already listening: a pop consumer has one listener")
@@ -240,13 +244,13 @@ class AsyncPopConsumer(AsyncClient):
                 self._listening_ends.clear()
 
     def _stop_listening(self) -> None:
-        """`listen` ends, between two messages. On the loop."""
+        """Make `listen` end before the next message. Call it on the loop."""
         if self._calls is not None:
             self._calls.stopped = True
         self._listening_ends.set()
 
     def _stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end: no further message is handed out. On the loop."""
+        """Request the end: no further message is handed out. Call it on the loop."""
         self._stop_listening()
         super()._stop_soon(drain)
 
@@ -261,7 +265,7 @@ class AsyncPopConsumer(AsyncClient):
         free: asyncio.Semaphore,
         waiting: deque[ReceivedMessage],
     ) -> None:
-        """`waiting`: what was popped, and not handed out yet."""
+        """Hand out messages until cancelled. `waiting`: messages that were popped and not handed out yet."""
         while True:
             waiting.extend(await self._pop_patiently())
             while waiting:
@@ -269,7 +273,7 @@ class AsyncPopConsumer(AsyncClient):
                 tasks.create_task(self._consume(calls, waiting.popleft(), free), name="listen")
 
     async def _give_back(self, message: ReceivedMessage) -> None:
-        """Somebody else may have it now, and not only when its time is over."""
+        """Make a message available to other consumers at once, and not only when its time is over."""
         try:
             await self.change_invisible(message, 0.0)
         except ClientError as error:
@@ -306,7 +310,7 @@ class AsyncPopConsumer(AsyncClient):
     # -- requests ---------------------------------------------------------------------------------------
 
     def _ask_for_messages(self, name: str) -> _Asked:
-        """Begin a pop of a broker group."""
+        """Begin a pop at a broker group."""
         asked = _Asked(asyncio.get_running_loop().create_future())
 
         async def ask() -> None:
@@ -416,7 +420,7 @@ class AsyncPopConsumer(AsyncClient):
 def check_pop_consumer(
     group: str, topic: str, from_where: FromWhere | str, client: ClientOptions | None
 ) -> FromWhere:
-    """What a pop consumer is made with; ClientError names what cannot be meant."""
+    """Check the arguments of a pop consumer. ClientError names the bad one."""
     check_group_of(group, client)
     check_topic(topic)
     where = member_of(FromWhere, from_where, "from_where")
@@ -427,7 +431,7 @@ def check_pop_consumer(
 
 def popped(answer: Response, broker_name: str, namespace: str = "") -> list[ReceivedMessage]:
     """The messages of an answer, each with its handle (MQClientAPIImpl.processPopResponse). BadHeader,
-    CorruptRecord, ValueError, KeyError for what is none."""
+    CorruptRecord, ValueError or KeyError when the answer is malformed."""
     told = answer.header(PopMessageResponseHeader)
     starts = decode_info(told.startOffsetInfo or "")
     counts = decode_info(told.orderCountInfo or "")

@@ -10,29 +10,30 @@ from dledger.client.message import MessageQueue, ReceivedMessage
 
 @dataclass(frozen=True)
 class FlowLimits:
-    """When pulling a queue pauses. Each is looked at before a pull, so one pull may overshoot."""
+    """Limits at which pulling a queue pauses. They are checked before a pull, so one pull may exceed them."""
 
     max_messages: int = 1000
-    """Messages waiting (pullThresholdForQueue)."""
+    """Most waiting messages (pullThresholdForQueue)."""
     max_bytes: int = 100 * 1024 * 1024
-    """Bytes of bodies waiting (pullThresholdSizeForQueue)."""
+    """Most bytes of bodies that wait (pullThresholdSizeForQueue)."""
     max_span: int = 2000
-    """Distance of the oldest and the newest waiting message (consumeConcurrentlyMaxSpan): a stuck message
-    holds the committed offset, and everything behind it comes again after a restart."""
+    """Largest distance of the oldest and the newest waiting message (consumeConcurrentlyMaxSpan). A message
+    that is stuck holds the committed offset back, and everything after it comes again after a restart."""
 
 
 class ProcessQueue:
-    """What waits of one queue, and the offset that may be committed: the smallest one still in process.
+    """The waiting messages of one queue, and the offset that may be committed: the smallest one still in
+    process.
 
-    So a message is never lost by a crash, and may come twice.
+    So a crash never loses a message, but a message may be delivered twice.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, limits: FlowLimits) -> None:
         self.queue = queue
         self.dropped = False
-        """Set when the queue goes to another consumer: results of its messages no longer count."""
+        """Set when the queue moves to another consumer: results of its messages no longer count."""
         self.leaving = False
-        """Set before: no further call begins, and what runs still counts."""
+        """Set before `dropped`: no further call begins, but calls that are running still count."""
         self._limits = limits
         self._sizes: dict[int, int] = {}  # queue offset -> body size, in ascending order of offsets
         self._bytes = 0
@@ -40,22 +41,22 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """Messages waiting."""
+        """Number of waiting messages."""
         return len(self._sizes)
 
     @property
     def bytes_waiting(self) -> int:
-        """Bytes of bodies waiting."""
+        """Bytes of the bodies that wait."""
         return self._bytes
 
     @property
     def span(self) -> tuple[int, int]:
-        """Queue offsets of the oldest and the newest message that waits; zeros when none does."""
+        """Queue offsets of the oldest and the newest waiting message; zeros when no message waits."""
         return (next(iter(self._sizes)), next(reversed(self._sizes))) if self._sizes else (0, 0)
 
     @property
     def full(self) -> bool:
-        """Whether pulling has to pause."""
+        """Whether pulling has to pause now."""
         sizes = self._sizes
         if not sizes:
             return False
@@ -68,11 +69,11 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """The first offset that is not yet consumed: what the group continues with after a crash."""
+        """The first offset that is not consumed yet, at which the group continues after a crash."""
         return next(iter(self._sizes)) if self._sizes else self._next
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Add what a pull brought (ascending offsets); `next_offset` is where the next pull begins."""
+        """Add pulled messages (ascending offsets); `next_offset` is where the next pull begins."""
         for message in messages:
             size = len(message.body)
             self._sizes[message.queue_offset] = size
@@ -80,12 +81,12 @@ class ProcessQueue:
         self._next = max(self._next, next_offset)
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> None:
-        """These are consumed."""
+        """Remove messages that are consumed."""
         for message in messages:
             self._bytes -= self._sizes.pop(message.queue_offset, 0)
 
     def reset(self, next_offset: int) -> None:
-        """The broker moved the queue's range: go on at `next_offset`, also backwards."""
+        """Continue at `next_offset`, also backwards, because the broker changed the range of the queue."""
         if not self._sizes:
             self._next = next_offset
         else:

@@ -1,4 +1,4 @@
-"""The pull consumer on an event loop: the application chooses queues and positions and asks for messages."""
+"""The pull consumer on an event loop: the application chooses queues and offsets, and asks for messages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dledger.runtime import Env
 
 
 class _Fetched:
-    """Messages of one queue that were pulled ahead, and the position of the application."""
+    """Messages of one queue that were pulled in advance, and the application's offset in it."""
 
     def __init__(self, position: int, options: PullOptions, arrived: asyncio.Event) -> None:
         self.position = position
-        """Offset of the next message that `poll` returns, at least."""
+        """Offset of the next message that `poll` returns. The message itself may have a higher one."""
         self.messages: deque[ReceivedMessage] = deque()
         self.task: asyncio.Task[None]
         self.reader: QueueReader
@@ -34,7 +34,7 @@ class _Fetched:
         self._options = options
         self._arrived = arrived
         self.sought = False
-        """`seek` was called, and where that led is not committed yet."""
+        """Whether `seek` was called, and the new offset is not committed yet."""
         self._room = asyncio.Event()
 
     async def room(self) -> None:
@@ -71,7 +71,7 @@ class _Fetched:
 
 
 class AsyncPullConsumer(AsyncClient):
-    """Reads chosen queues from chosen positions; nothing is divided among the group.
+    """Reads chosen queues from chosen offsets; queues are not shared with the group.
 
     >>> async with AsyncPullConsumer("reports", "127.0.0.1:9876") as consumer:  # doctest: +SKIP
     ...     await consumer.assign(await consumer.queues("orders"), start=FromWhere.FIRST)
@@ -112,8 +112,8 @@ class AsyncPullConsumer(AsyncClient):
         return await self._first_seen.queues(self._core, topic)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Read only messages with one of some tags ("A || B"), or whose properties fulfil a condition
-        (`Sql`); counts for queues assigned afterwards."""
+        """Read only messages with one of some tags ("A || B"), or whose properties satisfy a condition
+        (`Sql`). It applies to queues that are assigned afterwards."""
         topic = with_namespace(topic, self._core.options.namespace)
         self._subscriptions[topic] = subscribe(topic, expression, self._env.wall.now_ms())
 
@@ -123,7 +123,8 @@ class AsyncPullConsumer(AsyncClient):
         start: FromWhere | str = FromWhere.LAST,
         timestamp_ms: int = 0,
     ) -> None:
-        """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        """Read exactly these queues. A new queue begins at the group's committed offset, or without one at
+        `start`."""
         where = start_of(start, timestamp_ms, "start", "timestamp_ms")
         self._core.check_open()
         wanted = list(dict.fromkeys(queues))
@@ -140,11 +141,11 @@ class AsyncPullConsumer(AsyncClient):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are read."""
+        """The queues that this consumer reads."""
         return sorted(self._fetched)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with this queue offset."""
+        """Continue at this queue offset."""
         self._core.check_open()
         fetched = self._of(queue)
         check_offset(offset)
@@ -153,24 +154,24 @@ class AsyncPullConsumer(AsyncClient):
         self._fetched[queue].sought = True
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the oldest message that is still there."""
+        """Continue at the oldest message that is still stored."""
         await self.seek(queue, await self._offsets.lowest(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that is stored."""
+        """Continue at the next message that will be stored."""
         await self.seek(queue, await self._offsets.highest(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on with the first message stored at or after a time, in ms since the epoch."""
+        """Continue at the first message stored at or after a time, in ms since the epoch."""
         await self.seek(queue, await self._offsets.at_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message that `poll` will return of this queue."""
+        """Offset of the next message of this queue that `poll` will return."""
         return self._of(queue).position
 
     async def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
-        when closed meanwhile."""
+        """Return messages of the assigned queues, in order per queue; empty when none arrived within
+        `timeout_s`. ClientClosed when the consumer is closed meanwhile."""
         self._core.check_open()
         check_wait(timeout_s, max_messages)
         if not self._fetched:
@@ -189,15 +190,16 @@ class AsyncPullConsumer(AsyncClient):
             return []
 
     def _stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end. On the loop."""
+        """Request the end. Call it on the loop."""
         super()._stop_soon(drain)
         self._arrived.set()
 
     async def commit(self) -> None:
-        """Make the positions those of the group: where it goes on after a restart. ClientError.
+        """Commit the current offsets for the group, which continues there after a restart. ClientError.
 
-        A group goes back only in queues of which `seek` was called; a broker refuses that while other
-        consumers of the group are connected, and for a minute after its leader has changed."""
+        The group goes back only in queues for which `seek` was called. A broker refuses that while other
+        consumers of the group are connected, and for a minute after its leader has changed.
+        """
         self._core.check_loop()
         async with self._committing:  # of two at once the last to arrive would take the group back once more
             fetched = dict(self._fetched)
@@ -207,7 +209,7 @@ class AsyncPullConsumer(AsyncClient):
                 one.sought = False
 
     async def lowest(self, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still there."""
+        """Offset of the oldest message that is still stored."""
         return await self._offsets.lowest(queue)
 
     async def highest(self, queue: MessageQueue) -> int:
@@ -226,12 +228,12 @@ class AsyncPullConsumer(AsyncClient):
         end_ms: int = NEVER_MS,
         most: int = MAX_MESSAGES,
     ) -> list[ReceivedMessage]:
-        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
-        oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
         return await self._queries.by_key(topic, key, begin_ms, end_ms, most)
 
     async def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
-        """The message with this unique key, which is the `message_id` of a send result; None without one.
+        """Find the message with this unique key (the `message_id` of a send result), None when there is none.
         ClientError."""
         return await self._queries.by_unique_key(topic, unique_key)
 
@@ -240,7 +242,7 @@ class AsyncPullConsumer(AsyncClient):
         return await self._progress.load(queue)
 
     def _take(self, count: int) -> list[ReceivedMessage]:
-        """Whole runs of one queue after the other, beginning with another one each time."""
+        """Take up to `count` messages as runs of one queue each. Every call begins with another queue."""
         found: list[ReceivedMessage] = []
         queues = list(self._fetched.values())
         self._turn += 1

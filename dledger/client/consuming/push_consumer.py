@@ -31,16 +31,17 @@ class AsyncPushConsumer(GroupConsumer):
     >>> consumer = AsyncPushConsumer("billing", "127.0.0.1:9876", handle, topic="orders")  # doctest: +SKIP
     >>> async with consumer: await consumer.wait()                                         # doctest: +SKIP
 
-    A listener that is a plain function runs in the DISK threads of `env.workers`, so these bound how many
-    run at once. A message is delivered at least once: it may come again after a crash, a rebalance or a
-    failover, so listeners have to be idempotent. It is consumed when the listener, and what it returned where
-    that can be awaited, has ended with None or `ConsumeStatus.SUCCESS`; whatever else it returns or raises is
+    A listener that is a plain function runs in the DISK threads of `env.workers`, whose number limits how
+    many calls run at once. A message is delivered at least once: it may come again after a crash, a rebalance
+    or a failover, so listeners have to be idempotent. A message is consumed when the listener returned None
+    or `ConsumeStatus.SUCCESS`; an awaitable result is awaited first. Any other result, and any exception, is
     logged, and the message is delivered again.
 
-    With `orderly` messages of a queue come one after the other, in their order, to one consumer of the group
-    at a time; one that failed comes again after `ConsumerOptions.suspend_s`, and nothing of its queue before.
-    The listener returns `ConsumeOrderlyStatus`, or None for SUCCESS. Which consumer has a queue is locked at
-    the brokers. SystemExit and KeyboardInterrupt end the consumer.
+    With `orderly` the messages of a queue are delivered one after the other, in their order, to one consumer
+    of the group at a time. A message that failed comes again after `ConsumerOptions.suspend_s`, and until
+    then no other message of its queue is delivered. The listener returns `ConsumeOrderlyStatus`, or None for
+    SUCCESS. The consumer holds a lock for each queue at the brokers. SystemExit and KeyboardInterrupt end the
+    consumer.
     """
 
     def __init__(
@@ -83,7 +84,8 @@ class AsyncPushConsumer(GroupConsumer):
         self._locks = (
             QueueLocks(self._core, self.group, self.options) if orderly and not broadcasting else None
         )
-        """Where each consumer gets everything there is nobody to be kept away."""
+        """Locks of the queues; None unless the consumer works in order and shares its queues. In broadcasting
+        mode every consumer receives all messages, so queues are not locked."""
         self._dispatcher: ConsumeService
         if orderly:
             self._dispatcher = OrderlyService(*how, may_call=self._may_call)
@@ -97,13 +99,13 @@ class AsyncPushConsumer(GroupConsumer):
             self.subscribe(topic, expression)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer ends (True), or the time is over (False).
+        """Wait until the consumer ends (True), or `timeout_s` is over (False).
 
-        In an `async with` block that is when its end was asked for: by `close`, or because the listener
-        raised SystemExit or KeyboardInterrupt, which is a ClientError here. On the main thread Ctrl-C and
-        SIGTERM ask for the end as well, unless the program has a handler of its own: Ctrl-C is `Interrupted`
-        here, which `except KeyboardInterrupt` catches and which ends a program with exit code 130 and without
-        a traceback, and SIGTERM is SystemExit(143).
+        In an `async with` block it returns when the end was requested: by `close`, or because the listener
+        raised SystemExit or KeyboardInterrupt, for which it raises ClientError. On the main thread Ctrl-C and
+        SIGTERM request the end, too, unless the program has its own handler. Ctrl-C then raises
+        `Interrupted`, which `except KeyboardInterrupt` catches and which ends a program with exit code 130
+        and without a traceback. SIGTERM raises SystemExit(143).
         """
         if self._failure is not None:
             raise ended_by(self._failure) from self._failure
@@ -131,16 +133,16 @@ class AsyncPushConsumer(GroupConsumer):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
+        """The queues that this consumer has now."""
         return self._share.queues
 
     def _stop_soon(self, drain: bool = True) -> None:
-        """Ask for the end: no further message is handed out. On the loop."""
+        """Request the end: no further message is handed out. Call it on the loop."""
         self._stop_handing_out()
         super()._stop_soon(drain)
 
     def _stop_handing_out(self) -> None:
-        """From now on the listener is not called. From any thread."""
+        """Stop calling the listener from now on. May be called from any thread."""
         self._dispatcher.stop_soon()
 
     @property
@@ -179,7 +181,7 @@ class AsyncPushConsumer(GroupConsumer):
         self._rebalancer.soon()
 
     def _fatal(self, error: BaseException) -> None:
-        """A listener raised what is not about its message."""
+        """End the consumer: a listener raised an exception that does not concern its message."""
         self._end_by(error)
 
 
@@ -192,7 +194,7 @@ def check_consumer(
     from_timestamp_ms: int,
     client: ClientOptions | None,
 ) -> tuple[MessageModel, FromWhere]:
-    """What a push consumer is made with; ClientError names what cannot be meant."""
+    """Check the arguments of a push consumer. ClientError names the bad one."""
     check_group_of(group, client)
     if (listener is None) == (batch_listener is None):
         raise ClientError("give either listener= or batch_listener=")

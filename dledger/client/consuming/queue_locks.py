@@ -1,9 +1,9 @@
-"""Locks of queues that are consumed in order: held at the brokers, asked for again and again (41, 42).
+"""Locks of queues that are consumed in order. They are held at the brokers and renewed regularly (41, 42).
 
-A broker takes a queue away from a consumer that it has not heard of for 60 s. A consumer holds on to a lock
-for half of that, counted from when it asked: so it stops before another one may begin, whatever is lost on
-the way. A lock that was over for a moment is lost, even if the broker would still give it: nobody knows who
-consumed in between.
+A broker takes a queue away from a consumer from which it has not heard for 60 s. A consumer considers a lock
+valid for half of that, counted from when it requested it. So it stops before another consumer may begin,
+whichever messages are lost. A lock that expired for a moment is lost, even if the broker would renew it:
+another consumer may have consumed in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dledger.remoting.errors import BadBody
 from dledger.remoting.headers import NoHeader
 
 BATCH = 512
-"""Queues of one request."""
+"""Most queues in one request."""
 
 
 class QueueLocks:
@@ -30,14 +30,15 @@ class QueueLocks:
 
     def __init__(self, core: ClientCore, consumer_group: str, options: ConsumerOptions) -> None:
         self.on_lost: Callable[[MessageQueue], None] = lambda queue: None
-        """A queue is ours no more."""
+        """Called with a queue whose lock was lost."""
         self._core = core
         self._group = consumer_group
         self._options = options
         self._until: dict[MessageQueue, float] = {}
-        """Loop time (s) up to which each is ours."""
+        """Loop time in seconds until which each lock is valid."""
         self._epochs: dict[MessageQueue, int] = {}
-        """A number that rises each time that we lock a queue: what we sent before may arrive late."""
+        """A number for each queue that rises each time we lock it. With it brokers recognise requests that
+        arrive late."""
         self._last_epoch = 0
 
     def holds(self, queue: MessageQueue) -> bool:
@@ -46,11 +47,12 @@ class QueueLocks:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Those that are ours, as far as is known."""
+        """The queues that are locked by us, as far as we know."""
         return list(self._until)
 
     async def lock(self, queues: Sequence[MessageQueue]) -> None:
-        """Ask for queues; `holds` says which are ours then. ClientError when a broker could not be asked."""
+        """Request locks; `holds` says afterwards which were granted. ClientError when a broker could not be
+        asked."""
         anew = [queue for queue in queues if queue not in self._until]
         if anew:  # higher than those of a process before, which had our client id
             self._last_epoch = max(self._last_epoch + 1, self._core.env.wall.now_ms())
@@ -63,7 +65,7 @@ class QueueLocks:
                     self._until[queue] = asked + self._options.lock_valid_s
 
     async def unlock(self, queues: Sequence[MessageQueue]) -> None:
-        """Give queues back. Where the broker cannot be asked the lock ends by itself."""
+        """Release locks. When the broker cannot be asked, the lock expires by itself."""
         own = [queue for queue in queues if self._until.pop(queue, None) is not None]
         epochs = {queue: self._epochs.pop(queue, 0) for queue in own}  # it may be locked anew meanwhile
         for broker, some in _batches(own):
@@ -73,7 +75,7 @@ class QueueLocks:
                 self._core.log.warning("queues not unlocked", group=self._group, broker=broker, error=error)
 
     async def renew_periodically(self) -> None:
-        """Until cancelled. Every `lock_renew_s`, counted from the last time that it was tried."""
+        """Renew the locks every `lock_renew_s`, counted from the last attempt, until cancelled."""
         while True:
             began = self._core.now()
             async with asyncio.TaskGroup() as tasks:  # a broker group without a leader holds up no other
@@ -84,7 +86,7 @@ class QueueLocks:
             await asyncio.sleep(max(pause, self._options.rebalance_retry_s))
 
     def drop_expired(self) -> None:
-        """Locks that are over are lost."""
+        """Report expired locks as lost."""
         now = self._core.now()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._lost(queue, "it could not be renewed in time")
@@ -132,7 +134,7 @@ class QueueLocks:
 
 
 def _batches(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """By broker group, a request each."""
+    """Split queues into requests: by broker group, with at most `BATCH` queues each."""
     by_broker: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         by_broker.setdefault(queue.broker_name, []).append(queue)

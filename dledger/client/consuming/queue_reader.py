@@ -26,31 +26,32 @@ from dledger.remoting.headers import (
 )
 
 OFFSET_RESET = "OFFSET_RESET"
-"""Remark of a broker whose group was set to another offset (GetMessageStatus)."""
+"""Remark of a broker when the offset of the group was set from outside (GetMessageStatus)."""
 
 
 class Sink(Protocol):
-    """Where pulled messages go."""
+    """Receives pulled messages."""
 
     async def room(self) -> None:
         """Wait until more may be pulled."""
 
     def put(self, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """Messages that matched (perhaps none), in order; the next pull begins at `next_offset`."""
+        """Take messages that matched (perhaps none), in order; the next pull begins at `next_offset`."""
 
     def moved(self, next_offset: int) -> None:
-        """The offset was outside of the queue: the broker says where to go on."""
+        """Continue at `next_offset`: the offset was outside of the queue, and the broker named this one."""
 
     def reset(self, next_offset: int) -> None:
-        """The group's offsets were set from outside: what was pulled counts no more."""
+        """Continue at `next_offset` because the group's offsets were set from outside; pulled messages no
+        longer count."""
 
 
 class QueueReader:
     """Pulls one queue for one group until cancelled; `next_offset` is where the next pull begins.
 
     A pull goes to the leader (or to the broker that an answer suggests). When the leader is lost, the
-    NameServers and the other brokers of the group are asked at once and again after short pauses; a pull
-    that an old leader still holds is dropped as soon as a new one is known.
+    NameServers and the other brokers of the group are asked at once, and again after short pauses. A pull
+    that an old leader still holds is cancelled as soon as a new leader is known.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class QueueReader:
         self.queue = queue
         self.next_offset: int = start
         self.pull_s: float = 0.0
-        """How long the last pull took, with what it waited at the broker for messages."""
+        """How long the last pull took in seconds, including the wait for messages at the broker."""
         self._core = core
         self._consumer_group = consumer_group
         self.subscription: Subscription = subscription
-        """What is wanted; who changes it while `run` runs begins that anew."""
+        """The messages that are wanted. Code that changes it while `run` is running must restart `run`."""
         self._options = options
         self._sink = sink
         self._group: BrokerGroup = core.group(queue.broker_name)
@@ -102,7 +103,7 @@ class QueueReader:
                 await self._answered(outcome, address)
 
     def _where(self) -> str | None:
-        """The broker to pull from; while nobody is known to lead, the group's addresses in turn."""
+        """The broker to pull from. While no leader is known, the group's addresses are used in turn."""
         group = self._group
         if group.leader is not None:
             return group.address_of(self._broker_id)
@@ -217,7 +218,7 @@ class QueueReader:
         await asyncio.sleep(self._options.error_pause_s)
 
     async def _refused(self, code: int, remark: str | None) -> None:
-        """An error that a leader change does not explain: say it once, go on slowly."""
+        """Handle an error that has nothing to do with a leader change: log it once, and pause."""
         if code != self._last_refusal:
             self._last_refusal = code
             self._core.log.warning("pull refused", queue=self.queue, reason=refused_text(code, remark))

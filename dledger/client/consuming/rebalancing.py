@@ -1,4 +1,5 @@
-"""Which queues are ours, and working on exactly those: one reader per queue, commits, hand-over."""
+"""Decides which queues this consumer works on, and works on exactly those: one reader per queue, commits,
+hand-over."""
 
 from __future__ import annotations
 
@@ -29,18 +30,19 @@ from dledger.remoting.errors import BadBody
 from dledger.remoting.headers import ConsumerGroupHeader
 
 RETRY_TOPIC_TRIES = 10
-"""So often a group's retry topic is asked for soon again; then with each rebalance."""
+"""How often a missing retry topic of the group is asked for after short pauses; then with each rebalance."""
 
 
 class Receiver(Protocol):
-    """Gets the messages of all queues that are ours."""
+    """Receives the messages of all queues of this consumer."""
 
     def put(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
-        """Messages of one queue, in order."""
+        """Take messages of one queue, in order."""
 
 
 class AssignedQueue:
-    """A queue of ours: what waits of it (the sink of its reader), and its reader's task."""
+    """A queue of this consumer: its waiting messages (it is the sink of its reader), and its reader's
+    task."""
 
     def __init__(
         self,
@@ -54,18 +56,18 @@ class AssignedQueue:
     ) -> None:
         self.process = process
         self.locked = locked
-        """Nobody else may work on it."""
+        """Whether the queue is locked, so that no other consumer may work on it."""
         self.pulled_at_ms: int = now_ms()
-        """Wall clock of the last pull that brought messages."""
+        """Wall clock of the last pull that returned messages, in ms."""
         self.consumed_at_ms: int = self.pulled_at_ms
-        """Wall clock of the last messages that were done with."""
+        """Wall clock of when messages were last finished, in ms."""
         self._statistics = statistics
         self._now_ms = now_ms
         self._on_reset = on_reset
         self.subscription = subscription
         self.committed: int | None = None
         self.sought = False
-        """The user chose where it goes on, and that is not committed yet."""
+        """Whether the user chose its offset, and that is not committed yet."""
         self.reader: QueueReader
         self.task: asyncio.Task[None]
         self._dispatcher = dispatcher
@@ -112,7 +114,7 @@ class QueueShare:
         locks: QueueLocks | None,
         statistics: ConsumeStatistics,
     ) -> None:
-        """`locks`: of a consumer that works in order, and shares the queues with others."""
+        """`locks` is given for a consumer that works in order and shares the queues with others."""
         self._statistics = statistics
         self._core = core
         self._group = consumer_group
@@ -122,26 +124,28 @@ class QueueShare:
         self._locks = locks
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._leaving: dict[MessageQueue, AssignedQueue] = {}
-        """Locked still: a call for them runs."""
+        """Queues that are still locked because a call for them is running."""
         self._told: dict[MessageQueue, int] = {}
-        """Of queues that are given up to be begun where the group was set to from outside: there. What the
-        broker has may be older, by a commit that was under way."""
+        """New offsets of queues that were released because the group's offsets were set from outside; the
+        next owner begins there. The offset at the broker may be stale, because of a commit that was in
+        flight."""
         self._committing = asyncio.Lock()
         self.on_reset: Callable[[], None] = lambda: None
-        """Queues are to be divided anew: some were given up to be begun elsewhere."""
+        """Called when queues have to be divided again, because some were released to begin at another
+        offset."""
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """In order."""
+        """The queues of this consumer, sorted."""
         return sorted(self._assigned)
 
     @property
     def leaving(self) -> list[MessageQueue]:
-        """Queues that are handed over."""
+        """Queues that are being handed over."""
         return list(self._leaving)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in a queue, None without a committed offset."""
+        """The offset at which the group continues in a queue, None without a committed offset."""
         told = self._told.pop(queue, None)
         return await self._progress.load(queue) if told is None else told
 
@@ -163,11 +167,11 @@ class QueueShare:
         self._assigned[queue] = assigned
 
     def assigned(self, queue: MessageQueue) -> AssignedQueue | None:
-        """A queue of ours; None where it is none."""
+        """The state of a queue of this consumer; None when the queue is not assigned to it."""
         return self._assigned.get(queue)
 
     def select(self, queue: MessageQueue, subscription: Subscription) -> None:
-        """Go on where the queue is, with other messages wanted of it: also a pull that waits."""
+        """Use another subscription for a queue from its current offset on. A waiting pull is restarted."""
         assigned = self._assigned[queue]
         if assigned.subscription != subscription:
             assigned.subscription = assigned.reader.subscription = subscription
@@ -175,8 +179,8 @@ class QueueShare:
             assigned.task = self._core.spawn(assigned.reader.run(), _reading(queue))
 
     def restart(self, queue: MessageQueue, offset: int, *, sought: bool = False) -> None:
-        """Go on with another offset, which the user chose if `sought`; what is in flight of the queue does
-        not count any more."""
+        """Continue a queue at another offset, which the user chose if `sought`. Its messages in flight no
+        longer count."""
         assigned = self._assigned.pop(queue)
         assigned.process.dropped = True
         assigned.task.cancel()
@@ -184,8 +188,8 @@ class QueueShare:
         self._assigned[queue].sought = sought
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
-        """The group's offsets were set from outside: go on there. What is under way of the queue does not
-        count any more, and comes again where it lies behind."""
+        """Continue at this offset, because the group's offsets were set from outside. Messages of the queue
+        in flight no longer count; those after the offset come again."""
         assigned = self._assigned.get(queue)
         leaving = self._leaving.get(queue)
         if assigned is None and leaving is not None:  # where it ended does not count any more
@@ -206,11 +210,12 @@ class QueueShare:
         self.on_reset()
 
     def all(self) -> list[tuple[MessageQueue, AssignedQueue]]:
-        """The queues, with what waits of each."""
+        """The queues and the state of each."""
         return sorted(self._assigned.items(), key=lambda item: item[0])
 
     async def not_ours(self, queues: Iterable[MessageQueue]) -> None:
-        """Somebody else is to begin them: where the group was set to, as far as we were told."""
+        """Note that other consumers get these queues. Their offsets that were set from outside are committed,
+        as far as they are known here."""
         if self._locks is None:
             return
         ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
@@ -221,7 +226,7 @@ class QueueShare:
         await self._locks.unlock([queue for queue in ours if queue in held and queue not in self._told])
 
     async def remove(self, queues: Sequence[MessageQueue]) -> None:
-        """Hand queues over: what was consumed of them is committed, the rest is somebody else's."""
+        """Hand queues over: commit what was consumed, and leave the rest to the next owner."""
         if self._locks is not None:
             self._begin_leaving(queues, self._locks)
             return
@@ -246,7 +251,7 @@ class QueueShare:
             self._core.spawn(self._leave(queue, assigned, locks), name)
 
     async def _leave(self, queue: MessageQueue, assigned: AssignedQueue, locks: QueueLocks) -> None:
-        """The next owner begins where we ended, and not before."""
+        """Hand over a locked queue: the next owner begins where this one ended, and not before."""
         await self._released(assigned)
         gone = assigned.process.dropped  # lost, or set to another offset: nothing of it is handed over
         if not gone:
@@ -265,8 +270,8 @@ class QueueShare:
             await self._dispatcher.released(assigned)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Its lock is: what runs does not count any more. Should the queue be ours again while a call still
-        runs, the next one begins behind that."""
+        """Handle the loss of a queue's lock: results of running calls no longer count. If the queue comes
+        back while a call is still running, the next call begins after that one."""
         if self._locks is None:
             return
         self._told.pop(queue, None)
@@ -277,17 +282,17 @@ class QueueShare:
                 self._begin_leaving([queue], self._locks)
 
     async def commit(self) -> None:
-        """Commit what was consumed since the last time. What fails is logged, and tried again."""
+        """Commit what was consumed since the last commit. Errors are logged, and the commit is retried."""
         try:
             await self.commit_now()
         except (ClientError, OSError) as error:
             self._not_committed(error)
 
     async def commit_now(self) -> None:
-        """Commit what was consumed since the last time. ClientError or OSError.
+        """Commit what was consumed since the last commit. ClientError or OSError.
 
-        One commit after another: of two at once that take a queue back, the one that arrives last would undo
-        what another consumer of the group has committed between them.
+        Commits run one after the other. If two that set a queue back ran at the same time, the later one
+        would undo what another consumer of the group has committed between them.
         """
         async with self._committing:
             own = {**self._leaving, **self._assigned}
@@ -310,12 +315,12 @@ class QueueShare:
             await self.commit()
 
     def pause(self) -> None:
-        """Pull nothing more."""
+        """Stop pulling."""
         for assigned in self._assigned.values():
             assigned.task.cancel()
 
     async def close(self) -> None:
-        """Commit a last time and give everything up."""
+        """Commit a last time and release all queues."""
         await self.commit()
         if self._locks is not None:
             await self._save({queue: at for queue, at in self._told.items() if self._locks.holds(queue)})
@@ -333,10 +338,10 @@ class QueueShare:
         return isinstance(self._dispatcher, OrderlyService) and self._dispatcher.busy(assigned)
 
     async def _save(self, offsets: dict[MessageQueue, int], back: Container[MessageQueue] = ()) -> bool:
-        """Whether it is done. What fails is logged.
+        """Save offsets; returns whether that succeeded. Errors are logged.
 
-        What takes a queue back waits for a commit that is under way (`commit_now`): that may take the same
-        queue back, and arrive when the next owner has gone on.
+        A save that sets a queue back waits for a commit in flight (`commit_now`): that commit may set the
+        same queue back, and arrive when the next owner has gone on.
         """
         try:
             async with self._committing if back else nullcontext():
@@ -352,7 +357,7 @@ class QueueShare:
 
 
 class Rebalancer:
-    """Divides the queues of each subscribed topic among the consumers of the group, again and again."""
+    """Divides the queues of each subscribed topic among the consumers of the group, periodically."""
 
     def __init__(
         self,
@@ -374,25 +379,25 @@ class Rebalancer:
         self._initial_offsets = initial_offsets
         self._broadcasting = broadcasting
         self.ready = False
-        """Whether heartbeats may name us: the topics were looked at."""
+        """Whether the topics were looked at, so that heartbeats may name this consumer."""
         self.met: asyncio.Event = asyncio.Event()
-        """Set when the topics were looked at a first time, and the brokers were told of us."""
+        """Set when the topics were looked at for the first time, and the brokers know this consumer."""
         self._due = asyncio.Event()
         self._stopped = False
         self._missed = 0
-        """How often the group's retry topic was not there."""
+        """How often the group's retry topic was missing."""
         self._said: dict[str, str] = {}  # topic -> the trouble that was logged last
 
     def soon(self) -> None:
-        """Something changed: look at once."""
+        """Make it rebalance at once, because something changed."""
         self._due.set()
 
     def stop(self) -> None:
-        """Change nothing any more."""
+        """Stop changing the assignment."""
         self._stopped = True
 
     async def run(self) -> None:
-        """Until cancelled: at once, every `rebalance_s`, and whenever `soon` is called."""
+        """Rebalance at once, every `rebalance_s`, and whenever `soon` is called, until cancelled."""
         await self._meet()
         while not self._stopped:
             self._due.clear()
@@ -421,7 +426,7 @@ class Rebalancer:
         self.met.set()
 
     async def _try(self, subscription: Subscription) -> bool:
-        """One topic; False when it has to be tried again soon."""
+        """Rebalance one topic; False when it has to be tried again soon."""
         topic = subscription.topic
         try:
             good = await self._rebalance(subscription)

@@ -1,5 +1,5 @@
 """Answers a broker's questions about this consumer (221, 307, 309; ConsumerRunningInfo), and resets its
-offsets when a broker says so (220)."""
+offsets when a broker requests it (220)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ABOUT_US = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
-"""What brokers ask."""
+"""Codes of the requests that brokers send to a consumer."""
 ConsumeNow = Callable[[ReceivedMessage], Coroutine[Any, Any, tuple[str, str | None]]]
-"""Calls the listener with one message: CMResult, and why where that is a failure."""
+"""Calls the listener with one message; returns CMResult, and for a failure the reason."""
 
 
 class RunningInfo:
@@ -52,7 +52,7 @@ class RunningInfo:
         consume_now: ConsumeNow | None,
         statistics: ConsumeStatistics,
     ) -> None:
-        """`consume_now`: None where no listener is called."""
+        """`consume_now` is None for a consumer without a listener."""
         self._core = core
         self._group = group
         self._share = share
@@ -67,7 +67,7 @@ class RunningInfo:
         }
 
     def handlers(self) -> dict[int, ClientHandler]:
-        """By request code."""
+        """The handlers by request code."""
         return {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
@@ -76,7 +76,7 @@ class RunningInfo:
         }
 
     def _reset(self, address: str, request: Request) -> None:
-        """The group's offsets were set: go on from there."""
+        """Handle 220: the group's offsets were set; continue from there."""
         header = request.header(ResetOffsetHeader)
         if header.group != self._group:
             return
@@ -140,7 +140,7 @@ def _wire(queue: MessageQueue) -> WireQueue:
 
 
 def _queue_info(assigned: AssignedQueue) -> dict[str, Any]:
-    """ProcessQueueInfo."""
+    """The state of a queue as a ProcessQueueInfo."""
     process = assigned.process
     low, high = process.span
     return {

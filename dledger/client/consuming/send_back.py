@@ -11,16 +11,17 @@ from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.headers import ConsumerSendMsgBackHeader
 
 BROKERS_CHOICE = 0
-"""Delay level: 10 s at first, longer from time to time, and dead letters in the end."""
+"""Delay level that leaves the delay to the broker: 10 s at first, longer each time, and the dead letters in
+the end."""
 DELAYS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
-"""Seconds of the delay levels 1 to 18, where brokers' `messageDelayLevel` is RocketMQ's."""
+"""Seconds of the delay levels 1 to 18 with RocketMQ's default of the brokers' `messageDelayLevel`."""
 DEAD_LETTER = -1
-"""Delay level: never again."""
+"""Delay level that moves a message to the dead letters at once."""
 
 
 def level_of(delay_s: float) -> int:
-    """The first delay level that lasts at least so long (seconds), the last one (2 h) for more; ClientError
-    for less than 0."""
+    """The first delay level of at least this many seconds, or the last one (2 h). ClientError for less than
+    0."""
     if not delay_s >= 0:
         raise ClientError(f"delay={delay_s!r}: give seconds, 0 or more")
     return next((level for level, lasts_s in enumerate(DELAYS_S, 1) if lasts_s >= delay_s), len(DELAYS_S))
@@ -36,11 +37,11 @@ class SendBack:
         self._unsupported: dict[str, None] = {}  # brokers that do not take messages back
 
     def supported(self, message: ReceivedMessage) -> bool:
-        """Whether its broker takes messages back, as far as is known."""
+        """Whether its broker takes messages back, as far as we know."""
         return message.queue.broker_name not in self._unsupported
 
     async def send(self, message: ReceivedMessage, delay_level: int = BROKERS_CHOICE) -> bool:
-        """Send one back. False when the broker did not take it, which is logged."""
+        """Send a message back. False when the broker did not take it, which is logged."""
         broker = message.queue.broker_name
         if broker in self._unsupported:
             return False
@@ -68,7 +69,7 @@ class SendBack:
 
 
 def message_name(message: ReceivedMessage) -> dict[str, object]:
-    """Which message, for the log; never its content. `attempt` is 1 at the first delivery."""
+    """Identifies a message in the log, without its content. `attempt` is 1 at the first delivery."""
     return {
         "message_id": message.message_id,
         "queue": message.queue,

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: everything, messages with one of some tags, or by their properties."""
+"""Which messages of a topic a consumer wants: all, those with one of some tags, or by their properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger.formats.message_ids import tags_code
 ALL = "*"
 
 _SQL = re.compile(r"[<>=()'\"]|\s(AND|OR|NOT|IN|IS|LIKE|BETWEEN|CONTAINS)(\s|$)|^NOT\s", re.IGNORECASE)
-"""What stands in conditions on properties, and in no tag that anybody uses."""
+"""Matches signs and words that occur in conditions on properties, and not in usual tags."""
 
 
 TAG = "TAG"
@@ -21,9 +21,8 @@ SQL92 = "SQL92"
 class Sql(str):
     """A condition on properties, given in place of a tag expression (RocketMQ's MessageSelector.bySql).
 
-    Brokers evaluate it for each message, and say what is wrong with it when they are asked for messages. They
-    compare a property with a number as a number, and one that is missing with nothing.
-
+    Brokers evaluate it for each message, and report its errors when they are asked for messages. A property
+    that is compared with a number is read as a number; a comparison with a missing property is never true.
     >>> consumer.subscribe("orders", Sql("price > 5 AND region IN ('eu', 'us')"))  # doctest: +SKIP
     """
 
@@ -32,10 +31,11 @@ class Sql(str):
 
 @dataclass(frozen=True)
 class Subscription:
-    """A topic and an expression, as the protocol carries it (SubscriptionData).
+    """A topic and an expression, as they are sent (SubscriptionData).
 
-    `tags` is empty for everything, and for a condition on properties (`kind` SQL92). `version` is the time of
-    subscribing in ms: brokers keep the newest."""
+    `tags` is empty for all messages, and for a condition on properties (`kind` SQL92). `version` is the time
+    of subscribing in ms: brokers keep the newest.
+    """
 
     topic: str
     expression: str
@@ -54,7 +54,7 @@ class Subscription:
         return tuple(tags_code(tag) for tag in self.tags)
 
     def matches(self, tag: str | None) -> bool:
-        """Whether a message with this tag is wanted. Brokers compare hashes only, so clients ask again."""
+        """Whether a message with this tag is wanted. Brokers compare only hashes, so clients check again."""
         return not self.tags or tag in self.tags
 
 

@@ -1,4 +1,4 @@
-"""Consumers for programs without an event loop: each runs one in a thread of its own."""
+"""Consumers for programs without an event loop: each runs an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
         return self._factory()
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Consume one more topic: all of it ("*"), messages with one of some tags ("A || B"), or those whose
-        properties fulfil a condition (`Sql`)."""
+        """Consume one more topic: all messages ("*"), messages with one of some tags ("A || B"), or messages
+        whose properties satisfy a condition (`Sql`)."""
         check_topic(topic)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         self._subscribed[topic] = expression
@@ -97,13 +97,13 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
                 self._wait(thread, inner._looked(topic))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until the consumer has ended (True) or the time is over (False).
+        """Block until the consumer has ended (True) or `timeout_s` is over (False).
 
         Ctrl-C closes the consumer, which waits for running listeners and commits, and then raises an
-        `Interrupted`: `except KeyboardInterrupt` catches it, and a program that does not ends with exit code
-        130 and without a traceback. (A second Ctrl-C does not wait.) On the main thread SIGTERM does the same
-        with SystemExit(143), unless the program has a handler of its own. ClientError when the consumer ended
-        for a reason of its own: its listener raised SystemExit, for example.
+        `Interrupted`. `except KeyboardInterrupt` catches it; a program that does not catch it ends with exit
+        code 130 and without a traceback. A second Ctrl-C does not wait. On the main thread SIGTERM does the
+        same with SystemExit(143), unless the program has its own handler. ClientError when the consumer ended
+        by itself, for example because its listener raised SystemExit.
         """
         thread = self._thread
         if thread is not None and thread.forked:
@@ -138,12 +138,12 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
+        """The queues that this consumer has now."""
         return self._call(lambda inner: inner.queues)
 
 
 class PullConsumer(BlockingClient[AsyncPullConsumer]):
-    """Reads chosen queues from chosen positions.
+    """Reads chosen queues from chosen offsets; queues are not shared with the group.
 
     >>> with PullConsumer("reports", "127.0.0.1:9876") as consumer:             # doctest: +SKIP
     ...     consumer.assign(consumer.queues("orders"), start=FromWhere.FIRST)
@@ -169,8 +169,8 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         return AsyncPullConsumer(self.group, self._namesrv, self.options, self._client)
 
     def subscribe(self, topic: str, expression: str = ALL) -> None:
-        """Read only messages with one of some tags, or whose properties fulfil a condition (`Sql`); counts
-        for queues assigned afterwards."""
+        """Read only messages with one of some tags ("A || B"), or whose properties satisfy a condition
+        (`Sql`). It applies to queues that are assigned afterwards."""
         check_topic(topic)
         subscribe(topic, expression, 0)  # refuses here what the loop thread would refuse later
         inner, thread = self._open()
@@ -185,48 +185,50 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     def assign(
         self, queues: Iterable[MessageQueue], start: FromWhere | str = FromWhere.LAST, timestamp_ms: int = 0
     ) -> None:
-        """Read exactly these queues: new ones from the group's committed offset, else from `start`."""
+        """Read exactly these queues. A new queue begins at the group's committed offset, or without one at
+        `start`."""
         self._run(lambda inner: inner.assign(queues, start, timestamp_ms))
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are read."""
+        """The queues that this consumer reads."""
         return self._call(lambda inner: inner.assignment)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with this queue offset."""
+        """Continue at this queue offset."""
         self._run(lambda inner: inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the oldest message that is still there."""
+        """Continue at the oldest message that is still stored."""
         self._run(lambda inner: inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that is stored."""
+        """Continue at the next message that will be stored."""
         self._run(lambda inner: inner.seek_to_end(queue))
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on with the first message stored at or after a time, in ms since the epoch."""
+        """Continue at the first message stored at or after a time, in ms since the epoch."""
         self._run(lambda inner: inner.seek_to_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message that `poll` will return of this queue."""
+        """Offset of the next message of this queue that `poll` will return."""
         return self._call(lambda inner: inner.position(queue))
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of the assigned queues, in order per queue; empty when none came in time. ClientClosed
-        when closed meanwhile."""
+        """Return messages of the assigned queues, in order per queue; empty when none arrived within
+        `timeout_s`. ClientClosed when the consumer is closed meanwhile."""
         return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
-        """Make the positions those of the group: where it goes on after a restart. ClientError.
+        """Commit the current offsets for the group, which continues there after a restart. ClientError.
 
-        A group goes back only in queues of which `seek` was called; a broker refuses that while other
-        consumers of the group are connected, and for a minute after its leader has changed."""
+        The group goes back only in queues for which `seek` was called. A broker refuses that while other
+        consumers of the group are connected, and for a minute after its leader has changed.
+        """
         self._run(lambda inner: inner.commit())
 
     def lowest(self, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still there."""
+        """Offset of the oldest message that is still stored."""
         return self._run(lambda inner: inner.lowest(queue))
 
     def highest(self, queue: MessageQueue) -> int:
@@ -240,12 +242,12 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     def query_by_key(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = NEVER_MS, most: int = MAX_MESSAGES
     ) -> list[ReceivedMessage]:
-        """Messages with this key, or this unique key, stored within [begin, end] (ms since the epoch), the
-        oldest first: of each broker group the newest `most` (1 to 64). ClientError."""
+        """Find the messages that have this key (or unique key) and were stored within [begin, end] (ms since
+        the epoch), the oldest first. Each broker group returns its newest `most` (1 to 64). ClientError."""
         return self._run(lambda inner: inner.query_by_key(topic, key, begin_ms, end_ms, most))
 
     def query_by_unique_key(self, topic: str, unique_key: str) -> ReceivedMessage | None:
-        """The message with this unique key, which is the `message_id` of a send result; None without one.
+        """Find the message with this unique key (the `message_id` of a send result), None when there is none.
         ClientError."""
         return self._run(lambda inner: inner.query_by_unique_key(topic, unique_key))
 
@@ -255,7 +257,8 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
 
 
 class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
-    """Shares the queues of some topics with its group, and hands out messages when it is asked.
+    """Shares the queues of some topics with its group, and returns messages when the application asks for
+    them.
 
     >>> with LitePullConsumer("reports", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
     ...     for message in consumer.poll(timeout_s=1.0): print(message.body)
@@ -320,50 +323,52 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return self._call(lambda inner: inner.client_id)
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = ALL) -> None:
-        """Read exactly these queues: new ones from the group's committed offset, else from `from_where`.
-        Others of the group do not know of it."""
+        """Read exactly these queues. A new queue begins at the group's committed offset, or without one at
+        `from_where`. Other members of the group do not know of this assignment."""
         self._run(lambda inner: inner.assign(queues, expression))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, ours and others'. TopicNotFound, NoNameServer."""
+        """All queues of a topic, those of other consumers too. TopicNotFound, NoNameServer."""
         return self._run(lambda inner: inner.fetch_queues(topic))
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
+        """The queues that this consumer has now."""
         return self._call(lambda inner: inner.assignment)
 
     def poll(self, timeout_s: float = 1.0, max_messages: int = 500) -> list[ReceivedMessage]:
-        """Messages of our queues, in order per queue; empty when none came in time.
+        """Return messages of our queues, in order per queue; empty when none arrived within `timeout_s`.
 
-        With `ConsumerOptions.auto_commit` what the last call gave counts as consumed now; else `commit` says
-        so. What was handed out last comes again after a restart. ClientClosed when closed meanwhile.
+        With `ConsumerOptions.auto_commit` the messages of the previous call count as consumed now; otherwise
+        call `commit`. The messages returned last come again after a restart. ClientClosed when the consumer
+        is closed meanwhile.
         """
         return self._run(lambda inner: inner.poll(timeout_s, max_messages))
 
     def commit(self) -> None:
-        """What `poll` gave is consumed, and the group goes on behind it after a restart. ClientError when a
-        broker did not take it."""
+        """Commit the messages that `poll` returned as consumed: after a restart the group continues after
+        them. ClientError when a broker refused the commit."""
         self._run(lambda inner: inner.commit())
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these until `resume`. They stay ours."""
+        """Return no messages of these queues until `resume`. The queues stay assigned to this consumer."""
         self._call(lambda inner: inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with these."""
+        """Return messages of these queues again, after `pause`."""
         self._call(lambda inner: inner.resume(queues))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with this queue offset. What was handed out of the queue does not count any more."""
+        """Continue at this queue offset. Messages of the queue that were returned before are no longer
+        committed."""
         self._run(lambda inner: inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the oldest message that is still there."""
+        """Continue at the oldest message that is still stored."""
         self._run(lambda inner: inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that is stored."""
+        """Continue at the next message that will be stored."""
         self._run(lambda inner: inner.seek_to_end(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -371,7 +376,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return self._run(lambda inner: inner.offset_for_timestamp(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message of this queue, at least."""
+        """Offset of the next message of this queue. The message itself may have a higher one."""
         return self._call(lambda inner: inner.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -380,7 +385,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
 
 
 class PopConsumer(BlockingClient[AsyncPopConsumer]):
-    """Takes messages of a topic, each for a while, and acknowledges them one by one.
+    """Takes messages of a topic, each for a limited time, and acknowledges them one by one.
 
     >>> with PopConsumer("billing", "127.0.0.1:9876", topic="orders") as consumer:  # doctest: +SKIP
     ...     for message in consumer.pop(timeout_s=5.0):
@@ -427,7 +432,7 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each message until the consumer is closed; see AsyncPopConsumer.listen.
 
-        Ctrl-C and SIGTERM end it between two messages, once the listeners that run have ended, with the
+        Ctrl-C and SIGTERM end it before the next message. It waits for running listeners, and then raises the
         exceptions of `PushConsumer.wait`.
         """
         inner, thread = self._open()
@@ -449,24 +454,27 @@ class PopConsumer(BlockingClient[AsyncPopConsumer]):
     # Generated from AsyncPopConsumer by scripts/blocking_methods.py: change it there.
 
     def pop(self, timeout_s: float = 15.0) -> list[ReceivedMessage]:
-        """Messages that are ours for `PopOptions.invisible_s`, at most `PopOptions.batch_size` of one broker
-        group; empty when none came in time. TopicNotFound, NoNameServer, NoBroker, BrokerRefused.
+        """Return messages that are reserved for us for `PopOptions.invisible_s`. There are at most
+        `PopOptions.batch_size` of one broker group; none when none arrived in time. TopicNotFound,
+        NoNameServer, NoBroker, BrokerRefused.
 
-        Brokers hold the requests, also longer than this call waits: what they give then comes with the next
-        one. Calls at the same time share them: each answer goes to one. ClientClosed when closed meanwhile.
+        Brokers may hold a request longer than this call waits; its messages are then returned by the next
+        call. Concurrent calls share the requests: each answer goes to one of them. ClientClosed when the
+        consumer is closed meanwhile.
         """
         return self._run(lambda inner: inner.pop(timeout_s))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """The message is consumed: it does not come again. One that came again already is not told apart.
-        NoBroker, BrokerRefused."""
+        """Acknowledge a message as consumed: it does not come again. The broker does not report whether it
+        came again already. NoBroker, BrokerRefused."""
         self._run(lambda inner: inner.ack(message))
 
     def ack_all(self, messages: Iterable[ReceivedMessage]) -> None:
-        """The same for many, side by side."""
+        """Acknowledge several messages at the same time, as `ack` does."""
         self._run(lambda inner: inner.ack_all(messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """The message stays ours for so long from now on, or comes again after it. It has a new handle: the
-        returned message is the one to acknowledge. BrokerRefused, also where it came again already."""
+        """Change how long a message is reserved for us, counted from now; after that it comes again.
+        Returns the message with a new handle: acknowledge this one. BrokerRefused, also when it came again
+        already."""
         return self._run(lambda inner: inner.change_invisible(message, invisible_s))

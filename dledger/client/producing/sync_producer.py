@@ -184,10 +184,10 @@ class Producer(BlockingClient[AsyncProducer]):
     # Generated from AsyncProducer by scripts/blocking_methods.py: change it there.
 
     def flush(self, timeout_s: float | None = None) -> int:
-        """Wait until every message that was begun so far has its acknowledgement or its error.
+        """Wait until every message whose send was begun so far has its acknowledgement or its error.
 
-        Returns how many had neither when `timeout_s` was over: 0 when all have. What is sent meanwhile is not
-        waited for.
+        Returns the number of messages that had neither when `timeout_s` was over: 0 when all have. Messages
+        that are sent meanwhile are not waited for.
         """
         return self._run(lambda inner: inner.flush(timeout_s))
 
@@ -198,47 +198,49 @@ class Producer(BlockingClient[AsyncProducer]):
         queue: QueueChoice | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
-        """Send a message and wait for its reply, which a consumer makes of it by `reply_to` and sends.
+        """Send a message and wait for its reply. The consumer makes the reply with `reply_to` and sends it.
 
-        `timeout_s`: from this call to the reply, NoReply when it is over; sending has its own time-outs
-        (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
+        `timeout_s` is the time from this call to the reply; then NoReply is raised. Sending has its own
+        time-outs (`ProducerOptions`). The reply is pushed to this client and stored nowhere.
         """
         return self._run(lambda inner: inner.request(message, timeout_s, queue, ordering_key))
 
     def send_batch(self, messages: Iterable[Message], queue: QueueChoice | None = None) -> SendResult:
-        """Send messages of one topic as one request: all are stored in one queue, in order, or none.
+        """Send messages of one topic as one request: either all are stored in one queue, in order, or none.
 
-        The result has the first one's unique id and queue offset, and all offset message ids.
+        The result has the unique id and queue offset of the first message, and all offset message ids.
         """
         return self._run(lambda inner: inner.send_batch(messages, queue))
 
     def send_oneway(self, message: Message, queue: QueueChoice | None = None) -> None:
-        """Send without an acknowledgement: it may get lost, and errors of the broker are not seen."""
+        """Send without an acknowledgement: the message may get lost, and errors of the broker are not
+        reported."""
         self._run(lambda inner: inner.send_oneway(message, queue))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a message of this topic may go to."""
+        """The queues that a message of this topic may be sent to. TopicNotFound."""
         return self._run(lambda inner: inner.queues(topic))
 
     def has_route(self, topic: str) -> bool:
-        """Whether the topic exists, as far as the NameServers' last answer says."""
+        """Whether the topic exists according to the NameServers' last answer."""
         return self._call(lambda inner: inner.has_route(topic))
 
     def recall(self, topic: str, handle: str) -> str:
-        """A message that was sent with a `delay` or for a time (`deliver_at`) is not to come.
+        """Recall a message that was sent with a `delay` or a delivery time (`deliver_at`). Returns its unique
+        id.
 
-        `handle`: `SendResult.recall_handle`. Its unique id. The broker does not say whether there was such a
-        message. BrokerRefused when its time is over; then it came, or is about to. OutcomeUnknown when no
-        broker answered: it may be recalled, and may be recalled again.
+        `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
+        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when no
+        broker answered: it may be recalled, and `recall` may be called again.
         """
         return self._run(lambda inner: inner.recall(topic, handle))
 
     def create_topic(self, topic: str, queues: int = 8, broker_name: str | None = None) -> None:
-        """Create a topic in every broker group (or one) and wait until it can be used."""
+        """Create a topic in every broker group (or in one) and wait until it can be used."""
         self._run(lambda inner: inner.create_topic(topic, queues, broker_name))
 
     def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
-        """Delete a topic with its messages in every broker group (or one). One that is not there is deleted
-        already. A try that got no answer is repeated: the lost one may still be carried out, also when the
-        topic was made again."""
+        """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
+        counts as deleted. An attempt without an answer is repeated. The lost one may still be carried out
+        later, even after the topic was created again."""
         self._run(lambda inner: inner.delete_topic(topic, broker_name))

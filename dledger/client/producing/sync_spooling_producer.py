@@ -51,14 +51,14 @@ class SpoolingProducer(Producer):
     # Generated from AsyncSpoolingProducer by scripts/blocking_methods.py: change it there.
 
     def deliver(self, message: Message, ordering_key: str | None = None) -> SendResult | Spooled:
-        """Send and wait for the acknowledgement, or until the message is kept on this machine.
+        """Send a message and wait for the acknowledgement, or until the message is kept on this machine.
 
-        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, or at once while others
+        It is kept when no broker acknowledged it within `ProducerOptions.timeout_s`, and at once while others
         wait in the spool. InvalidMessage, TopicNotFound, SendFailed (refused), Overflow (the spool is full),
-        SpoolFailed: it is neither stored nor kept.
+        SpoolFailed: with all of these it is neither stored nor kept.
         """
         return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).deliver(message, ordering_key))
 
     def delivered(self, timeout_s: float | None = None) -> bool:
-        """Wait until the spool is empty; False when the time was over first."""
+        """Wait until the spool is empty; False when `timeout_s` was over first."""
         return self._run(lambda inner: cast(AsyncSpoolingProducer, inner).delivered(timeout_s))

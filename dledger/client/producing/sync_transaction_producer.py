@@ -120,9 +120,9 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, arg: Any = None, queue: MessageQueue | None = None
     ) -> TransactionSendResult:
-        """Send a half message, have the listener execute the local transaction, and say how it ended
-        (sendMessageInTransaction). What `send` and `AsyncTransaction.commit` raise. Cancelled while the
-        listener works, it leaves the transaction open: the listener's check decides."""
+        """Send a half message, have the listener execute the local transaction, and report how it ended
+        (sendMessageInTransaction). Raises what `send` and `AsyncTransaction.commit` raise. When the call is
+        cancelled while the listener works, the transaction stays open, and the listener's check decides."""
         return self._run(
             lambda inner: cast(AsyncTransactionProducer, inner).send_in_transaction(message, arg, queue)
         )
