@@ -1,18 +1,17 @@
-"""Administration of RocketMQ-compatible clusters: what `dledger mqadmin` and `dledger admin` do, as a
+"""Administration of RocketMQ-compatible clusters: the functions of `dledger mqadmin` and `dledger admin` as a
 library.
 
-`AsyncAdminClient` is for programs with an event loop, `AdminClient` for those without one. What it can do is
-sorted by what it is about: `topics`, `groups`, `offsets`, `messages`, `brokers`, `namesrv`, `accounts`.
+`AsyncAdminClient` is for programs with an event loop, `AdminClient` for those without one. The methods are
+grouped by subject: `topics`, `groups`, `offsets`, `messages`, `brokers`, `namesrv`, `accounts`.
 
     with AdminClient("127.0.0.1:9876") as admin:
         admin.topics.names()
 
 It asks brokers by their address, as mqadmin does, and works with Apache's brokers as with ours. Names are
-those of brokers: no namespace is put before topics and groups.
+those that brokers use: no namespace is put before topics and groups.
 
-How it is built: `asking` (one request to one server, and what a refusal is), a module for each of those
-subjects, `blocking` (the same methods, waiting), `client` (both
-clients).
+The modules: `asking` (one request to one server, and refusals), one module for each of those subjects,
+`blocking` (the same methods, which wait for the result), `client` (both clients).
 """
 
 from dledger.admin.accounts import Accounts

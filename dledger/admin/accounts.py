@@ -1,5 +1,5 @@
-"""Access control: users and what they may do (2.0: 3001 to 3010), and accounts of `plain_acl.yml` (1.0: 50 to
-54), at one broker each."""
+"""Access control at one broker: users and policies (2.0: 3001 to 3010), and accounts of `plain_acl.yml` (1.0:
+50 to 54)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from dledger.remoting.operator_headers import (
 )
 
 MAX_CHANGE_ATTEMPTS = 3
-"""How often a change of users is made when others change them at the same time."""
+"""How often a change of users is tried when others change them at the same time."""
 NONE_THERE = (ResponseCode.USER_NOT_EXIST, ResponseCode.POLICY_NOT_EXIST)
 
 
 @dataclass(frozen=True)
 class PlainAccount:
-    """An account of access control 1.0. Permissions as `name=PUB|SUB`; None leaves what there is."""
+    """An account of access control 1.0. Permissions are `name=PUB|SUB`. Fields that are None are not
+    changed."""
 
     access_key: str
     secret_key: str | None = None
@@ -42,7 +43,7 @@ class PlainAccount:
 
 
 class Accounts:
-    """What operators do with accounts. ClientError where a server refuses, or does not answer."""
+    """Operations on accounts. ClientError when a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -50,11 +51,11 @@ class Accounts:
     # --- users (2.0) ----------------------------------------------------------------------------------
 
     async def create_user(self, address: str, user: UserInfo) -> None:
-        """A user with a name and a password (3001); `userType`: Normal or Super."""
+        """Create a user with a name and a password (3001). `userType` is Normal or Super."""
         await self._put_user(address, RequestCode.AUTH_CREATE_USER, user)
 
     async def update_user(self, address: str, user: UserInfo) -> None:
-        """Change what is given of a user (3002); `userStatus`: enable or disable."""
+        """Change the given fields of a user (3002). `userStatus` is enable or disable."""
         await self._put_user(address, RequestCode.AUTH_UPDATE_USER, user)
 
     async def delete_user(self, address: str, name: str) -> None:
@@ -66,28 +67,28 @@ class Accounts:
         await self._change(address, name, delete)
 
     async def user(self, address: str, name: str) -> UserInfo | None:
-        """One user (3004); None where there is none of that name."""
+        """One user (3004); None when there is no user of this name."""
         code = RequestCode.AUTH_GET_USER
         answer = await self._asking.broker(address, code, UserHeader(name), accept=NONE_THERE)
         return read_body("user", UserInfo, answer.body) if answer.body and not answer.code else None
 
     async def users(self, address: str, name_part: str | None = None) -> list[UserInfo]:
-        """All users (3005), or those whose names contain this."""
+        """All users (3005), or those whose names contain `name_part`."""
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_USER, ListUsersHeader(name_part))
         return read_body("users", list[UserInfo], answer.body) if answer.body else []
 
     # --- policies (2.0) -------------------------------------------------------------------------------
 
     async def create_acl(self, address: str, acl: AclInfo) -> None:
-        """What a subject may do (3006)."""
+        """Create the policies of a subject (3006)."""
         await self._put_acl(address, RequestCode.AUTH_CREATE_ACL, acl)
 
     async def update_acl(self, address: str, acl: AclInfo) -> None:
-        """Add to that, or change it, resource by resource (3007)."""
+        """Add to the policies of a subject, or change them resource by resource (3007)."""
         await self._put_acl(address, RequestCode.AUTH_UPDATE_ACL, acl)
 
     async def delete_acl(self, address: str, subject: str, resource: str | None = None) -> None:
-        """Remove what it may do with one resource, or all of it (3008)."""
+        """Delete the policies of a subject for one resource, or all of them (3008)."""
 
         async def delete(version: int | None) -> None:
             header = DeleteAclHeader(subject, None, resource, version)
@@ -96,7 +97,7 @@ class Accounts:
         await self._change(address, subject.removeprefix("User:"), delete)
 
     async def acl(self, address: str, subject: str) -> AclInfo | None:
-        """What a subject may do (3009); None where nothing is said of it."""
+        """The policies of a subject (3009); None when it has none."""
         code = RequestCode.AUTH_GET_ACL
         answer = await self._asking.broker(address, code, SubjectHeader(subject), accept=NONE_THERE)
         return read_body("acl", AclInfo, answer.body) if answer.body and not answer.code else None
@@ -104,7 +105,7 @@ class Accounts:
     async def acls(
         self, address: str, subject: str | None = None, resource: str | None = None
     ) -> list[AclInfo]:
-        """The same of all subjects, or of those that contain this (3010)."""
+        """The policies of all subjects, or of those whose subject or resource contains these texts (3010)."""
         header = ListAclsHeader(subject, resource)
         answer = await self._asking.broker(address, RequestCode.AUTH_LIST_ACL, header)
         return read_body("acls", list[AclInfo], answer.body) if answer.body else []
@@ -126,8 +127,8 @@ class Accounts:
         await self._change(address, subject.removeprefix("User:"), put)
 
     async def _change(self, address: str, name: str, send: Callable[[int | None], Awaitable[None]]) -> None:
-        """Change a user or its policies. The request carries the version of the users that the broker has
-        now, so that it does nothing when it arrives late; it is made again when another change came first."""
+        """Change a user or its policies. The request carries the broker's current version of the users, so
+        that a late request does nothing. It is made again when another change came first."""
         for attempt in range(1, MAX_CHANGE_ATTEMPTS + 1):
             try:
                 await send(await self._version(address, name))
@@ -137,7 +138,8 @@ class Accounts:
                     raise
 
     async def _version(self, address: str, name: str) -> int | None:
-        """None where the broker does not say: one of Apache's, or whoever asks may not look at users."""
+        """The version of the users. None when the broker does not report it: an Apache broker, or this
+        account may not read users."""
         unsaid = (*NONE_THERE, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
         answer = await self._asking.broker(
             address, RequestCode.AUTH_GET_USER, UserHeader(name), accept=unsaid
@@ -148,7 +150,7 @@ class Accounts:
     # --- accounts (1.0) -------------------------------------------------------------------------------
 
     async def put_account(self, address: str, account: PlainAccount) -> None:
-        """Create an account, or change it (50). Lists of permissions replace what was there."""
+        """Create an account, or change it (50). Lists of permissions replace the previous ones."""
         header = AccessConfigHeader(
             account.access_key,
             account.secret_key,
@@ -168,12 +170,12 @@ class Accounts:
     async def set_white_addresses(
         self, address: str, addresses: Sequence[str], path: str | None = None
     ) -> None:
-        """Addresses that need no account (53). `path`: the broker's file that says so."""
+        """Set the addresses that need no account (53). `path` is the broker's file to change."""
         header = WhiteAddressesHeader(",".join(addresses), path)
         await self._asking.broker(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
     async def account_version(self, address: str) -> AclVersion:
-        """Which version of its accounts a broker has (52)."""
+        """The version of a broker's accounts (52)."""
         answer = await self._asking.broker(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         ext = answer.ext
         return AclVersion(
@@ -193,13 +195,13 @@ def policy(
     addresses: Sequence[str],
     decision: str,
 ) -> AclInfo:
-    """What mqadmin's createAcl says: the same of each resource."""
+    """Make policies as mqadmin's createAcl does, with the same entry for each resource."""
     entries = [PolicyEntryInfo(one, list(actions), list(addresses) or None, decision) for one in resources]
     return AclInfo(subject, [PolicyInfo("Custom", entries)])
 
 
 def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
-    """By file, as newer brokers tell them; else of the one there is."""
+    """Versions by file, as newer brokers report them. Older ones report one version of their single file."""
     try:
         if "allAclFileVersion" in ext:
             by_file = ext["allAclFileVersion"].encode()

@@ -1,4 +1,4 @@
-"""One request to one server, with what comes of it; and the brokers of a cluster."""
+"""Sends one request to one server and checks the answer; lists the brokers of a cluster."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ T = TypeVar("T")
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LOOK_S = 0.1
-"""Between two looks for a master."""
+"""Pause between two attempts to find a master, in seconds."""
 
 
 NO_REMARK = "not set any response code"
-"""What Apache's brokers say where they have nothing to say."""
+"""The remark that Apache's brokers send when they have nothing to report."""
 
 
 class Refused(BrokerRefused):
-    """A server answered with an error: its `code`, its own words (`remark`), who it was
-    (`address`), and what it was asked (`what`)."""
+    """A server answered with an error: `code`, its own text (`remark`), its `address`, and the request
+    (`what`)."""
 
     def __init__(self, what: str, address: str, code: int, remark: str | None) -> None:
         super().__init__(f"{what}: {address}: {refused_text(code, remark)}", code)
@@ -51,21 +51,21 @@ class Refused(BrokerRefused):
 
 
 class NotReached(ClientError):
-    """A server gave no answer. A request that changes something may be carried out, now or later."""
+    """A server did not answer. If the request changes something, it may be carried out now or later."""
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Which brokers there are, as a NameServer knows them."""
+    """The brokers that a NameServer knows."""
 
     info: ClusterInfo
 
     def clusters(self) -> list[str]:
-        """Names."""
+        """Names of the clusters, sorted."""
         return sorted(self.info.clusterAddrTable)
 
     def groups(self, cluster: str | None = None) -> list[BrokerData]:
-        """Broker groups of a cluster, or of all; ClientError for a cluster that is not there."""
+        """Broker groups of one cluster, or of all. ClientError for an unknown cluster."""
         known = self.info.clusterAddrTable
         if cluster is not None and cluster not in known:
             raise ClientError(
@@ -77,8 +77,8 @@ class ClusterView:
         ]
 
     def masters(self, cluster: str | None = None, broker_name: str | None = None) -> dict[str, str]:
-        """Names of the broker groups and addresses of their masters, of a cluster, of one group, or of all;
-        NoBroker where one has none at the moment."""
+        """Names of broker groups and addresses of their masters: of one cluster, of one group, or of all.
+        NoBroker when one of them has no master at the moment."""
         found = [group for group in self.groups(cluster) if broker_name in (None, group.brokerName)]
         without = [group.brokerName for group in found if MASTER_ID not in group.brokerAddrs]
         if without or not found:
@@ -91,14 +91,14 @@ class ClusterView:
         return [address for group in self.groups(cluster) for _, address in sorted(group.brokerAddrs.items())]
 
     def name_of(self, address: str) -> str:
-        """The broker group that an address belongs to; ClientError."""
+        """Name of the broker group that an address belongs to. ClientError when it is not registered."""
         for group in self.groups():
             if address in group.brokerAddrs.values():
                 return group.brokerName
         raise ClientError(f"no broker is registered with the address {address}")
 
     def group(self, name: str) -> BrokerData:
-        """One broker group; ClientError."""
+        """One broker group. ClientError when it is unknown."""
         found = self.info.brokerAddrTable.get(name)
         if found is None:
             known = ", ".join(sorted(self.info.brokerAddrTable)) or "none"
@@ -107,12 +107,13 @@ class ClusterView:
 
 
 class Asking:
-    """Requests of an operator. A broker that has nobody to lead its group is asked again for a while."""
+    """Requests of an operator. While the group of a broker has no leader, the request is repeated for up to
+    `failover_timeout_s`."""
 
     def __init__(self, core: ClientCore) -> None:
         self.core = core
         self._known: dict[str, dict[str, None]] = {}
-        """Addresses that broker groups had, by their names."""
+        """All addresses that each broker group has had, by its name."""
 
     async def broker(
         self,
@@ -124,7 +125,7 @@ class Asking:
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
     ) -> Response:
-        """The answer, with code 0 or one of `accept`; Refused, NotReached."""
+        """Ask one broker. Returns an answer with code 0 or one of `accept`. Refused, NotReached."""
         core, options = self.core, self.core.options
         core.check_open()
         deadline = core.now() + options.failover_timeout_s
@@ -152,8 +153,9 @@ class Asking:
         accept: tuple[int, ...] = (),
         timeout_s: float | None = None,
     ) -> Response:
-        """The same for what the leader of a group answers, whoever that is: where nobody listens any more at
-        the address, the NameServers are asked who has become the master, for a while."""
+        """Ask the leader of the group that this address belongs to. When no broker listens at the address any
+        more, the NameServers are asked for the new master, for up to `failover_timeout_s`. Refused,
+        NotReached."""
         core = self.core
         deadline = core.now() + core.options.failover_timeout_s
         while True:
@@ -169,9 +171,9 @@ class Asking:
             await asyncio.sleep(LOOK_S)
 
     async def life(self, address: str, code: RequestCode, header: Fields) -> str | None:
-        """Which topic or group is meant by a name, by its leader's answer to `code` (`formats.life`). None
-        where there is none of that name, or the broker does not say. A deletion that names it takes no other
-        one, however late it comes."""
+        """The life of a topic or group (`formats.life`), from its leader's answer to `code`. It distinguishes
+        it from earlier and later ones of the same name: a deletion that carries it deletes no other one,
+        however late it arrives. None when the name is unknown, or the broker does not report a life."""
         unsaid = (
             ResponseCode.TOPIC_NOT_EXIST,
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -182,7 +184,8 @@ class Asking:
         return answer.ext.get("life")
 
     async def _successor(self, address: str, deadline: float) -> str | None:
-        """Another master of the group that this address belongs to; None when there is none in time."""
+        """Another master of the group that this address belongs to; None when none appears before
+        `deadline`."""
         while self.core.now() + LOOK_S < deadline:
             for group in (await self.cluster()).groups():
                 master = group.brokerAddrs.get(MASTER_ID)
@@ -194,8 +197,8 @@ class Asking:
     async def namesrvs(
         self, code: RequestCode, header: Fields, size: Size, *, accept: tuple[int, ...] = ()
     ) -> list[Response]:
-        """The good answers of all NameServers that answer, without those with a code of `accept`; Refused
-        when none is good and one has another code, NoNameServer."""
+        """Ask all NameServers and return the successful answers. Refused when none is successful and one has
+        a code that is not in `accept`. NoNameServer."""
         answers = await self.core.ask_namesrvs(code, header, size)
         good = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
         if not good:
@@ -211,7 +214,7 @@ class Asking:
         return sorted(set(chain.from_iterable(lists)))
 
     async def cluster(self) -> ClusterView:
-        """Which brokers there are."""
+        """The brokers that the NameServers know."""
         answers = await self.namesrvs(RequestCode.GET_BROKER_CLUSTER_INFO, None, groups_in_cluster)
         found = [read_body("cluster info", ClusterInfo, answer.body) for answer in answers]
         view = ClusterView(merge_clusters(found))
@@ -220,15 +223,15 @@ class Asking:
         return view
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic is; TopicNotFound."""
+        """The route of a topic. TopicNotFound."""
         found = await self.core.refresh(topic)
         for group in found.brokerDatas:
             self._known.setdefault(group.brokerName, {}).update(dict.fromkeys(group.brokerAddrs.values()))
         return found
 
     async def places_of_group(self, group: str, topic: str | None = None) -> list[tuple[str, str]]:
-        """Names of the broker groups that a consumer group is at, and where to ask them: those of its retry
-        topic, else of a topic of its, else all: a group gets a retry topic with its first consumer."""
+        """Names of the broker groups that have a consumer group, with the addresses to ask. They are those of
+        its retry topic, which it gets with its first consumer; else those of `topic`; else all."""
         for name in (RETRY_PREFIX + group, topic):
             if name is None:
                 continue
@@ -241,7 +244,7 @@ class Asking:
 
 
 def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] = ()) -> Response:
-    """The answer, if it is a good one; Refused."""
+    """Return the answer if its code is 0 or in `accept`. Refused, NotReached."""
     if outcome_unknown(answer):
         raise NotReached(f"{what}: {address}: {answer.remark}: it may be carried out, now or later")
     if answer.code != ResponseCode.SUCCESS and answer.code not in accept:
@@ -251,7 +254,8 @@ def checked(what: str, address: str, answer: Response, accept: tuple[int, ...] =
 
 @contextmanager
 def passing_over(*codes: int) -> Iterator[None]:
-    """Go on where a server refuses with one of these codes, as 206 where nobody is online; no other error."""
+    """Context manager that ignores refusals with one of these codes, such as 206 when no consumer is
+    online."""
     try:
         yield
     except BrokerRefused as error:
@@ -260,7 +264,7 @@ def passing_over(*codes: int) -> Iterator[None]:
 
 
 def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
-    """What a body says; BrokerRefused when it cannot be read."""
+    """Decode a body. BrokerRefused when it cannot be read."""
     try:
         return decode(data)
     except BadBody as error:
@@ -268,22 +272,24 @@ def read(what: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def read_body(what: str, type_: type[T], data: bytes) -> T:
-    """The same of a typed body, which may hold nulls where there is nothing to say."""
+    """Decode a typed body, which may have nulls in place of missing values. BrokerRefused when it cannot be
+    read."""
     return read(what, lambda body: decode_plain(body, type_, what), data)
 
 
 def said(answer: Response) -> str:
-    """What a server said to what it did; empty where there is nothing to say."""
+    """The remark with which a server reports what it did; empty when there is nothing to report."""
     return "" if answer.remark in (None, NO_REMARK) else str(answer.remark)
 
 
 def master_of(group: BrokerData) -> str | None:
-    """Where to ask a broker group: its master, else whoever is there (BrokerData.selectBrokerAddr)."""
+    """The address to ask a broker group: its master, otherwise any of its brokers
+    (BrokerData.selectBrokerAddr)."""
     return group.brokerAddrs.get(MASTER_ID) or next(iter(sorted(group.brokerAddrs.values())), None)
 
 
 def masters_of(route: TopicRoute) -> Iterator[tuple[str, str]]:
-    """Names of the broker groups of a route, and where to ask them."""
+    """Names of the broker groups of a route, each with the address to ask."""
     for group in route.brokerDatas:
         address = master_of(group)
         if address is not None:

@@ -1,6 +1,6 @@
-"""The same methods for programs without an event loop, each waiting for what the asynchronous one gives.
+"""The methods of the asynchronous client for programs without an event loop; each waits for the result.
 
-A method is named once, by its original: names, arguments and types follow from that.
+Each method refers to the asynchronous one, and has its name, arguments and types.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
-"""Runs something on the client's loop, and waits for what comes of it."""
+"""Runs an awaitable on the client's loop, and waits for its result."""
 
 
 class Blocking(Generic[A, P, T]):
-    """A method of a face: the asynchronous one, run and waited for."""
+    """A blocking method: runs the asynchronous one and waits for its result."""
 
     def __init__(self, method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> None:
         self._method = method
@@ -41,7 +41,8 @@ class Blocking(Generic[A, P, T]):
 
 
 class Face(Generic[A]):
-    """What the methods of one subject need. `area`: the asynchronous one, of the client as it is open now."""
+    """Base of the blocking subjects. `area` returns the asynchronous subject of the client that is open
+    now."""
 
     def __init__(self, wait: Wait, area: Callable[[], A]) -> None:
         self.wait = wait
@@ -49,7 +50,7 @@ class Face(Generic[A]):
 
 
 class BlockingTopics(Face[Topics]):
-    """`Topics`, waiting."""
+    """The methods of `Topics`, blocking."""
 
     names = Blocking(Topics.names)
     route = Blocking(Topics.route)
@@ -67,7 +68,7 @@ class BlockingTopics(Face[Topics]):
 
 
 class BlockingGroups(Face[Groups]):
-    """`Groups`, waiting."""
+    """The methods of `Groups`, blocking."""
 
     put = Blocking(Groups.put)
     put_all = Blocking(Groups.put_all)
@@ -84,7 +85,7 @@ class BlockingGroups(Face[Groups]):
 
 
 class BlockingOffsets(Face[Offsets]):
-    """`Offsets`, waiting."""
+    """The methods of `Offsets`, blocking."""
 
     lowest = Blocking(Offsets.lowest)
     highest = Blocking(Offsets.highest)
@@ -103,7 +104,7 @@ class BlockingOffsets(Face[Offsets]):
 
 
 class BlockingMessages(Face[Messages]):
-    """`Messages`, waiting. `pulls` has no twin: pull again at `next_offset`."""
+    """The methods of `Messages`, blocking, without `pulls`: call `pull` again at `next_offset`."""
 
     at_id = Blocking(Messages.at_id)
     by_id = Blocking(Messages.by_id)
@@ -116,7 +117,7 @@ class BlockingMessages(Face[Messages]):
 
 
 class BlockingBrokers(Face[Brokers]):
-    """`Brokers`, waiting."""
+    """The methods of `Brokers`, blocking."""
 
     cluster = Blocking(Brokers.cluster)
     masters = Blocking(Brokers.masters)
@@ -134,7 +135,7 @@ class BlockingBrokers(Face[Brokers]):
 
 
 class BlockingNameServers(Face[NameServers]):
-    """`NameServers`, waiting."""
+    """The methods of `NameServers`, blocking."""
 
     settings = Blocking(NameServers.settings)
     change_settings = Blocking(NameServers.change_settings)
@@ -149,7 +150,7 @@ class BlockingNameServers(Face[NameServers]):
 
 
 class BlockingAccounts(Face[Accounts]):
-    """`Accounts`, waiting."""
+    """The methods of `Accounts`, blocking."""
 
     create_user = Blocking(Accounts.create_user)
     update_user = Blocking(Accounts.update_user)

@@ -31,13 +31,13 @@ from dledger.runtime import Env
 
 
 class AsyncAdminClient(AsyncClient):
-    """Asks brokers and NameServers what operators ask.
+    """Sends the requests of operators to brokers and NameServers.
 
     >>> async with AsyncAdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
     ...     print(await admin.topics.names())
 
-    A broker that does not lead its group forwards what only the leader can answer, and nobody waits longer
-    than `failover_timeout_s` for a group that has no leader. Namespaces do not count here.
+    A broker that is not its group's leader forwards requests that only the leader can answer. A request to a
+    group without a leader waits at most `failover_timeout_s`. Namespaces are not used here.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class AsyncAdminClient(AsyncClient):
         client: ClientOptions | None = None,
         env: Env | None = None,
     ) -> None:
-        """`namesrv`: addresses with ; between, or NAMESRV_ADDR. ClientError where there are none."""
+        """`namesrv`: addresses separated by `;`, by default those in NAMESRV_ADDR. ClientError when there are
+        none."""
         options = replace(options_of(ClientOptions, client, "client"), redirect=False, namespace="")
         super().__init__(ClientCore(env, namesrv, options), "admin")
         asking = Asking(self._core)
@@ -60,7 +61,7 @@ class AsyncAdminClient(AsyncClient):
 
     @property
     def options(self) -> ClientOptions:
-        """How it connects: account, TLS, time limits."""
+        """The connection settings: account, TLS, time limits."""
         return self._core.options
 
     def now_ms(self) -> int:
@@ -69,12 +70,12 @@ class AsyncAdminClient(AsyncClient):
 
 
 class AdminClient(BlockingClient[AsyncAdminClient]):
-    """The same for programs without an event loop, from any thread.
+    """`AsyncAdminClient` for programs without an event loop; may be used from any thread.
 
     >>> with AdminClient("127.0.0.1:9876") as admin:    # doctest: +SKIP
     ...     print(admin.topics.names())
 
-    Methods are those of `Topics`, `Groups` and so on, and wait for what these give.
+    It has the methods of `Topics`, `Groups` and so on, which wait for their results.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Consumer groups and producers: created, changed, deleted; who is connected, and what they are doing."""
+"""Consumer groups and producers: create, change and delete groups; list connected clients and their state."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ from dledger.remoting.pop_bodies import RequestModeBody
 
 
 class Groups:
-    """What operators do with consumer groups. ClientError where a server refuses, or does not answer."""
+    """Operations on consumer groups. ClientError when a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
 
     async def put(self, address: str, config: SubscriptionGroupConfig) -> str:
-        """Create a group at the broker there, or change it (200). Returns what the broker said to it: empty,
-        or what of it has no effect there."""
+        """Create a group at one broker, or change it (200). Returns the broker's remark: empty, or which
+        settings have no effect there."""
         check_group(config.groupName)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         return said(await self._asking.leader(address, code, None, config.encode()))
 
     async def put_all(self, address: str, configs: Sequence[SubscriptionGroupConfig]) -> str:
-        """The same of several at once: all, or none (225)."""
+        """Create or change several groups at once: all, or none (225). Returns the broker's remark."""
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         return said(await self._asking.leader(address, code, None, GroupConfigList(list(configs)).encode()))
 
     async def delete(self, address: str, group: str, *, offsets: bool = False) -> None:
-        """Delete it at the broker there (207); with `offsets` also where it stands."""
+        """Delete a group at one broker (207), with `offsets` also its offsets."""
         asked = GroupHeader(group, byLeader=True)
         life = await self._asking.life(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, asked)
         header = DeleteSubscriptionGroupHeader(group, offsets, life)
         await self._asking.leader(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        """How it is set up at the broker there (352; before RocketMQ 5 from its table of all); None where
-        there is none."""
+        """Settings of a group at one broker (352; before RocketMQ 5 taken from `configs`). None when there is
+        no such group."""
         known = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
         answer = await self._asking.broker(address, code, GroupHeader(group), accept=known)
@@ -70,31 +70,31 @@ class Groups:
         return read_body("group", SubscriptionGroupConfig, answer.body)
 
     async def configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """All groups of the broker there (201)."""
+        """Settings of all groups at one broker (201)."""
         answer = await self._asking.broker(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         table = read_body("groups", SubscriptionGroupTable, answer.body)
         return dict(sorted(table.subscriptionGroupTable.items()))
 
     async def names(self) -> list[str]:
-        """Groups that have a retry topic, which the first consumer of a group gets."""
+        """Groups that have a retry topic. A group gets it with its first consumer."""
         names = await self._asking.topics()
         return sorted(name.removeprefix(RETRY_PREFIX) for name in names if name.startswith(RETRY_PREFIX))
 
     @staticmethod
     def topics_left(group: str) -> tuple[str, str]:
-        """The topics that a group has for itself: what is tried again, and what nobody could consume."""
+        """The group's own topics: for messages that are tried again, and for its dead letters."""
         return RETRY_PREFIX + group, DLQ_PREFIX + group
 
     async def connections(self, group: str, address: str | None = None) -> ConsumerConnections:
-        """Its consumers (203), as the broker there or one that has the group knows them. Refused with code
-        206 where there are none."""
+        """The consumers of a group (203), according to the broker at `address`, or to one that has the group.
+        Refused with code 206 when there are none."""
         where = address or await self._one_of(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         answer = await self._asking.leader(where, code, ConsumerGroupHeader(group))
         return read_body("consumers", ConsumerConnections, answer.body)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
-        """What one of its consumers is doing (307); `stacks`: with its threads."""
+        """The state of one consumer (307); with `stacks` also the stacks of its threads."""
         header = RunningInfoHeader(group, client_id, stacks)
         address = await self._one_of(group)
         answer = await self._asking.leader(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
@@ -103,7 +103,7 @@ class Groups:
     async def positions(
         self, group: str, topic: str, client_id: str = ""
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Where its consumers stand by their own account (223): client id -> queue -> offset."""
+        """The offsets of a group's consumers as they report them (223): client id -> queue -> offset."""
         header = ConsumerStatusHeader(topic, group, client_id)
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -114,12 +114,13 @@ class Groups:
     async def set_request_mode(
         self, address: str, topic: str, group: str, mode: str, share_queues: int = 0
     ) -> None:
-        """Whether its consumers PULL or POP (401). `share_queues`: of which others take part."""
+        """Set whether the consumers of a group PULL or POP (401). `share_queues`: how many other consumers
+        share each one's queues."""
         body = RequestModeBody(topic, group, mode, share_queues).encode()
         await self._asking.leader(address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body)
 
     async def producers(self, group: str, topic: str) -> ProducerConnections:
-        """Producers of a group, as a broker of the topic knows them (204)."""
+        """Producers of a group according to a broker of the topic (204)."""
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.GET_PRODUCER_CONNECTION_LIST
             answer = await self._asking.leader(address, code, ProducerGroupHeader(group))
@@ -127,7 +128,7 @@ class Groups:
         raise BrokerRefused(f"no broker serves the topic {topic}")
 
     async def all_producers(self, address: str) -> ProducerTable:
-        """Producers of all groups that are connected to the broker there (328)."""
+        """Producers of all groups that are connected to one broker (328)."""
         answer = await self._asking.leader(address, RequestCode.GET_ALL_PRODUCER_INFO)
         return read_body("producers", ProducerTable, answer.body)
 

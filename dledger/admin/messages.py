@@ -1,4 +1,4 @@
-"""Messages: found by id, key, offset and time, read in bulk, tracked, and handed to one consumer."""
+"""Messages: find them by id, key, offset and time, read them in bulk, track them, give one to a consumer."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from dledger.remoting.operator_bodies import ConsumeDirectlyResult
 from dledger.remoting.operator_headers import ConsumeDirectlyHeader
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The consumer group that tools read messages as (MixAll.TOOLS_CONSUMER_GROUP). It keeps no offsets."""
+"""The consumer group in whose name tools read messages (MixAll.TOOLS_CONSUMER_GROUP). It has no offsets."""
 REDELIVERY_GROUP = "TOOLS_REDELIVERY"
-"""The consumer group whose offsets in `%DLQ%` topics say which dead letters were given back."""
+"""The consumer group whose offsets in `%DLQ%` topics record which dead letters were delivered again."""
 MAX_PULL = 32
-"""Messages of one pull."""
+"""Most messages of one pull."""
 OF_EARLIER_TRIES = frozenset(
     (
         CONSUME_START_TIME,
@@ -67,7 +67,7 @@ OF_EARLIER_TRIES = frozenset(
         TIMER_OUT_MS,
     )
 )
-"""Properties that a dead letter does not keep when it is given back."""
+"""Properties that are removed from a dead letter when it is delivered again."""
 NOTHING_THERE = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -76,12 +76,12 @@ NOTHING_THERE = (
 
 
 class TrackType(Enum):
-    """What became of a message in one consumer group."""
+    """Whether a consumer group has consumed a message."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     PULL = "PULL"
-    """The group pulls: nobody can tell from where it stands."""
+    """Not known: the group pulls, and its offsets do not show it."""
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
@@ -90,7 +90,7 @@ class TrackType(Enum):
 
 @dataclass(frozen=True)
 class MessageTrack:
-    """The same, with the reason where nobody can tell."""
+    """Whether a group has consumed a message, with the reason when that is not known."""
 
     group: str
     type: TrackType
@@ -99,8 +99,8 @@ class MessageTrack:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as consumers get it, and what a broker stored besides: `size` of its record in bytes, the CRC
-    of its body as stored, and `prepared_offset`, where its half message was."""
+    """A message as consumers get it, with what the broker stores in addition: `size` of its record in bytes,
+    the CRC of its body as stored, and `prepared_offset`, the place of its half message."""
 
     message: ReceivedMessage
     size: int
@@ -109,7 +109,7 @@ class StoredMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it is stored."""
+        """The queue in which it is stored."""
         queue = self.message.queue
         return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
@@ -133,7 +133,7 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Pulled:
-    """Answer to one pull: where the next one begins, and the bounds of the queue."""
+    """The answer to one pull: messages, the offset of the next pull, and the bounds of the queue."""
 
     status: PullStatus
     messages: list[StoredMessage]
@@ -143,7 +143,7 @@ class Pulled:
 
 
 class Messages:
-    """What operators do with messages. ClientError where a server refuses, or does not answer."""
+    """Operations on messages. ClientError when a server refuses or does not answer."""
 
     def __init__(self, asking: Asking, groups: Groups, offsets: Offsets) -> None:
         self._asking = asking
@@ -151,8 +151,9 @@ class Messages:
         self._offsets = offsets
 
     async def at_id(self, topic: str, offset_message_id: str) -> StoredMessage:
-        """The message with an offset message id, which says where it is (33). Asked of the broker that stored
-        it, or where that one is gone of those that have the topic. BrokerRefused where there is none."""
+        """Find the message with an offset message id, which contains its place (33). The broker that stored
+        it is asked, or when that one is gone, those that have the topic. BrokerRefused when there is no such
+        message."""
         try:
             place = decode_message_id(offset_message_id)
         except ValueError as error:
@@ -177,9 +178,9 @@ class Messages:
         raise failure
 
     async def by_id(self, topic: str, message_id: str) -> StoredMessage:
-        """The message with this offset message id, or with this unique id; BrokerRefused where there is
-        none. The id of an imported message names the broker that it was imported from: where no broker has
-        that address, all are asked."""
+        """Find the message with this offset message id, or with this unique id. BrokerRefused when there is
+        none. The id of an imported message names the broker that it was imported from: when no broker has
+        that address, all brokers are asked."""
         try:
             host: str | None = host_text(decode_message_id(message_id).host)
         except ValueError:
@@ -217,9 +218,9 @@ class Messages:
         unique: bool = False,
         route_of: str | None = None,
     ) -> list[StoredMessage]:
-        """Messages with a key, or (`unique`) with a unique id, stored within [begin, end] in ms since the
-        epoch, the oldest first: of each broker group the newest `most`. `route_of`: of the
-        brokers that have this topic (12)."""
+        """Find messages with a key, or with a unique id if `unique` is set, that were stored within [begin,
+        end] in ms since the epoch, the oldest first. Each broker group returns its newest `most` (12).
+        `route_of`: ask the brokers of this topic instead."""
         check_time(begin_ms, "begin_ms")
         check_time(end_ms, "end_ms")
         header = QueryMessageHeader(topic, key, most, begin_ms, end_ms, unique)
@@ -242,7 +243,7 @@ class Messages:
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> Pulled:
-        """Messages of a queue from an offset on, without waiting for new ones (11)."""
+        """Pull messages of a queue from an offset on, without waiting for new ones (11)."""
         header = PullMessageHeader(
             consumerGroup=group,
             topic=queue.topic,
@@ -274,7 +275,7 @@ class Messages:
         expression: str = "*",
         group: str = TOOLS_GROUP,
     ) -> AsyncIterator[Pulled]:
-        """Pulls of a queue until `end` (not with it), or until nothing more is there."""
+        """Pull a queue up to `end` (exclusive), or until there are no more messages."""
         offset = start
         while offset < end:
             pulled = await self.pull(address, queue, offset, min(MAX_PULL, end - offset), expression, group)
@@ -287,7 +288,7 @@ class Messages:
     async def consume_directly(
         self, stored: StoredMessage, group: str, client_id: str, topic: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Hand a message to the listener of one consumer, and hear what it made of it (309)."""
+        """Give a message to the listener of one consumer, and return its result (309)."""
         header = ConsumeDirectlyHeader(
             group, client_id, stored.message.offset_message_id, stored.message.queue.broker_name, topic
         )
@@ -301,9 +302,9 @@ class Messages:
         return read_body("result", ConsumeDirectlyResult, answer.body)
 
     async def redeliver(self, address: str, stored: StoredMessage) -> None:
-        """Give a dead letter back to its group, by the broker there: it comes at once, under its id, and has
-        all its tries again; other groups of its topic see nothing of that. It stays a dead letter as well.
-        ClientError for what is none; NotReached: it may be given back."""
+        """Deliver a dead letter to its group again, by the broker at `address`. It comes at once, under its
+        id, and has all its retries again. Other groups of its topic are not affected. It also stays a dead
+        letter. ClientError for another message. NotReached: it may be delivered."""
         message, topic = stored.message, stored.queue.topic
         group = topic.removeprefix(DLQ_PREFIX)
         if group == topic:
@@ -328,9 +329,9 @@ class Messages:
     async def put(
         self, address: str, queue: MessageQueue, message: ReceivedMessage, properties: Mapping[str, str]
     ) -> None:
-        """Store a message in a queue as a copy: its body, flag and number of deliveries, with these
-        properties. Unlike a send of a producer, this works in retry topics and those of dead letters, and it
-        is not repeated. NotReached: it may be stored."""
+        """Store a copy of a message in a queue: its body, flag and number of deliveries, with these
+        properties. Unlike a producer's send, this works in retry and dead letter topics, and is not repeated.
+        NotReached: it may be stored."""
         header = SendMessageV2Header(
             producerGroup=TOOLS_GROUP,
             topic=queue.topic,
@@ -348,7 +349,7 @@ class Messages:
         await self._asking.leader(address, RequestCode.SEND_MESSAGE_V2, header, message.body)
 
     async def track(self, stored: StoredMessage, groups: list[str]) -> list[MessageTrack]:
-        """What became of a message in consumer groups (messageTrackDetail)."""
+        """Whether consumer groups have consumed a message (messageTrackDetail)."""
         return [await self._track(stored, group) for group in groups]
 
     async def _track(self, stored: StoredMessage, group: str) -> MessageTrack:

@@ -21,37 +21,37 @@ from dledger.remoting.headers import (
 )
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace of the key-values that say how many queues ordered topics have."""
+"""Namespace of the key-values that define how many queues ordered topics have."""
 
 
 class NameServers:
-    """What operators do with NameServers. ClientError where one refuses, or does not answer."""
+    """Operations on NameServers. ClientError when one refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the NameServers that this client knows."""
+        """Addresses of the NameServers that this client uses."""
         return self._asking.core.namesrv
 
     async def settings(self, address: str) -> dict[str, str]:
-        """Settings of the NameServer there (319)."""
+        """Settings of one NameServer (319)."""
         answer = await self._asking.broker(address, RequestCode.GET_NAMESRV_CONFIG)
         return parse_settings(answer.body)
 
     async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
-        """Change them while it runs (318)."""
+        """Change settings of one NameServer while it runs (318)."""
         await self._asking.broker(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, settings_body(properties))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a key-value at all NameServers (100), each keeps its own unless they share a table."""
+        """Set a key-value at all NameServers (100). Each has its own table unless they replicate one."""
         for address in self.addresses:
             header = PutKvConfigHeader(namespace, key, value)
             await self._asking.broker(address, RequestCode.PUT_KV_CONFIG, header)
 
     async def get(self, namespace: str, key: str) -> str | None:
-        """A value (101); None where there is none."""
+        """The value of a key (101); None when it is not set."""
         header = KvConfigHeader(namespace, key)
         none = (ResponseCode.QUERY_NOT_FOUND,)
         answers = await self._asking.namesrvs(RequestCode.GET_KV_CONFIG, header, _found, accept=none)
@@ -66,14 +66,14 @@ class NameServers:
             await self._asking.broker(address, RequestCode.DELETE_KV_CONFIG, KvConfigHeader(namespace, key))
 
     async def put_order(self, topic: str, queues: Mapping[str, int]) -> None:
-        """Say how many queues an ordered topic has at each of these broker groups; what is said of others
-        stays."""
+        """Set how many queues an ordered topic has at each of these broker groups. Entries of other groups
+        stay."""
         parts = await self._order(topic)
         parts |= {name: f"{name}:{count}" for name, count in queues.items()}
         await self.put(ORDER_TOPIC_CONFIG, topic, ";".join(parts.values()))
 
     async def drop_order(self, topic: str, broker_names: Iterable[str]) -> None:
-        """Say it of these no more; with the last one the key goes."""
+        """Remove the entries of these broker groups. Without any entry left the key is deleted."""
         before, gone = await self._order(topic), set(broker_names)
         after = [part for name, part in before.items() if name not in gone]
         if after and len(after) < len(before):
@@ -82,7 +82,7 @@ class NameServers:
             await self.delete(ORDER_TOPIC_CONFIG, topic)
 
     async def _order(self, topic: str) -> dict[str, str]:
-        """Broker name -> `name:queues`."""
+        """The entries of an ordered topic: broker name -> `name:queues`."""
         text = await self.get(ORDER_TOPIC_CONFIG, topic) or ""
         return {part.partition(":")[0]: part for part in text.split(";") if part}
 
@@ -97,14 +97,14 @@ class NameServers:
         return dict(sorted(table.items()))
 
     async def wipe_write_perm(self, address: str, broker_name: str) -> int:
-        """No producer is to write to a broker any more (205). Returns of how many topics that is news."""
+        """Stop producers from writing to a broker (205). Returns the number of topics that changed."""
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
         answer = await self._asking.broker(address, code, BrokerNameHeader(broker_name))
         count = answer.ext.get("wipeTopicCount", "")
         return int(count) if count.isdecimal() else 0
 
     async def add_write_perm(self, address: str, broker_name: str) -> int:
-        """Producers may write to it again (327). Returns of how many topics that is news."""
+        """Let producers write to a broker again (327). Returns the number of topics that changed."""
         code = RequestCode.ADD_WRITE_PERM_OF_BROKER
         answer = await self._asking.broker(address, code, BrokerNameHeader(broker_name))
         try:

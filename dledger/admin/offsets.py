@@ -1,4 +1,4 @@
-"""Where queues end, and where consumer groups stand in them; offsets set, copied, and moved to a time."""
+"""Ends of queues, and committed offsets of consumer groups: show, set, copy, and move them to a time."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from dledger.remoting.operator_bodies import (
 from dledger.remoting.operator_headers import BrokerConsumeStatsHeader, CloneGroupOffsetHeader
 
 END = -1
-"""In place of a time: behind everything that is there."""
+"""Given in place of a time: the end of the queue."""
 NOBODY = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.BROADCAST_CONSUMPTION)
-"""How a server says that a group has no consumers, or no offsets."""
+"""Codes by which a server reports that a group has no consumers, or no offsets."""
 CONCURRENT = 16
-"""Queues that are asked for at once."""
+"""At most this many queues are asked for at the same time."""
 
 
 @dataclass(frozen=True)
 class OffsetChange:
-    """What a reset does, or would do, to one queue (RollbackStats).
+    """The change that a reset makes, or would make, in one queue (RollbackStats).
 
-    `end`: offset that the next message gets. `before`: where the group stands, -1 for nowhere. `at_time`: the
-    first message stored at the time. `after`: where the group goes on.
+    `end`: offset of the next message. `before`: the group's offset, -1 for none. `at_time`: offset of the
+    first message stored at the time or after it. `after`: the group's new offset.
     """
 
     queue: MessageQueue
@@ -55,13 +55,13 @@ class OffsetChange:
 
 
 class Offsets:
-    """What operators do with offsets. ClientError where a server refuses, or does not answer."""
+    """Operations on offsets. ClientError when a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
 
     async def lowest(self, address: str, queue: MessageQueue) -> int:
-        """Offset of the oldest message that is still there (31)."""
+        """Offset of the oldest message that is still stored (31)."""
         header = QueueHeader(queue.topic, queue.queueId)
         return await self._offset(address, RequestCode.GET_MIN_OFFSET, header)
 
@@ -71,7 +71,8 @@ class Offsets:
         return await self._offset(address, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time in ms since the epoch (29); END: the end."""
+        """Offset of the first message stored at or after a time in ms since the epoch (29). With END the end
+        of the queue."""
         check_time(timestamp_ms, "timestamp_ms")
         if timestamp_ms == END:
             return await self.highest(address, queue)
@@ -79,8 +80,8 @@ class Offsets:
         return await self._offset(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def commit(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set where a group goes on in one queue (15). A broker of ours refuses it where it sets the group
-        back and arrives late, when the group's consumers are others."""
+        """Set the offset of a group in one queue (15). If that sets the group back, our brokers refuse it
+        when it arrives late, after the group's consumers have changed."""
         membership = (await self._query(address, group, queue, ask_membership=True)).ext.get("membership")
         header = UpdateConsumerOffsetHeader(
             group, queue.topic, queue.queueId, offset, setsBack=True, membership=membership
@@ -88,7 +89,7 @@ class Offsets:
         await self._asking.leader(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
-        """Where a group goes on in one queue (14); None where it has not been."""
+        """The offset of a group in one queue (14); None when it has none."""
         answer = await self._query(address, group, queue)
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -97,7 +98,7 @@ class Offsets:
     async def _query(
         self, address: str, group: str, queue: MessageQueue, *, ask_membership: bool | None = None
     ) -> Response:
-        """The answer to 14, also where the group has no offset."""
+        """Send request 14. The answer is returned also when the group has no offset."""
         header = QueryConsumerOffsetHeader(
             group, queue.topic, queue.queueId, setZeroIfNotFound=False, askMembership=ask_membership
         )
@@ -105,13 +106,13 @@ class Offsets:
         return await self._asking.leader(address, code, header, accept=none)
 
     async def stats_at(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
-        """Where a group stands at the broker there (208), in all its topics or in one."""
+        """Offsets of a group at one broker (208), in all its topics or in one."""
         header = ConsumeStatsHeader(group, topic)
         answer = await self._asking.leader(address, RequestCode.GET_CONSUME_STATS, header)
         return read("offsets", decode_consume_stats, answer.body)
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """The same of all brokers that have the group. BrokerRefused with code 206 where it has no offset."""
+        """Offsets of a group at all brokers that have it. BrokerRefused with code 206 when it has none."""
         found = ConsumeStats({}, 0.0)
         for _, address in await self._asking.places_of_group(group, topic):
             one = await self.stats_at(address, group, topic)
@@ -129,7 +130,7 @@ class Offsets:
     async def all_stats(
         self, address: str, *, ordered: bool = False, timeout_s: float = 50.0
     ) -> ConsumeStatsList:
-        """Where all groups stand at the broker there (317); `ordered`: in ordered topics alone."""
+        """Offsets of all groups at one broker (317); with `ordered` only in ordered topics."""
         header = BrokerConsumeStatsHeader(ordered)
         code = RequestCode.GET_BROKER_CONSUME_STATS
         answer = await self._asking.leader(address, code, header, timeout_s=timeout_s)
@@ -146,9 +147,9 @@ class Offsets:
         queue_id: int = -1,
         offset: int | None = None,
     ) -> dict[MessageQueue, int]:
-        """Set where a group goes on at the broker there, and have its consumers go there (222): to a time in
-        ms since the epoch, to the END, or one queue to an offset. Without `force` only back. Returns the
-        offsets. Apache's brokers refuse with code 206 where no consumer is online."""
+        """Set the offsets of a group at one broker, and move its consumers there (222): to a time in ms since
+        the epoch, to END, or one queue to an offset. Without `force` offsets only go back. Returns the new
+        offsets. Apache's brokers refuse with code 206 when no consumer is online."""
         check_time(timestamp_ms, "timestamp_ms")
         header = ResetOffsetHeader(group, topic, timestamp_ms, force, queue_id, offset)
         answer = await self._asking.leader(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
@@ -159,7 +160,7 @@ class Offsets:
     async def changes(
         self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> list[OffsetChange]:
-        """What `reset` would do at the broker there, looked up one by one; it changes nothing."""
+        """What `reset` would do at one broker, looked up for each queue. It changes nothing."""
         check_time(timestamp_ms, "timestamp_ms")
         stats = await self.stats_at(address, group, topic)
         rows = {queue: one for queue, one in stats.offsets.items() if queue.topic == topic}
@@ -180,8 +181,8 @@ class Offsets:
     async def reset_offline(
         self, address: str, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> list[OffsetChange]:
-        """The same as `reset` by setting each offset (15), for a group without consumers at Apache's brokers
-        (resetOffsetByTimeOld). Consumers that are there undo it."""
+        """Reset offsets as `reset` does, by setting each one (15): for a group without consumers at Apache's
+        brokers (resetOffsetByTimeOld). Running consumers would undo it."""
         changes = await self.changes(address, group, topic, timestamp_ms, force=force)
         for change in changes:
             if change.after != change.before:
@@ -189,19 +190,19 @@ class Offsets:
         return changes
 
     async def clone(self, address: str, source: str, target: str, topic: str | None = None) -> None:
-        """Copy where a group stands to another one, at the broker there (314)."""
+        """Copy the offsets of group `source` to group `target` at one broker (314)."""
         header = CloneGroupOffsetHeader(source, target, topic)
         await self._asking.leader(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def brokers_of(self, topic: str) -> dict[str, str]:
-        """Broker names of a topic, and where to ask them; TopicNotFound."""
+        """Broker names of a topic, each with the address to ask. TopicNotFound."""
         found = dict(masters_of(await self._asking.route(topic)))
         if not found:
             raise TopicNotFound(f"no broker of the topic {topic} is registered")
         return found
 
     async def address_of(self, topic: str, broker_name: str) -> str:
-        """Where to ask one of them; ClientError."""
+        """The address to ask one broker of a topic. ClientError when it does not have the topic."""
         for group in (await self._asking.route(topic)).brokerDatas:
             address = master_of(group)
             if group.brokerName == broker_name and address is not None:

@@ -1,4 +1,4 @@
-"""Topics: created, changed, deleted, listed; where they are, and where their queues stand."""
+"""Topics: create, change, delete and list them; their routes, and the bounds of their queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dledger.remoting.registration import (
 
 
 class Topics:
-    """What operators do with topics. ClientError where a server refuses, or does not answer."""
+    """Operations on topics. ClientError when a server refuses or does not answer."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -37,19 +37,19 @@ class Topics:
         return await self._asking.topics()
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic is (105); TopicNotFound."""
+        """The route of a topic (105). TopicNotFound."""
         return await self._asking.route(topic)
 
     async def clusters(self, topic: str) -> list[str]:
-        """The clusters that have it."""
+        """The clusters that have the topic."""
         view, route = await self._asking.cluster(), await self._asking.route(topic)
         names = {group.brokerName for group in route.brokerDatas}
         return [name for name in view.clusters() if names & set(view.info.clusterAddrTable[name])]
 
     async def put(self, address: str, config: TopicConfig, *, order: bool | None = None) -> str:
-        """Create a topic at the broker there, or change it (17). Returns what the broker said to it: empty,
-        or a warning. Attributes are named as changes, `+message.type` to set and `-message.type` to remove.
-        `order`: instead of the configuration's."""
+        """Create a topic at one broker, or change it (17). Returns the broker's remark: empty, or a warning.
+        Attributes are given as changes, `+message.type` to set and `-message.type` to remove. `order`
+        replaces the configuration's value."""
         check_topic(config.topicName)
         header = CreateTopicHeader(
             topic=config.topicName,
@@ -68,24 +68,24 @@ class Topics:
         return said(await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header))
 
     async def put_all(self, address: str, configs: Sequence[ListedTopic]) -> None:
-        """The same of several at once: all, or none (18)."""
+        """Create or change several topics at once: all, or none (18)."""
         body = TopicConfigList(list(configs)).encode()
         await self._asking.leader(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
 
     async def delete(self, address: str, topic: str) -> None:
-        """Delete it at the broker there, with its messages (215)."""
+        """Delete a topic at one broker, with its messages (215)."""
         code, asked = RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader(topic, byLeader=True)
         life = await self._asking.life(address, code, asked)
         await self._asking.leader(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader(topic, life))
 
     async def delete_route(self, namesrv: str, topic: str, cluster: str | None = None) -> None:
-        """Have a NameServer forget it (216)."""
+        """Make a NameServer forget a topic (216)."""
         header = DeleteTopicInNamesrvHeader(topic, cluster)
         await self._asking.broker(namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def config(self, address: str, topic: str) -> TopicConfig | None:
-        """How it is set up at the broker there (351; before RocketMQ 5 from its table of all); None where
-        there is none."""
+        """Settings of a topic at one broker (351; before RocketMQ 5 taken from `configs`). None when there is
+        no such topic."""
         known = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         answer = await self._asking.broker(
             address, RequestCode.GET_TOPIC_CONFIG, TopicConfigHeader(topic), accept=known
@@ -97,22 +97,23 @@ class Topics:
         return read("topic", decode_topic_config, answer.body)
 
     async def configs(self, address: str) -> TopicTable:
-        """All topics of the broker there (21)."""
+        """Settings of all topics at one broker (21)."""
         answer = await self._asking.broker(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return read("topics", decode_topic_table, answer.body)
 
     async def system_names(self, address: str) -> list[str]:
-        """Topics that the broker there has for itself (305)."""
+        """Topics that one broker has for its own use (305)."""
         answer = await self._asking.broker(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         return sorted(read_body("topics", TopicList, answer.body).topicList)
 
     async def stats_at(self, address: str, topic: str) -> TopicStats:
-        """Bounds of its queues at the broker there, and when their last message was stored (202)."""
+        """Bounds of the topic's queues at one broker, and when their last message was stored (202)."""
         answer = await self._asking.leader(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
         return read("topic", decode_topic_stats, answer.body)
 
     async def stats(self, topic: str, route_of: str | None = None) -> TopicStats:
-        """The same of all brokers that have it. `route_of`: they are those of this topic."""
+        """Bounds of the topic's queues at all brokers that have it. `route_of`: ask the brokers of this topic
+        instead."""
         found = TopicStats({}, 0.0)
         for _, address in masters_of(await self._asking.route(route_of or topic)):
             one = await self.stats_at(address, topic)
@@ -123,7 +124,7 @@ class Topics:
         return found
 
     async def groups(self, topic: str) -> list[str]:
-        """Consumer groups that have an offset in it, or read it (300)."""
+        """Consumer groups that have an offset in the topic, or read it (300)."""
         names: dict[str, None] = {}
         for _, address in masters_of(await self._asking.route(topic)):
             code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO

@@ -1,7 +1,7 @@
-"""Where the NameServers are, asked of an address server (DefaultTopAddressing): a web server that knows.
+"""Asks an address server for the addresses of the NameServers (DefaultTopAddressing). It is a web server.
 
-`GET http://DOMAIN:8080/rocketmq/SUBGROUP` is answered with one line, `host:port;host:port`. Whoever asks
-keeps what it knows when there is no such answer.
+`GET http://DOMAIN:8080/rocketmq/SUBGROUP` is answered with one line, `host:port;host:port`. Without such an
+answer a client keeps the addresses that it knows.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ DOMAIN = "jmenv.tbsite.net"
 SUBGROUP = "nsaddr"
 """RocketMQ's default (rocketmq.namesrv.domain.subgroup)."""
 PORT = 8080
-"""Of a domain that names none."""
+"""Port of a domain that is given without one."""
 TIMEOUT_S = 3.0
-"""For the whole answer, as in RocketMQ."""
+"""Time-out of the whole answer, as in RocketMQ."""
 CLIENT_INTERVAL_S = 120.0
-"""How often clients ask, as in RocketMQ."""
+"""Interval at which clients ask, as in RocketMQ."""
 MAX_ANSWER = 16 * 1024
-"""Bytes of an answer."""
+"""Largest answer in bytes."""
 MAX_ADDRESSES = 64
-"""NameServers in one."""
+"""Most NameServers in one answer."""
 MAX_URL = 1024
-"""Characters."""
+"""Longest URL in characters."""
 MAX_REDIRECTS = 3
 
 
 class NoAddresses(Exception):
-    """The address server did not say where the NameServers are; the text says why."""
+    """The address server did not return addresses; the text says why."""
 
 
 def url_of(place: str, subgroup: str = SUBGROUP) -> str:
-    """The URL of an address server that is given as a domain, `domain:port`, or by a URL of its own
-    (MixAll.getWSAddr). ValueError for what is none."""
+    """The URL of an address server that is given as a domain, `domain:port`, or a URL (MixAll.getWSAddr).
+    ValueError for anything else."""
     place = place.strip()
     if len(place) > MAX_URL or not place.isprintable() or " " in place or not place:
         raise ValueError(f"{place[:80]!r}: expected a domain, domain:port, or a URL")
@@ -51,7 +51,7 @@ def url_of(place: str, subgroup: str = SUBGROUP) -> str:
 
 
 def addresses_in(answer: bytes) -> tuple[str, ...]:
-    """The addresses of an answer: its first line. NoAddresses."""
+    """The addresses in the first line of an answer. NoAddresses."""
     text = answer.decode("utf-8", "replace").strip()
     line = text.splitlines()[0] if text else ""
     try:
@@ -66,7 +66,8 @@ def addresses_in(answer: bytes) -> tuple[str, ...]:
 
 
 def load_http() -> None:
-    """Load what asks: it takes long, so not on a busy loop. NoAddresses where it is not installed."""
+    """Load the HTTP client in advance, because that takes too long for a busy loop. NoAddresses when it is
+    not installed."""
     try:
         importlib.import_module("aiohttp")
     except ImportError:
@@ -74,7 +75,7 @@ def load_http() -> None:
 
 
 async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, ...]:
-    """The NameServers that an address server knows now. NoAddresses."""
+    """Ask an address server for the NameServers that it knows now. NoAddresses."""
     load_http()
     import aiohttp
 
@@ -101,8 +102,8 @@ async def fetch_addresses(url: str, timeout_s: float = TIMEOUT_S) -> tuple[str, 
 
 
 async def looked_up(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Every IP address behind these, by the system's resolver (fetchNameSrvAddrByDnsLookup). NoAddresses
-    where a name has none now."""
+    """All IP addresses behind these names, by the system's resolver (fetchNameSrvAddrByDnsLookup).
+    NoAddresses when a name has none now."""
     found: dict[str, None] = {}
     loop = asyncio.get_running_loop()
     for address in addresses:

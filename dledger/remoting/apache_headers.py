@@ -1,5 +1,5 @@
-"""Headers of what only servers of Apache's answer: accounts in files (ACL 1.0), controllers, containers,
-RocksDB."""
+"""Headers of requests that only Apache's servers answer: accounts in files (ACL 1.0), controllers,
+containers, RocksDB."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dledger.remoting.response_headers import I64, Header
 
 
 class AccessConfigHeader(Header):
-    """50 UPDATE_AND_CREATE_ACL_CONFIG. Lists with commas between, as `topicA=PUB,topicB=SUB`."""
+    """50 UPDATE_AND_CREATE_ACL_CONFIG. Lists are separated by commas, as in `topicA=PUB,topicB=SUB`."""
 
     accessKey: str
     secretKey: str | None = None
@@ -26,14 +26,14 @@ class AccessKeyHeader(Header):
 
 
 class WhiteAddressesHeader(Header):
-    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG. `globalWhiteAddrs`: with commas between."""
+    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG. `globalWhiteAddrs` is separated by commas."""
 
     globalWhiteAddrs: str
     aclFileFullPath: str | None = None
 
 
 class MasterFlushOffsetHeader(Header):
-    """908 RESET_MASTER_FLUSH_OFFSET: a byte of the log."""
+    """908 RESET_MASTER_FLUSH_OFFSET: an offset in bytes of the log."""
 
     masterFlushOffset: I64
 
@@ -53,7 +53,7 @@ class RemoveBrokerHeader(Header):
 
 
 class ElectMasterHeader(Header):
-    """1002 CONTROLLER_ELECT_MASTER, as an operator asks for it."""
+    """1002 CONTROLLER_ELECT_MASTER, as an operator sends it."""
 
     clusterName: str
     brokerName: str
@@ -62,7 +62,7 @@ class ElectMasterHeader(Header):
 
 
 class CleanBrokerDataHeader(Header):
-    """1011 CLEAN_BROKER_DATA. `brokerControllerIdsToClean`: with semicolons between."""
+    """1011 CLEAN_BROKER_DATA. `brokerControllerIdsToClean` is separated by semicolons."""
 
     brokerName: str
     clusterName: str | None = None
@@ -78,6 +78,6 @@ class CqWriteProgressHeader(Header):
 
 
 class ExportConfigHeader(Header):
-    """355 EXPORT_ROCKSDB_CONFIG_TO_JSON. `configType`: names with semicolons between."""
+    """355 EXPORT_ROCKSDB_CONFIG_TO_JSON. `configType`: names separated by semicolons."""
 
     configType: str

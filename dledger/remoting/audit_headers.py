@@ -1,8 +1,8 @@
 """Headers of the audit requests (28001 to 28008), which RocketMQ does not have.
 
 An auditor first asks a broker to describe its replica, then for rows of its segments and of its other files,
-and, where replicas differ, for single entries. All of these are scans of files: a request starts a *job*, and
-an answer says how far it is. Its rows come in pages (`audit.row_codec`) in the answers' bodies.
+and, where replicas differ, for single entries. All of these scan files: a request starts a *job*, and an
+answer reports its progress. Its rows come in pages (`audit.row_codec`) in the bodies of the answers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class AuditDescribeHeader(Header):
-    """28001: what the replica says of itself, one row per segment, and the members it knows.
+    """28001: describe the replica, with one row per segment, and the members that it knows.
 
-    `version`: of the digests that the auditor can compare.
+    `version` is that of the digests that the auditor can compare.
     """
 
     version: I32
@@ -22,7 +22,7 @@ class AuditDescribeHeader(Header):
 class AuditSegmentHeader(Header):
     """28002: scan one segment. `description`: job of the 28001; `start`: log offset of its first byte.
 
-    `maxAgeMs`: rows of a scan that began no longer ago will do.
+    `maxAgeMs`: rows of an earlier scan are accepted if it began at most this long ago.
     """
 
     description: str
@@ -32,7 +32,7 @@ class AuditSegmentHeader(Header):
 
 
 class AuditSideHeader(Header):
-    """28003: what belongs to the replica and to no segment of it."""
+    """28003: scan what belongs to the replica but to none of its segments."""
 
     description: str
 
@@ -40,8 +40,8 @@ class AuditSideHeader(Header):
 class AuditDrillHeader(Header):
     """28004, 28007: entries of one segment. The body is JSON: `[[first, last], ...]`, inclusive, ascending.
 
-    28004 gives what replicas are compared by, 28007 whole headers, in bulk; brokers of older releases do not
-    know it.
+    28004 returns what replicas are compared by. 28007 returns whole headers, in bulk; brokers of older
+    releases do not know it.
     """
 
     description: str
@@ -49,14 +49,14 @@ class AuditDrillHeader(Header):
 
 
 class AuditPageHeader(Header):
-    """28005: a page of a job, or, while it runs, how far it is."""
+    """28005: a page of a job, or its progress while it runs."""
 
     job: str
     page: I32 = 0
 
 
 class AuditStampHeader(Header):
-    """28006: what tells one segment, and what its rows were made of, from another one.
+    """28006: data that distinguishes one segment, and what its rows were made of, from another one.
 
     The body is JSON: `[[topic, queue id, first offset, last offset], ...]` of its messages, inclusive, or
     empty for the segment's file alone.
@@ -67,7 +67,7 @@ class AuditStampHeader(Header):
 
 
 class AuditUnitsHeader(Header):
-    """28008: units [first, first + count) of the index files, those that were written.
+    """28008: units [first, first + count) of the index files, as far as they were written.
 
     Brokers of older releases do not know it.
     """
@@ -78,7 +78,8 @@ class AuditUnitsHeader(Header):
 
 
 class AuditAnswerHeader(Header):
-    """Answer to all of them. `pages` is 0 while the job waits or runs: then the body is empty, ask again."""
+    """Answer to all of them. `pages` is 0 while the job waits or runs: then the body is empty, and the
+    request is to be repeated."""
 
     job: str
     pages: I32

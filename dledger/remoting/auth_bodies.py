@@ -6,8 +6,8 @@ from dledger.remoting.bodies import Body
 
 
 class UserInfo(Body):
-    """Body of 3001 and 3002, answer to 3004; answer to 3005 is a list of them. What is left out of a change
-    stays."""
+    """Body of 3001 and 3002, answer to 3004; the answer to 3005 is a list of them. A change leaves omitted
+    fields as they are."""
 
     username: str | None = None
     password: str | None = None
@@ -31,13 +31,13 @@ class PolicyInfo(Body):
     """Entries of one policy."""
 
     policyType: str | None = None
-    """`Custom` or `Default`; Custom where it is left out."""
+    """`Custom` or `Default`; Custom when it is omitted."""
     entries: list[PolicyEntryInfo] | None = None
 
 
 class AclInfo(Body):
-    """Body of 3006 and 3007, answer to 3009; answer to 3010 is a list of them."""
+    """Body of 3006 and 3007, answer to 3009; the answer to 3010 is a list of them."""
 
     subject: str | None = None
-    """`User:` and a name."""
+    """`User:` followed by a name."""
     policies: list[PolicyInfo] | None = None

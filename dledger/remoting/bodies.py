@@ -20,9 +20,9 @@ from dledger.remoting.fastjson import dumps, dumps_object_map, dumps_relaxed, lo
 T = TypeVar("T")
 
 MAX_BARE_TAGS = 16 * 1024
-"""Characters of subscriptions in a heartbeat whose codes are worked out, at 0.2 microseconds each."""
+"""Most characters of subscriptions in a heartbeat whose codes are computed here, at 0.2 microseconds each."""
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
-"""Pull, push, pop: position = ordinal."""
+"""Pull, push, pop; the position is the ordinal."""
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE = (
     "CONSUME_FROM_LAST_OFFSET",
@@ -49,17 +49,17 @@ class Body(msgspec.Struct):
     """Base of all bodies: `encode()` writes one, `decode_body` reads one."""
 
     def encode(self) -> bytes:
-        """JSON with sorted keys, without nulls."""
+        """Encode as JSON with sorted keys and without nulls."""
         return dumps(self)
 
 
 def decode_body(data: bytes, type_: type[T], what: str = "body") -> T:
-    """A typed body; BadBody says what is wrong. Numbers and booleans may come as text."""
+    """Decode a typed body; BadBody says what is wrong. Numbers and booleans may be given as text."""
     return convert_body(loads(data), type_, what)
 
 
 def convert_body(value: object, type_: type[T], what: str = "body") -> T:
-    """The same from parsed JSON."""
+    """Make a typed body from parsed JSON; BadBody says what is wrong."""
     try:
         return msgspec.convert(value, type_, strict=False)
     except msgspec.ValidationError as error:
@@ -90,7 +90,7 @@ class BrokerData(Body):
 
     @property
     def master(self) -> str | None:
-        """Address of the master, None while there is none."""
+        """Address of the master, None while there is no master."""
         return self.brokerAddrs.get(MASTER_ID)
 
 
@@ -103,12 +103,12 @@ class TopicRoute(Body):
     orderTopicConf: str | None = None
 
     def encode_relaxed(self) -> bytes:
-        """As clients before 4.9.4 get it: ids of brokers are keys without quotes."""
+        """Encode as for clients before 4.9.4: ids of brokers are keys without quotes."""
         return dumps_relaxed(self)
 
     def in_zone(self, zone: str) -> TopicRoute:
-        """What a client of this zone is to use (ZoneRouteRPCHook): groups of the zone, and those without a
-        master, whose slaves are read wherever they are."""
+        """The route for a client of this zone (ZoneRouteRPCHook): groups of the zone, and groups without a
+        master, whose slaves are read in whatever zone they are."""
         kept = [
             data
             for data in self.brokerDatas
@@ -167,7 +167,8 @@ class KvTable(Body):
 
 
 class Subscription(Body):
-    """What a group wants of a topic (SubscriptionData). codeSet: Java hashes of the tags; empty = all."""
+    """A group's subscription to a topic (SubscriptionData). codeSet: Java hashes of the tags; empty means
+    all."""
 
     topic: str
     subString: str = "*"
@@ -186,7 +187,7 @@ class ProducerData(Body):
 
 
 class ConsumerData(Body):
-    """A consumer group of a client. The enums are their names, whatever form they came in."""
+    """A consumer group of a client. Enums are stored as names, also when they were sent as ordinals."""
 
     groupName: str
     consumeType: str = "CONSUME_PASSIVELY"
@@ -247,7 +248,7 @@ class ProducerConnections(Body):
 
 
 class ConsumersHere(Body):
-    """Members of one consumer group that a broker hears; none: it hears no more of them."""
+    """Members of one consumer group that send heartbeats to a broker; empty when none do any more."""
 
     groupName: str
     consumeType: str
@@ -262,12 +263,12 @@ class _Told(Body):
 
 
 def told_body(groups: list[bytes]) -> bytes:
-    """Body of 28101, of encoded `ConsumersHere`. Of groups that are not named nothing changed."""
+    """Body of 28101, made of encoded `ConsumersHere`. Groups that are not named did not change."""
     return b'{"groups":[%b]}' % b",".join(groups)
 
 
 def decode_told(data: bytes) -> list[ConsumersHere]:
-    """The groups of a body of 28101. BadBody. Our own brokers write it: it is strict JSON."""
+    """The groups in a body of 28101. BadBody. Our own brokers write it, so it is strict JSON."""
     try:
         return msgspec.json.decode(data, type=_Told).groups
     except (msgspec.DecodeError, ValueError) as error:
@@ -275,7 +276,8 @@ def decode_told(data: bytes) -> list[ConsumersHere]:
 
 
 class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pull that waits at the leader, in a body of 28102. `serialize`, `opaque`: of its request."""
+    """A pull that waits at the leader, in a body of 28102. `serialize` and `opaque` are those of its
+    request."""
 
     clientId: str
     group: str
@@ -288,7 +290,7 @@ class WaitingPull(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PullsHeld(Body):
-    """Body of 28102: pulls that began to wait at the leader of a term, each instead of the one before of that
+    """Body of 28102: pulls that began to wait at the leader of a term. Each replaces the previous one of that
     client and queue."""
 
     term: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -296,7 +298,7 @@ class PullsHeld(Body):
 
 
 def decode_held(data: bytes) -> PullsHeld:
-    """A body of 28102. BadBody. Our own brokers write it: it is strict JSON."""
+    """Decode a body of 28102. BadBody. Our own brokers write it, so it is strict JSON."""
     try:
         return msgspec.json.decode(data, type=PullsHeld)
     except (msgspec.DecodeError, ValueError) as error:
@@ -318,7 +320,8 @@ class QuerySubscription(Body):
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
-    """One queue; a map key; sorts as clients sort it for allocation (topic, broker, queue)."""
+    """One queue, which may be the key of a map. Queues sort as clients sort them for allocation (topic,
+    broker, queue)."""
 
     topic: str
     brokerName: str
@@ -333,8 +336,8 @@ class LockRequest(Body):
     mqSet: list[MessageQueue] = []
     onlyThisBroker: bool = False
     epochs: list[int] | None = None
-    """Ours, of our clients: for each of `mqSet` a number that rises each time that its client locks it anew;
-    renewals and the unlocking have the same one."""
+    """An extension of ours, sent by our clients: a number for each of `mqSet` that rises each time its client
+    locks the queue anew. Renewals and the unlocking have the same number."""
 
 
 class LockAnswer(Body):
@@ -344,7 +347,8 @@ class LockAnswer(Body):
 
 
 def subscription_codes(expression: str | None) -> tuple[list[str], list[int]]:
-    """Tags and their codes of "TagA || TagB"; both empty for everything (FilterAPI.buildSubscriptionData)."""
+    """Tags and their codes of an expression such as "TagA || TagB"; both empty for all messages
+    (FilterAPI.buildSubscriptionData)."""
     text = (expression or "").strip()
     if text in ("", "*"):
         return [], []
@@ -353,13 +357,13 @@ def subscription_codes(expression: str | None) -> tuple[list[str], list[int]]:
 
 
 def make_subscription(topic: str, expression: str | None, version: int, kind: str = "TAG") -> Subscription:
-    """A subscription with its tags worked out."""
+    """Make a subscription, with its tags and codes computed."""
     tags, codes = subscription_codes(expression) if kind == "TAG" else ([], [])
     return Subscription(topic, expression or "*", tags, codes, version, kind)
 
 
 def decode_heartbeat(data: bytes) -> Heartbeat:
-    """Body of 34, from any client: codeSet is worked out where it is missing (C++ sends none)."""
+    """Decode a body of 34 from any client. codeSet is computed when it is missing (C++ sends none)."""
     value = loads(data)
     if not isinstance(value, dict):
         raise BadBody("the heartbeat is not a JSON object")
@@ -386,12 +390,12 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
 
 
 def decode_client_config(data: bytes) -> CheckClientConfig:
-    """Body of 46, with nulls where a client has nothing to say."""
+    """Decode a body of 46, in which clients may send nulls."""
     return convert_body(without_nulls(loads(data)), CheckClientConfig, "check of a subscription")
 
 
 def _name_ordinal(value: dict[str, Any], field: str, names: tuple[str, ...]) -> None:
-    """Replace an enum's ordinal by its name; BadBody for what is neither."""
+    """Replace an enum's ordinal by its name. BadBody when it is neither a name nor an ordinal."""
     item = value.get(field)
     if item is None:
         value.pop(field, None)
@@ -416,7 +420,7 @@ class TopicOffset(Body):
 
 
 class OffsetWrapper(Body):
-    """Progress of a group on one queue."""
+    """Offsets of a group in one queue."""
 
     brokerOffset: int
     consumerOffset: int
@@ -467,7 +471,7 @@ class TopicConfigList(Body):
 
 
 class SubscriptionGroupTable(Body):
-    """Answer to 201 (SubscriptionGroupWrapper), as far as it tells the groups."""
+    """Answer to 201 (SubscriptionGroupWrapper), only its groups."""
 
     subscriptionGroupTable: dict[str, SubscriptionGroupConfig] = {}
 
@@ -475,7 +479,8 @@ class SubscriptionGroupTable(Body):
 def queue_table(
     name: str, table: Mapping[MessageQueue, object] | Iterable[tuple[MessageQueue, object]]
 ) -> bytes:
-    """Body with one map from queues to values: `{"offsetTable":{{queue}:value}}` (202, 208, 220, 221)."""
+    """Encode a body with one map from queues to values: `{"offsetTable":{{queue}:value}}` (202, 208, 220,
+    221)."""
     items = table.items() if isinstance(table, Mapping) else table
     return dumps_object_map(name, sorted(items, key=lambda item: item[0]))
 

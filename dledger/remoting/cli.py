@@ -1,6 +1,6 @@
-"""The outer shell of `dledger namesrv`, `dledger broker`: arguments, logging, signals, uvloop.
+"""The process around `dledger namesrv` and `dledger broker`: arguments, logging, signals, uvloop.
 
-Everything here touches the process and is therefore outside of what the simulator runs.
+This module changes the state of the process, so the simulator does not run it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dledger.runtime.settings import ConfigError, Property, Schema
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 ANNOUNCE_LIMIT_S = 0.3
-"""How long the start waits for the reader of standard output: it is the event loop that waits."""
+"""How long the start waits until standard output takes its line: the event loop waits meanwhile."""
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2
@@ -47,7 +47,7 @@ class Arguments:
 
 
 def arguments_of(options: Options) -> Arguments:
-    """What the declared options of a server say. WrongUsage for a word that is no property."""
+    """Convert the declared options of a server. WrongUsage for a word that is not a property."""
     rest, overrides = list(options.properties), []
     if name_servers := getattr(options, "name_servers", None):
         overrides.append(Property("namesrvAddr", name_servers))
@@ -60,7 +60,7 @@ def arguments_of(options: Options) -> Arguments:
 
 
 def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, list[str], SettingsSource]:
-    """The settings, warnings, and where the settings came from; ConfigError."""
+    """Read the settings; returns them with warnings and their source. ConfigError."""
     path = arguments.config_file
     wrong: list[str] = []
     properties = read_properties(env.files, path, wrong) if path else []
@@ -71,8 +71,8 @@ def configure(env: Env, schema: Schema[C], arguments: Arguments) -> tuple[C, lis
 
 
 def print_settings(schema: Schema[C], config: C, arguments: Arguments, warnings: Iterable[str] = ()) -> bool:
-    """What `-p` and `-m` ask for; False when they do not. What was given and does not count comes first, in
-    comments."""
+    """Print the settings for `-p` and `-m`; False when neither was given. Properties that were given but have
+    no effect come first, as comments."""
     if not (arguments.print_all or arguments.print_important):
         return False
     lines = [f"# {warning}" for warning in warnings]
@@ -94,9 +94,9 @@ def set_up_logging(
 ) -> None:
     """Log to a rotating file in `log_dir` (made if missing), or without one to standard error.
 
-    A thread writes the lines: where they cannot be written fast enough some are dropped and counted
-    (`QueuedHandler`), and the service goes on. `apart`: names of loggers with a file of their own; without a
-    directory they are silent. ConfigError when the directory cannot be used.
+    A thread writes the lines. When it is too slow some lines are dropped and counted (`QueuedHandler`), and
+    the service goes on. `apart`: names of loggers with their own file; without a directory they write
+    nothing. ConfigError when the directory cannot be used.
     """
     handler: logging.Handler
     if log_dir:
@@ -127,8 +127,8 @@ def _rotating(log_dir: str, file_name: str) -> logging.Handler:
 
 
 def reopen_logs() -> str:
-    """Have the log files opened by their names again before the next line, as they may have been moved away.
-    What is wrong then is told on standard error."""
+    """Make the log files be opened by name again before the next line, because they may have been moved away.
+    Errors are printed to standard error."""
     loggers = [logging.getLogger(), *map(logging.getLogger, sorted(logging.root.manager.loggerDict))]
     for handler in (handler for one in loggers for handler in one.handlers):
         if isinstance(handler, QueuedHandler) and isinstance(handler.target, LogFile):
@@ -142,7 +142,7 @@ def _complain_of_log(text: str) -> None:
 
 
 def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run until it ends or a signal asks it to stop; the exit code.
+    """Run a program until it ends or a signal stops it; returns the exit code.
 
     The first SIGTERM or SIGINT sets the event (stop in good order), the second cancels. An OSError at the
     start, such as a port in use, is printed as one line.
@@ -162,8 +162,8 @@ def run_program(env: Env, start: Callable[[asyncio.Event], Coroutine[Any, Any, N
 
 
 def complain(message: str, code: int) -> int:
-    """Print an error to standard error, or one for each line of `message`, behind what was logged; returns
-    `code`."""
+    """Print an error to standard error, one for each line of `message`, after everything that was logged;
+    returns `code`."""
     flush_logs()
     with suppress(OSError):
         for line in message.splitlines():
@@ -174,8 +174,8 @@ def complain(message: str, code: int) -> int:
 def announce(line: str) -> None:
     """Print the boot line to standard output at once.
 
-    A server runs all the same when standard output takes no line, as on a full disk or with a reader that has
-    gone or pauses: then the line is in the log.
+    When standard output takes no line, for example on a full disk or when its reader has gone or pauses, the
+    line is logged instead and the server runs anyway.
     """
     try:
         say(line, stdout=True, limit_s=ANNOUNCE_LIMIT_S)

@@ -1,7 +1,7 @@
 """The client side: one connection per address, many requests in flight on it, answers matched by opaque.
 
-A connection is dialled at its first use; requests made meanwhile wait for it. When it goes down, all its
-requests fail at once and the next use dials again. Requests of one turn of the loop leave in one write.
+A connection is made at its first use; requests made meanwhile wait for it. When it is lost, all its requests
+fail at once, and the next use connects again. Requests of one turn of the loop are sent in one write.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 __all__ = ["Answered", "ClientHandler", "ClientLimits", "OnDone", "RemotingClient"]
 
 Answered = Response | Coroutine[Any, Any, Response] | None
-"""The answer to a request of a peer; None: there is none; a coroutine gives it later."""
+"""The answer to a request of a peer. None means no answer; a coroutine returns the answer later."""
 ClientHandler = Callable[[str, Request], Answered]
-"""Handles a request that the peer at an address made."""
+"""Handles a request of the peer at an address."""
 MAX_ANSWERING = 16
-"""Requests of peers that are answered later; one more is refused (2)."""
+"""At most this many requests of peers are answered by coroutines at the same time; one more is refused
+(2)."""
 
 
 class RemotingClient:
-    """Makes requests of any address ("host:port"). `run` must run: it dials and closes what is idle."""
+    """Sends requests to any address ("host:port"). `run` must be running: it connects, and closes idle
+    connections."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class RemotingClient:
         credentials: Credentials | None = None,
         tls: SSLContext | None = None,
     ) -> None:
-        """`redirect`: brokers that do not lead say who does; else they forward requests to the leader.
-        `credentials`: requests are signed with them. `tls`: for all connections."""
+        """With `redirect` brokers that do not lead answer with the leader; otherwise they forward requests to
+        it. `credentials` sign all requests. `tls` is used for all connections."""
         self.limits: ClientLimits = limits or ClientLimits()
         self.late_responses = 0
         self.bad_frames: int = 0
@@ -75,11 +77,11 @@ class RemotingClient:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop it is used on."""
+        """The loop that the client is used on."""
         return asyncio.get_running_loop()
 
     async def run(self) -> None:
-        """Dial and sweep, until cancelled. Requests made before this starts wait for it."""
+        """Connect, and close idle connections, until cancelled. Requests made before it runs wait for it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -106,7 +108,8 @@ class RemotingClient:
         body: bytes = b"",
         timeout_s: float = 3.0,
     ) -> Response:
-        """Make a request and wait for its answer, whatever its code; RemotingError when there is none."""
+        """Send a request and wait for its answer, whatever its code. RemotingError when there is no
+        answer."""
         future: asyncio.Future[Response] = self.loop.create_future()
 
         def done(result: Response | RemotingError) -> None:
@@ -132,14 +135,14 @@ class RemotingClient:
         timeout_s: float,
         on_done: OnDone,
     ) -> None:
-        """Make a request; `on_done` gets the answer or the error later, never before this returns."""
+        """Send a request. `on_done` gets the answer or the error later, never before this call returns."""
         try:
             self._request(addr, code, header, body, timeout_s, on_done)
         except RemotingError as error:
             self.loop.call_soon(on_done, error)
 
     async def invoke_oneway(self, addr: str, code: int, header: Fields = None, body: bytes = b"") -> None:
-        """Send a request that gets no answer. Returns when it is handed to the transport's buffer."""
+        """Send a request that gets no answer. Returns when it is in the transport's buffer."""
         link = self._link(addr)
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag = FLAG_ONEWAY | self._flag
@@ -151,8 +154,8 @@ class RemotingClient:
     def forward(
         self, addr: str, request: Request, fields: Mapping[str, str], timeout_s: float, on_done: OnDone
     ) -> None:
-        """Make somebody else's request, with these header fields, as `invoke_nowait` does. Of a oneway one
-        nothing more is heard."""
+        """Forward another client's request with these header fields, as `invoke_nowait` does. `on_done` is
+        not called for a oneway request."""
         try:
             link = self._link(addr)
             self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -173,18 +176,19 @@ class RemotingClient:
             self.loop.call_soon(on_done, error)
 
     async def close(self) -> None:
-        """Hang up everywhere; requests in flight fail with ConnectionLost, later ones are refused."""
+        """Close all connections. Requests in flight fail with ConnectionLost, later ones are refused."""
         self._closed = True
         for link in list(self._links.values()):
             link.close("this client was closed")
 
     def drop_unsent(self, reason: str) -> None:
-        """Fail the requests that have not left: their callers hear ConnectFailed, certainly not executed."""
+        """Fail the requests that have not been sent, with ConnectFailed: they are certainly not executed."""
         for link in list(self._links.values()):
             link.drop_unsent(reason)
 
     def has_room(self, addr: str, size: int) -> bool:
-        """Whether a request of so many bytes would, but for its header, not be refused with Overloaded."""
+        """Whether a request of this many bytes, its header not counted, would be accepted and not refused
+        with Overloaded."""
         link = self._links.get(addr)
         return link is None or link.has_room(size)
 
@@ -225,18 +229,18 @@ class RemotingClient:
     # --- for Link ------------------------------------------------------------------------------------
 
     def call(self, done: OnDone, result: Response | RemotingError) -> None:
-        """Tell a caller; what its callback raises goes to the loop's exception handler."""
+        """Report a result to a caller. What its callback raises goes to the loop's exception handler."""
         try:
             done(result)
         except Exception as error:  # the boundary of one request
             self.report(error)
 
     def report(self, error: Exception) -> None:
-        """An error that belongs to no caller."""
+        """Report an error that belongs to no caller to the loop's exception handler."""
         self.loop.call_exception_handler({"message": "failed in a remoting callback", "exception": error})
 
     def later(self, answer: Coroutine[Any, Any, Response], send: Callable[[Response], None]) -> None:
-        """Give `send` the answer when it is there."""
+        """Run a coroutine and pass its answer to `send`."""
         if self._tasks is None or self._answering >= MAX_ANSWERING:
             answer.close()
             send(Response(ResponseCode.SYSTEM_BUSY, remark=f"{self._answering} requests are worked on"))
@@ -255,7 +259,7 @@ class RemotingClient:
         send(response)
 
     def handle(self, addr: str, request: Request) -> Answered:
-        """What we answer to a request of the peer."""
+        """Our answer to a request of the peer."""
         handler = self._handlers.get(request.code)
         if handler is None:
             remark = f" request type {request.code} not supported"
@@ -270,16 +274,16 @@ class RemotingClient:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     def drop(self, link: Link) -> None:
-        """A link has ended: the next use of its address makes a new one."""
+        """Forget a link that has ended: the next use of its address makes a new one."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
 
     def lost(self, link: Link) -> None:
-        """An established connection went down."""
+        """Report that an established connection was lost."""
         if self._on_connection_lost is not None:
             self._on_connection_lost(link.address)
 
     def bad_frame(self, addr: str, error: FrameError) -> None:
-        """A peer sent what is no frame."""
+        """Count and log a bad frame of a peer."""
         self.bad_frames += 1
         self._log.warning("connection closed", peer=addr, reason=str(error))

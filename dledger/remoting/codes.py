@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import IntEnum
 
 VERSION = 479
-"""What we announce in every header: the ordinal of V5_3_3. Java clients ask for 401 (V4_9_4) and later."""
+"""The version in every header that we send: the ordinal of V5_3_3. Java clients require 401 (V4_9_4) or
+later."""
 
 VERSION_STRICT_JSON = 401
 """Clients from V4_9_4 on read route bodies as strict JSON."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Those above 32767 do not fit a binary header (see remoting.frames)."""
+    """Codes of requests. Those above 32767 do not fit into a binary header (see remoting.frames)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -191,7 +192,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 10, 11 and 12 mean stored; 14 certainly not executed (safety.md S24)."""
+    """Codes of results. 10, 11 and 12 mean stored; 14 means certainly not executed (safety.md S24)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -241,7 +242,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Who speaks: the name in JSON headers, the number in binary headers."""
+    """Language of the sender: the name in JSON headers, the number in binary headers."""
 
     JAVA = 0
     CPP = 1

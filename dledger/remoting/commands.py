@@ -1,4 +1,4 @@
-"""One request and one response, apart from how they travel (RemotingCommand)."""
+"""One request and one response, independent of their encoding (RemotingCommand)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ T = TypeVar("T", bound=msgspec.Struct)
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 FLAG_REDIRECT = 4
-"""Of ours: who made this request would rather hear who leads (14, with the address) than have it forwarded.
-All that our client and brokers send has it; other clients' requests have not, and RocketMQ reads bits 0 and 1
-only."""
+"""An extension of ours: the sender wants an answer with the leader's address (14) instead of having the
+request forwarded. Our client and brokers set it in all requests. Other clients do not, and RocketMQ reads
+only bits 0 and 1."""
 FLAG_FORWARDED = 8
-"""Of ours: a broker that does not lead forwards the request of a client of its own."""
+"""An extension of ours: a broker that does not lead forwards the request of one of its own clients."""
 
 NO_FIELDS = msgspec.Raw(b"{}")
-"""extFields of a command that has none."""
+"""extFields of a command that has no fields."""
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises on bytes that are not the JSON they should be."""
+"""Exceptions of msgspec for bytes that are not the expected JSON."""
 
 _TEXT_FIELDS = msgspec.json.Decoder(dict[str, str])
 
 
 class SerializeType(IntEnum):
-    """How a header travels; an answer uses that of its request."""
+    """Encoding of a header; an answer uses that of its request."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class Request(msgspec.Struct, eq=False, gc=False):
-    """One decoded inbound command. `size` is what it counts for in its connection's in-flight account.
+    """One decoded inbound command. `size` is the number of bytes that it adds to its connection's in-flight
+    account.
 
-    Header fields are decoded when asked for: `header(SendMessageHeader)` or, all as text, `ext()`.
+    Header fields are decoded on demand: `header(SendMessageHeader)` or, all as text, `ext()`.
     """
 
     code: int
@@ -56,7 +57,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
     body: bytes = msgspec.field(name="(body)", default=b"")
     size: int = msgspec.field(name="(size)", default=0)
     by_member: bool | None = msgspec.field(name="(by member)", default=None)
-    """Whether a broker of the group made or forwarded it; None while nobody has asked."""
+    """Whether a broker of the group sent or forwarded it; None until that was checked."""
 
     @property
     def oneway(self) -> bool:
@@ -65,7 +66,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of ours."""
+        """Whether this is the answer to a request of ours."""
         return self.flag & FLAG_RESPONSE != 0
 
     def header(self, type_: type[T]) -> T:
@@ -73,12 +74,12 @@ class Request(msgspec.Struct, eq=False, gc=False):
         return decode_fields(self.ext_fields, type_, self.code)
 
     def ext(self) -> dict[str, str]:
-        """All header fields as text; null ones are left out."""
+        """All header fields as text; fields that are null are omitted."""
         return fields_as_text(self.ext_fields)
 
 
 class Response:
-    """An answer: as a client gets it, or as a client's handler makes it. `ext` has no null values."""
+    """An answer, as a client receives it or as a handler of a client makes it. `ext` has no null values."""
 
     __slots__ = ("_ext", "body", "code", "opaque", "remark", "version")
 
@@ -115,7 +116,8 @@ class Response:
         return _convert(self.ext, type_, None)
 
     def checked(self, *accepted: int) -> Response:
-        """This response if its code is 0 or one of `accepted`; else raises RemotingError(code, remark)."""
+        """Return this response if its code is 0 or one of `accepted`; otherwise raise RemotingError(code,
+        remark)."""
         if self.code == 0 or self.code in accepted:
             return self
         raise RemotingError(self.code, self.remark or response_name(self.code))
@@ -144,7 +146,8 @@ def response_name(code: int) -> str:
 
 
 def decode_fields(raw: msgspec.Raw, type_: type[T], code: int | None) -> T:
-    """Typed header fields from JSON. Numbers and booleans may come as text and the other way round."""
+    """Decode typed header fields from JSON. Numbers and booleans may be given as text and the other way
+    round."""
     try:
         return msgspec.json.decode(raw, type=type_, strict=False)
     except DECODE_ERRORS:
@@ -153,7 +156,7 @@ def decode_fields(raw: msgspec.Raw, type_: type[T], code: int | None) -> T:
 
 
 def fields_as_text(raw: msgspec.Raw) -> dict[str, str]:
-    """Header fields as a dict of text; BadHeader when they are no JSON object."""
+    """Header fields as a dict of text; BadHeader when they are not a JSON object."""
     try:
         return _TEXT_FIELDS.decode(raw)
     except DECODE_ERRORS:

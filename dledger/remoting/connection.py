@@ -1,14 +1,19 @@
 """One TCP connection of a server, as its handlers see it.
 
-A read is cut into all the requests it completes, each is handed to the handler of its code, and what the
-handlers answer in one turn of the loop (or later, from commits and timers) leaves in one write.
-Back-pressure is by not reading: while the peer does not take its answers (`outbound_high_water`) or has
-too much unanswered (`max_inflight`), nothing more is read from it; nor while a part of what was read waits
-for a later turn of the loop, as all connections of a server together take `TURN_S` of one. What was read
-already waits as well while the peer does not take its answers. `max_unsent` bounds the unsent answers of all
-connections of a server together: above it the server is crowded, and a connection with anything unsent
-counts as one whose peer does not take its answers. A bad frame closes the connection and touches nobody else
-(safety.md S29).
+A read is split into all requests that it completes, and each is passed to the handler of its code. The
+answers of one turn of the loop (or later ones, from commits and timers) are sent in one write.
+
+Back-pressure works by not reading. The server reads nothing more from a connection
+
+* while its peer does not take its answers (`outbound_high_water`), or has too many bytes of unanswered
+  requests (`max_inflight`),
+* while a part of what was read waits for a later turn of the loop, because all connections of a server
+  together may use `TURN_S` of a turn.
+
+Requests that were read already wait, too, while the peer does not take its answers. `max_unsent` limits the
+unsent answers of all connections of a server together. Above it the server is crowded, and a connection with
+any unsent bytes counts as one whose peer does not take its answers. A bad frame closes its connection and
+affects no other one (safety.md S29).
 """
 
 from __future__ import annotations
@@ -41,14 +46,15 @@ if TYPE_CHECKING:
 
 
 MAX_ASKED = 1024
-"""Requests of ours to one peer without an answer: one more is refused with Overloaded."""
+"""At most this many of our requests to one peer are unanswered; one more is refused with Overloaded."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer, as handlers see it. Every request that is not oneway is to be answered once, now or later.
+    """One peer, as handlers see it. Every request that is not oneway must be answered exactly once, now or
+    later.
 
-    `peer` is "ip:port", `peer_host` the same as the 8-byte host field of a record (zeros for an IPv6
-    address, which records do not hold), `attributes` belongs to the application.
+    `peer` is "ip:port", `peer_host` is the same as the 8-byte host field of a record (zeros for an IPv6
+    address, which records cannot hold), `attributes` belongs to the application.
     """
 
     def __init__(self, server: RemotingServer) -> None:
@@ -76,11 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         self._unread = 0
         """Bytes in the reader's buffer that wait for a later turn of the loop."""
         self._undone: deque[Request] = deque()
-        """Requests that do."""
+        """Decoded requests that wait for a later turn of the loop."""
         self._waits_for_turn = False
         self._unsent = 0
-        """Bytes of answers that the system has not taken, as far as is known: in `_out`, and in the transport
-        when it was last asked."""
+        """Bytes of answers that the system has not taken, as far as is known: those in `_out`, and those in
+        the transport when it was last asked."""
 
     # --- for handlers ---------------------------------------------------------------------------------
 
@@ -96,9 +102,9 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Answer a request, in its serialization. Nothing happens if it was oneway or the peer is gone.
 
-        A body may come in pieces; they are taken when the turn's output is written, by the next turn. One of
-        more than `LARGE_ANSWER` is replaced by SYSTEM_BUSY while the server is crowded, unless it is
-        `promised`: what it holds was noted as given to this peer.
+        A body may be given in pieces; they are read when the output is written, in the next turn at the
+        latest. A body of more than `LARGE_ANSWER` is replaced by SYSTEM_BUSY while the server is crowded,
+        unless it is `promised`: its content was recorded as given to this peer.
         """
         if request.flag & 2 or self.closed:
             self._settle(request)
@@ -127,8 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self._sent(request)
 
     def respond_run(self, frames: Sequence[bytes], size: int) -> None:
-        """Answer requests that `Bulk` took, with encoded frames in their order; `size`: what they counted
-        for."""
+        """Answer requests that `Bulk` took, with encoded frames in their order. `size` is their part of the
+        in-flight account."""
         self._inflight -= size
         if self._reading_paused and self._inflight <= self._limits.max_inflight // 2:
             self._adjust_reading()
@@ -140,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             self._schedule_flush()
 
     def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """A request of ours that expects no answer, in JSON, which every client reads."""
+        """Send a request of ours without an answer, in JSON, which every client reads."""
         if self.closed:
             return
         opaque = self._server.next_opaque()
@@ -150,8 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self._schedule_flush()
 
     def ask(self, code: int, header: msgspec.Struct, body: bytes, timeout_s: float, on_done: OnDone) -> None:
-        """A request of ours to the peer, in JSON. `on_done` gets the answer or the error later, never before
-        this returns."""
+        """Send a request of ours to the peer, in JSON. `on_done` gets the answer or the error later, never
+        before this call returns."""
         loop = self._server.loop
         if self.closed:
             loop.call_soon(on_done, ConnectionLost(f"{self.peer}: the connection is closed"))
@@ -174,36 +180,38 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def slow(self) -> bool:
-        """The peer does not take what was sent to it."""
+        """Whether the peer does not take what was sent to it."""
         return self._peer_is_slow
 
     @property
     def crowded(self) -> bool:
-        """All connections together have more unsent than `max_unsent`: large answers are to wait."""
+        """Whether all connections together have more than `max_unsent` unsent bytes, so that large answers
+        have to wait."""
         return self._server.crowded
 
     def again(self, request: Request) -> None:
-        """Hand a request that is not answered yet to its handler anew: what it waited for has come. Not one
-        from before a standstill of the loop, whose connection is closed."""
+        """Pass an unanswered request to its handler again, because what it waited for has arrived. Nothing
+        happens if the loop stood still since the connection was made: then it is closed."""
         if self.is_current():
             self._server.dispatch(self, request)
 
     def is_current(self) -> bool:
-        """Whether what this connection brought may be executed: the loop did not stand still since it was
-        made."""
+        """Whether requests of this connection may be executed: the loop did not stand still since the
+        connection was made."""
         server = self._server
         if server.standstill is not None:
             server.standstill.check()
         return self._era == server.era
 
     def close(self) -> None:
-        """Close after what was answered so far has gone out."""
+        """Close after all answers so far were sent."""
         if self._transport is not None and not self._transport.is_closing():
             self.flush()
             self._transport.close()
 
     def close_idle(self) -> None:
-        """Close; at once if the peer has not taken what was sent to it for all that time."""
+        """Close an idle connection; at once if the peer has not taken what was sent to it in all that
+        time."""
         transport = self._transport
         if transport is not None and (transport.is_closing() or transport.get_write_buffer_size()):
             transport.abort()
@@ -211,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once; unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -229,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what has gathered, in one piece."""
+        """Write the collected output in one piece."""
         self._flush_scheduled = False
         out, transport = self._out, self._transport
         if not out or transport is None or transport.is_closing():
@@ -256,13 +264,14 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = size
 
     def recount(self) -> None:
-        """Look how much the system has taken meanwhile: a transport says it only when little is left."""
+        """Check how many bytes the system has taken meanwhile: a transport reports that only when little is
+        left."""
         if self._unsent and self._transport is not None and not self._out:
             self._count_unsent(self._transport.get_write_buffer_size())
         self._go_on_if_taken()
 
     def _is_held_up(self) -> bool:
-        """Whether what was read already waits until the peer takes its answers."""
+        """Whether requests that were read already have to wait until the peer takes its answers."""
         if self._peer_is_slow:
             return True  # the transport says when the peer has taken it
         if self._out and self._unsent > self._limits.outbound_high_water:
@@ -276,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _settle(self, request: Request) -> None:
-        """Take an answered request out of the in-flight account (once)."""
+        """Remove an answered request from the in-flight account (once)."""
         if request.size:
             self._inflight -= request.size
             request.size = 0
@@ -361,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def go_on(self) -> None:
-        """The turn that it waited for."""
+        """Continue in the turn of the loop that it waited for."""
         self._waits_for_turn = False
         if self.closed or not self.is_current():
             return
@@ -389,7 +398,8 @@ class Connection(asyncio.BufferedProtocol):
         self._undone.extend(requests)
 
     def _handle(self, whole: bool = False) -> None:
-        """Hand out what was read, as far as this turn of the loop has time; or all of it."""
+        """Dispatch the requests that were read, as far as this turn of the loop has time, or all of them if
+        `whole`."""
         server, undone = self._server, self._undone
         first = True
         while undone:
@@ -426,7 +436,8 @@ class Connection(asyncio.BufferedProtocol):
         self._adjust_reading()  # what comes meanwhile stays in the kernel
 
     def _bulk(self, buffer: bytearray, end: int) -> int:
-        """Hand the frames at the front of a read to who takes many at once (`FrameReader.received`)."""
+        """Offer the frames at the front of a read to `Bulk`, which handles many at once
+        (`FrameReader.received`)."""
         assert self._server.bulk is not None
         at, requests, size = self._server.bulk(self, buffer, end)
         self._stats.requests += requests
@@ -464,15 +475,16 @@ class Connection(asyncio.BufferedProtocol):
         return self.last_active
 
     def release_memory(self) -> None:
-        """Give the read buffer back while nothing arrives."""
+        """Release the memory of the read buffer while nothing arrives."""
         if not self._unread:
             self._reader.shrink()
 
 
 Handler = Callable[[Connection, Request], None]
-"""Answers a request by `connection.respond`, now or later; what it raises becomes the answer."""
+"""Answers a request with `connection.respond`, now or later. An exception becomes the answer."""
 
 Bulk = Callable[[Connection, bytearray, int], tuple[int, int, int]]
-"""Takes requests from the front of a read that may be handled together: of the buffer up to an end it says
-where it stopped, how many it took, and what they count for in the in-flight account (their frames, each with
-`REQUEST_OVERHEAD`), which `Connection.respond_run` gives back. It keeps nothing of the buffer."""
+"""Takes requests that may be handled together from the front of a read. It gets the buffer and an end in it.
+It returns where it stopped, how many requests it took, and their size for the in-flight account (their
+frames, each with `REQUEST_OVERHEAD`), which `Connection.respond_run` subtracts again. It must not keep any
+part of the buffer."""

@@ -1,13 +1,13 @@
-"""What a request can fail with, on both sides of a connection."""
+"""Errors of requests, on both sides of a connection."""
 
 from __future__ import annotations
 
 
 class RemotingError(Exception):
-    """A failed request. `code` is the response code that says so, None when no answer came.
+    """A failed request. `code` is the response code, None when no answer came.
 
-    Raised by a server's handler it becomes the answer; given to a client it is what the peer answered, or
-    (subclasses) why there is no answer.
+    When a server's handler raises it, it becomes the answer. A client gets it for the peer's answer, or
+    (subclasses) with the reason why there is no answer.
     """
 
     def __init__(self, code: int | None, remark: str) -> None:
@@ -17,7 +17,7 @@ class RemotingError(Exception):
 
 
 class BadHeader(RemotingError):
-    """A header field is missing or is not of its type. `field` names it where that is known."""
+    """A header field is missing or has the wrong type. `field` names it if it is known."""
 
     def __init__(self, remark: str, field: str | None = None, code: int = 1) -> None:
         super().__init__(code, remark)
@@ -25,14 +25,14 @@ class BadHeader(RemotingError):
 
 
 class BadBody(RemotingError):
-    """A body is not what its request code says."""
+    """A body does not fit its request code."""
 
     def __init__(self, remark: str, code: int = 1) -> None:
         super().__init__(code, remark)
 
 
 class ConnectFailed(RemotingError):
-    """No connection: the request certainly was not sent. `refused`: the peer answered that nobody listens."""
+    """No connection, so the request certainly was not sent. `refused`: no process listens there."""
 
     def __init__(self, remark: str, refused: bool = False) -> None:
         super().__init__(None, remark)
@@ -40,12 +40,12 @@ class ConnectFailed(RemotingError):
 
 
 class WrongTls(ConnectFailed):
-    """One side speaks TLS and the other does not: the request certainly was not executed, and no repetition
-    will help."""
+    """One side uses TLS and the other does not. The request certainly was not executed, and repeating it will
+    not help."""
 
 
 class ConnectionLost(RemotingError):
-    """The connection went down with the request in flight: whether it was executed is not known."""
+    """The connection was lost with the request in flight: whether it was executed is not known."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(None, remark)
@@ -59,7 +59,7 @@ class RequestTimeout(RemotingError):
 
 
 class TooLarge(RemotingError):
-    """A frame above the limit: it was not sent."""
+    """A frame is larger than the limit; it was not sent."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(None, remark)
@@ -73,7 +73,7 @@ class Overloaded(RemotingError):
 
 
 class FrameError(Exception):
-    """Bytes that are no frame: there is no way to go on with the connection.
+    """Bytes that are not a frame. The connection cannot be used any longer.
 
     `cause` is a short constant for counters and logs, the text has the details.
     """

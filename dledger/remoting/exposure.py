@@ -1,4 +1,5 @@
-"""Whether anybody who reaches a port gets in: said at the start, as nobody notices it otherwise. Pure."""
+"""Checks whether any machine that reaches a port can connect. That is logged at the start, because it is
+easily overlooked. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dledger.runtime.remoting_tls import TlsSettings
 
 
 def open_address(host: str, port: int, tls: TlsSettings) -> str:
-    """Where other machines may connect without a certificate of their own; empty where none may."""
+    """The address at which other machines may connect without a certificate of their own; empty when none
+    can."""
     certified = tls.listens and tls.mode == "enforcing" and tls.client_auth == "require"
     return "" if certified or _is_loopback(host) else join_address(host, port)
 

@@ -1,9 +1,8 @@
-"""JSON as fastjson 1.2 writes it: strict JSON, except that map keys which are no text stay as they are.
+"""JSON as fastjson 1.2 writes it: strict JSON, except that keys of maps may be other values than text.
 
-`{"offsetTable":{"T@CG":{0:5,1:7}}}` has numbers as keys, `{{"brokerName":"a","queueId":0,"topic":"T"}:9}`
-has objects. `loads` reads all of it, `dumps` writes keys sorted and without nulls as Java does, with
-quoted keys (every tested client reads those), and `dumps_object_map` writes the one form that has no
-strict spelling.
+`{"offsetTable":{"T@CG":{0:5,1:7}}}` has numbers as keys, `{{"brokerName":"a","queueId":0,"topic":"T"}:9}` has
+objects. `loads` reads all of it, `dumps` writes keys sorted and without nulls as Java does, with quoted keys
+(every tested client reads those), and `dumps_object_map` writes the one form that strict JSON cannot express.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from dledger.remoting.commands import DECODE_ERRORS
 from dledger.remoting.errors import BadBody
 
 MAX_DEPTH = 64
-"""Nested values in a body; deeper is refused."""
+"""Deepest nesting of values in a body; a deeper body is refused."""
 
 MAX_ODD = 4 * 1024
-"""Bytes of a body that only the parser below reads: 2 microseconds each."""
+"""Largest body in bytes that is read by the slow parser below, which takes 2 microseconds a byte."""
 MAX_UNQUOTED = 48 * 1024
-"""Bytes of a body whose keys are quoted first: up to 0.2 microseconds each."""
+"""Largest body in bytes whose keys are quoted first, which takes up to 0.2 microseconds a byte."""
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -34,17 +33,17 @@ _UNQUOTED = re.compile(
     rb'"(?:[^"\\]+|\\.)*+"?|([A-Za-z_$][A-Za-z0-9_$]*+|-?\d++(?:\.\d+)?+(?:[eE][-+]?\d+)?+)([ \t\r\n]*+:)?+',
     re.DOTALL,
 )
-"""A text, which is left alone, or a word or number (group 1); before a colon (group 2) it is a key. Each byte
-is looked at once, whatever the body is: nothing goes back, and what begins is taken to its end."""
+"""Matches a text, which is not changed, or a word or number (group 1); before a colon (group 2) it is a key.
+Each byte is looked at once, whatever the body is: the expression never goes back."""
 _NAMED = {"true": True, "false": False, "null": None}
 
 
 def loads(data: bytes, *, large: bool = False) -> Any:
     """A body as Python values; BadBody when it is not JSON even in fastjson's sense.
 
-    A key that is a number becomes its text, a key that is an object its `dumps` text. Whoever reads what
-    somebody sent must not be held up by it: bodies that are not strict JSON are refused when they are long,
-    but where `large` says that the answer to an own question is read.
+    A key that is a number becomes its text, a key that is an object its `dumps` text. A body from outside
+    must not block the loop, so long bodies that are not strict JSON are refused, unless `large` says that it
+    is the answer to our own request.
     """
     try:
         return msgspec.json.decode(data)
@@ -77,13 +76,13 @@ def _quote(match: re.Match[bytes]) -> bytes:
 
 
 def dumps(value: object) -> bytes:
-    """Sorted strict JSON without nulls (map keys that are numbers are quoted)."""
+    """Encode as sorted strict JSON without nulls (map keys that are numbers are quoted)."""
     return _ENCODER.encode(without_nulls(msgspec.to_builtins(value, str_keys=True)))
 
 
 def dumps_relaxed(value: object) -> bytes:
-    """The same as fastjson writes it where nobody asks for strict JSON: keys that are numbers are not
-    quoted, as `{"brokerAddrs":{0:"10.0.0.1:10911"}}`."""
+    """Encode as fastjson does when strict JSON was not requested: keys that are numbers are not quoted, as in
+    `{"brokerAddrs":{0:"10.0.0.1:10911"}}`."""
     return _relaxed(without_nulls(msgspec.to_builtins(value)))
 
 
@@ -100,7 +99,7 @@ def _relaxed(value: Any) -> bytes:
 
 
 def dumps_plain(value: object) -> bytes:
-    """The same of a value without None and with texts as keys, several times as fast."""
+    """Encode as `dumps` does a value without None and with texts as keys, several times as fast."""
     return _ENCODER.encode(value)
 
 
@@ -113,7 +112,7 @@ def dumps_object_map(name: str, items: Iterable[tuple[object, object]], **others
 
 
 def without_nulls(value: Any) -> Any:
-    """The same without fields that are None, at any depth."""
+    """The value without fields that are None, at any depth."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
@@ -122,7 +121,7 @@ def without_nulls(value: Any) -> Any:
 
 
 class _Parser:
-    """Recursive descent over the relaxed grammar; only used when strict JSON did not fit."""
+    """Recursive descent over the relaxed grammar; used only when a body is not strict JSON."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -6,13 +6,13 @@ H (4)        = serialization type in the high byte (0 JSON, 1 ROCKETMQ), length 
 header, body
 ```
 
-Responses are always written with extFields (the Java client reads them in send responses) whose values
-are text (the Go client drops frames with numbers, the C++ client reads them as 0). Servers call themselves
-JAVA: the recorded C++, Go and Node clients were only ever shown that, and nothing depends on it; our client
-says PYTHON, which is in Java's enum.
+Responses are always written with extFields (the Java client reads them in send responses) whose values are
+text (the Go client drops frames with numbers, the C++ client reads them as 0). Servers give their language as
+JAVA: the recorded C++, Go and Node clients have seen only that, and nothing depends on it. Our client gives
+PYTHON, which is in Java's enum.
 
-Binary headers have 16 bits for the code. Java writes a larger one modulo 65536, so 200050 travels as 3442;
-it is mapped back here.
+Binary headers have 16 bits for the code. Java writes a larger one modulo 65536, so 200050 is sent as 3442; it
+is mapped back here.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from dledger.remoting.limits import MAX_FRAME_SIZE, MAX_REQUEST_HEADER
 HEAD = struct.Struct(">II")
 HEAD_SIZE = 8
 MAX_HEADER_SIZE = 0xFFFFFF
-"""Bytes of a header: its length field has 24 bits."""
+"""Largest header in bytes: its length field has 24 bits."""
 MAX_REMARK = 4096
-"""Characters of an answer's remark: it may repeat what the request said, which may be a whole frame long."""
+"""Longest remark of an answer in characters: it may quote the request, which may fill a whole frame."""
 
 CLIENT_LANGUAGE = LanguageCode.PYTHON
 SERVER_LANGUAGE = LanguageCode.JAVA
@@ -59,7 +59,8 @@ _JSON = SerializeType.JSON
 _WIDE_CODES = {code & 0xFFFF: code.value for code in RequestCode if code > 0x7FFF}
 
 JSON_TAIL: bytes = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
-"""How the JSON header of an answer ends, as Java's do: Rust's client takes none without all of its fields."""
+"""End of the JSON header of an answer, as Java writes it: the Rust client accepts only headers with all of
+its fields."""
 Fields = msgspec.Struct | Mapping[str, str] | None
 """Header fields of an outgoing command: a struct of `remoting.headers`, or text by name."""
 
@@ -74,8 +75,8 @@ def encode_response_json(
     remark: str | None = None,
     body_size: int = 0,
 ) -> bytes:
-    """A response frame without its body: lengths and JSON header. `body_size` bytes must follow. ValueError
-    when the header is too large to say so."""
+    """Encode a response frame without its body: lengths and JSON header. `body_size` bytes must follow.
+    ValueError when the header is too large for its length field."""
     header = b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d%b%b' % (
         code,
         b"{}" if not ext else _encode_json(ext),
@@ -94,7 +95,7 @@ def encode_response_binary(
     remark: str | None = None,
     body_size: int = 0,
 ) -> bytes:
-    """The same in the ROCKETMQ serialization."""
+    """Encode a response frame without its body, in the ROCKETMQ serialization."""
     remark = remark and remark[:MAX_REMARK]
     header = encode_binary_header(code, SERVER_LANGUAGE, opaque, FLAG_RESPONSE, remark, ext or {})
     size = _checked_size(header)
@@ -102,7 +103,7 @@ def encode_response_binary(
 
 
 def _checked_size(header: bytes) -> int:
-    """Its size: larger, it would be read as another serialization."""
+    """The size of a header. ValueError for a larger one: it would be read as another serialization."""
     if len(header) > MAX_HEADER_SIZE:
         raise ValueError(f"a header of {len(header)} bytes: at most {MAX_HEADER_SIZE}")
     return len(header)
@@ -131,8 +132,8 @@ def encode_request(
     language: LanguageCode = CLIENT_LANGUAGE,
     version: int = VERSION,
 ) -> bytes:
-    """A request frame without its body. In JSON the numbers of a struct travel as numbers: all servers take
-    them (ali-ons and the C++ client send such), and it is the fastest."""
+    """Encode a request frame without its body. In JSON the numbers of a struct are written as numbers: all
+    servers accept them (ali-ons and the C++ client send such), and it is fastest."""
     if serialize is SerializeType.ROCKETMQ:
         header = encode_binary_header(code, language, opaque, flag, None, fields_of(fields))
         return HEAD.pack(4 + len(header) + body_size, SerializeType.ROCKETMQ << 24 | len(header)) + header
@@ -214,7 +215,7 @@ def _without_surrogates(value: object) -> object:
 
 
 def decode_header(serialize: int, header: bytes) -> Request:
-    """A request or response from its header; FrameError when it is none. The body is not set."""
+    """Decode a request or response from its header; FrameError when it is malformed. The body is not set."""
     if serialize == 0:
         try:
             return _HEADER_DECODER.decode(header)
@@ -226,9 +227,9 @@ def decode_header(serialize: int, header: bytes) -> Request:
 
 
 def _decode_lenient(header: bytes) -> Request:
-    """JSON whose envelope has numbers as text, or text as numbers, or nulls; or texts that are not Unicode:
-    half of a surrogate pair, or bytes that are no UTF-8. Those become U+FFFD, as a Java client's encoder has
-    it: an error would end the connection, and with it all that is under way on it."""
+    """Decode JSON whose envelope has numbers as text, text as numbers, or nulls; or whose texts are not
+    Unicode (half of a surrogate pair, or bytes that are not UTF-8). Such texts get U+FFFD, as a Java client
+    writes it. An error would close the connection, with everything that is in flight on it."""
     header = _LONE_SURROGATE.sub(_replaced, header.decode(errors="replace").encode())
     try:
         value = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
@@ -250,7 +251,7 @@ _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
     re.DOTALL,
 )
-"""An escape in JSON; group 1: of half a surrogate pair without the other half."""
+"""Matches an escape in JSON; group 1 is half of a surrogate pair without the other half."""
 
 
 def _replaced(match: re.Match[bytes]) -> bytes:
@@ -316,11 +317,11 @@ def _slice(data: bytes, start: int, size: int) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into commands. The bytes are read into `buffer()` and announced by `received`.
+    """Splits a byte stream into commands. The bytes are read into `buffer()` and announced by `received`.
 
-    The buffer starts small, doubles when reads fill it (up to `max_buffer_size`), and grows beyond that
-    only for a frame that needs it, never faster than its bytes arrive: a peer that announces 16 MiB and
-    sends nothing costs nothing. After a FrameError (in `error`) nothing more is decoded.
+    The buffer starts small, doubles when reads fill it (up to `max_buffer_size`), and grows beyond that only
+    for a frame that needs it, never faster than its bytes arrive: a peer that announces 16 MiB and sends
+    nothing costs nothing. After a FrameError (in `error`) nothing more is decoded.
     """
 
     __slots__ = ("_buffer", "_buffer_size", "_end", "_max_buffer_size", "_max_frame_size", "_view", "error")
@@ -341,7 +342,7 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """Bytes of a frame that is still incomplete."""
         return self._end
 
     @property
@@ -350,21 +351,23 @@ class FrameReader:
         return len(self._buffer)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; valid until the next call of any method."""
+        """The place for the next bytes; valid until the next call of any method."""
         if not self._buffer:
             self._resize(self._buffer_size)
         return self._view[self._end :]
 
     def shrink(self) -> None:
-        """Give memory back between frames; the next `buffer` takes some again."""
+        """Release memory between frames; the next `buffer` allocates it again."""
         if self._end == 0:
             self._resize(0)
 
     def received(self, count: int, take: Callable[[bytearray, int], int] | None = None) -> list[Request]:
         """All commands that the `count` new bytes complete. Check `error` afterwards.
 
-        `take` is asked first: of the buffer up to an end it handles as many whole frames as it can, from the
-        front on, and says where it stopped; it keeps nothing of the buffer. The rest is decoded here."""
+        `take` is called first. It gets the buffer and an end in it, handles as many whole frames as it can
+        from the front, and returns where it stopped. It must not keep any part of the buffer. The remaining
+        frames are decoded here.
+        """
         commands: list[Request] = []
         if self.error is not None:
             return commands
@@ -403,7 +406,7 @@ class FrameReader:
         return commands
 
     def _keep(self, at: int, end: int) -> None:
-        """Move the incomplete frame to the front and see to room behind it."""
+        """Move the incomplete frame to the front and make room after it."""
         rest = end - at
         capacity = len(self._buffer)
         self._end = rest

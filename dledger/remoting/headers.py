@@ -1,9 +1,9 @@
 """The header of each request as a typed struct; field names as on the wire (RocketMQ's *RequestHeader).
 
-A field without default is required: a request that lacks it is answered with code 1 and its name. What is
-not declared (routing fields, ACL fields, newer fields) is ignored. Times in ms, offsets in messages unless
-said. The one exception in names is `SendMessageV2Header`: its fields travel as the letters a to n, and are
-called here as in `SendMessageHeader`, so that one send path serves both.
+A field without a default is required: a request that lacks it is answered with code 1 and the field's name.
+Fields that are not declared (for routing, ACL, newer versions) are ignored. Times are in ms, offsets in
+messages unless stated otherwise. The one exception in names is `SendMessageV2Header`: its fields are sent as
+the letters a to n, and have the names of `SendMessageHeader` here, so that one send path serves both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from dledger.remoting.response_headers import (
 )
 
 ZONE_NAME, ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
-"""Header fields: where a broker or a client is, and whether the client uses brokers of its zone alone."""
+"""Header fields: the zone of a broker or a client, and whether the client uses only brokers of its zone."""
 
 
 class NoHeader(Header):
@@ -121,7 +121,7 @@ class SendMessageV2Header(
 
 
 class RecallMessageHeader(Header):
-    """370 RECALL_MESSAGE. `recallHandle`: as a send was answered (`formats.timers`)."""
+    """370 RECALL_MESSAGE. `recallHandle` is from the answer to a send (`formats.timers`)."""
 
     topic: str
     recallHandle: str
@@ -149,7 +149,7 @@ class ReplyMessageHeader(Header):
 
 
 SendHeader = SendMessageHeader | SendMessageV2Header
-"""What a send processor works on: both have the same fields."""
+"""The headers of a send processor; both have the same fields."""
 
 
 class PullMessageHeader(Header):
@@ -171,11 +171,11 @@ class PullMessageHeader(Header):
 
 
 PULL_COMMIT_OFFSET = 1
-"""`commitOffset` is to be stored as the group's consumer offset."""
+"""Store `commitOffset` as the group's consumer offset."""
 PULL_SUSPEND = 2
 """Hold the request up to `suspendTimeoutMillis` when there is nothing new."""
 PULL_SUBSCRIPTION = 4
-"""`subscription` is in the header; without it that of the heartbeat counts."""
+"""`subscription` is in the header; without this bit the one from the heartbeat is used."""
 PULL_CLASS_FILTER = 8
 PULL_LITE = 16
 
@@ -245,7 +245,8 @@ class CheckTransactionStateHeader(Header):
 
 
 class RelayedCheckHeader(Header):
-    """39 from the leader of a group to its other members: the fields of the check, and whom to ask."""
+    """39 from the leader of a group to its other members: the fields of the check, and the producer to
+    ask."""
 
     producerGroup: str
     tranStateTableOffset: I64
@@ -287,22 +288,23 @@ class QueryConsumerOffsetHeader(Header):
     queueId: I32
     setZeroIfNotFound: bool | None = None
     askMembership: bool | None = None
-    """Ours: the answer is to have the field `membership` (see `UpdateConsumerOffsetHeader`)."""
+    """An extension of ours: the answer shall have the field `membership` (see
+    `UpdateConsumerOffsetHeader`)."""
 
 
 class UpdateConsumerOffsetHeader(Header):
-    """15 UPDATE_CONSUMER_OFFSET. Clients may send -1: to be ignored."""
+    """15 UPDATE_CONSUMER_OFFSET. Clients may send -1, which is ignored."""
 
     consumerGroup: str
     topic: str
     queueId: I32
     commitOffset: I64
     setsBack: bool | None = None
-    """Ours: whether this is to set the group back, should its offset be higher. A consumer's ordinary commit
-    is not. None: the client does not say."""
+    """An extension of ours: whether a higher offset of the group may be set back. A consumer's ordinary
+    commit does not do that. None: the client does not say."""
     membership: str | None = None
-    """Ours: the version of the group's membership that the sender was told (14). A commit that sets back is
-    refused when it is not the present one."""
+    """An extension of ours: the version of the group's membership that the sender got (14). A commit that
+    sets back is refused when it is not the current one."""
 
 
 class ResetOffsetHeader(Header):
@@ -320,7 +322,7 @@ class ResetOffsetHeader(Header):
 
 
 class UnregisterClientHeader(Header):
-    """35 UNREGISTER_CLIENT. The C++ client sends "" for the group that it does not mean."""
+    """35 UNREGISTER_CLIENT. The C++ client sends "" for the group that it does not unregister."""
 
     clientID: str
     producerGroup: str | None = None
@@ -361,7 +363,8 @@ class DeleteSubscriptionGroupHeader(Header):
     groupName: str
     cleanOffset: bool = False
     life: str | None = None
-    """Ours: which one is meant, by the field `life` of the answer to 352. Another one of that name stays."""
+    """An extension of ours: which group of this name is meant, by the field `life` of the answer to 352.
+    Another one of the same name is not deleted."""
 
 
 class GroupHeader(Header):
@@ -369,7 +372,7 @@ class GroupHeader(Header):
 
     group: str
     byLeader: bool = False
-    """Ours: only the leader is to answer (352)."""
+    """An extension of ours: only the leader shall answer (352)."""
 
 
 # --- topics -------------------------------------------------------------------------------------------
@@ -386,7 +389,7 @@ class TopicConfigHeader(Header):
 
     topic: str
     byLeader: bool = False
-    """Ours: only the leader is to answer."""
+    """An extension of ours: only the leader shall answer."""
 
 
 class DeleteTopicHeader(Header):
@@ -394,7 +397,8 @@ class DeleteTopicHeader(Header):
 
     topic: str
     life: str | None = None
-    """Ours: which one is meant, by the field `life` of the answer to 351. Another one of that name stays."""
+    """An extension of ours: which topic of this name is meant, by the field `life` of the answer to 351.
+    Another one of the same name is not deleted."""
 
 
 class CreateTopicHeader(Header):
@@ -423,7 +427,7 @@ class GetAllTopicConfigHeader(Header):
 
 
 class GetRouteHeader(Header):
-    """105 GET_ROUTEINFO_BY_TOPIC. A client in zone mode uses brokers of its zone alone."""
+    """105 GET_ROUTEINFO_BY_TOPIC. A client in zone mode uses only brokers of its zone."""
 
     topic: str
     acceptStandardJsonOnly: bool = False
@@ -432,7 +436,7 @@ class GetRouteHeader(Header):
 
 
 class DeleteTopicInNamesrvHeader(Header):
-    """216 DELETE_TOPIC_IN_NAMESRV; without cluster everywhere."""
+    """216 DELETE_TOPIC_IN_NAMESRV; without a cluster in all clusters."""
 
     topic: str
     clusterName: str | None = None
@@ -469,8 +473,9 @@ class KvNamespaceHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103 REGISTER_BROKER. bodyCrc32: of the body as it travels, 31 bits; 0 is not checked. wholeTable
-    (ours): the body has every topic of the broker group, so one that is not in it is there no more."""
+    """103 REGISTER_BROKER. bodyCrc32: of the body as it is sent, 31 bits; 0 is not checked. wholeTable (an
+    extension of ours): the body has every topic of the broker group, so a topic that is missing in it is
+    removed."""
 
     brokerName: str
     brokerAddr: str

@@ -1,4 +1,4 @@
-"""Every bound of the remoting layer: its name, unit and what happens there."""
+"""All limits of the remoting layer: name, unit, and what happens beyond each."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Annotated
 from dledger.runtime.settings import Setting
 
 MAX_FRAME_SIZE = 16 * 1024 * 1024
-"""Bytes of one frame after its length field (`frameMaxLength` of RocketMQ): more closes the connection."""
+"""Largest frame in bytes after its length field (`frameMaxLength` of RocketMQ); a larger one closes the
+connection."""
 
 MAX_REQUEST_HEADER = 384 * 1024
-"""Bytes of a command's header: the properties of a message may take 192 KiB in JSON. More closes the
-connection: decoding it would hold up the event loop."""
+"""Largest header of a command in bytes: the properties of a message may take 192 KiB in JSON. A larger one
+closes the connection, because decoding it would block the event loop."""
 MAX_BODY = 64 * 1024
-"""Bytes of a request's body, unless its code takes more (sends, heartbeats, registrations)."""
+"""Largest body of a request in bytes, unless its code allows more (sends, heartbeats, registrations)."""
 
 REQUEST_OVERHEAD = 512
-"""Bytes that one waiting request costs besides its frame, for the in-flight accounts."""
+"""Bytes that one waiting request counts in the in-flight accounts in addition to its frame."""
 
 
 LARGE_ANSWER = 64 * 1024
-"""Bytes of a body: above, the answer is replaced by SYSTEM_BUSY while all connections of the server together
-have more unsent than `ServerLimits.max_unsent`."""
+"""Bytes of a body. A larger answer is replaced by SYSTEM_BUSY while all connections of the server together
+have more than `ServerLimits.max_unsent` unsent bytes."""
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Bounds of a server. Sizes in bytes, times in seconds."""
+    """Limits of a server. Sizes in bytes, times in seconds."""
 
     max_connections: Annotated[int, Setting("maxConnections", 1, 1_000_000)] = 4096
     """Connections of clients at the same time; one more is closed as soon as it is made, and counted."""
@@ -36,7 +37,7 @@ class ServerLimits:
     idle_close_s: Annotated[float, Setting("serverChannelMaxIdleTimeSeconds", 1, 86_400, "seconds")] = 120.0
     """Time without traffic after which a connection is closed."""
     idle_sweep_s: float = 5.0
-    """How often `run` looks for idle connections."""
+    """Interval at which `run` looks for idle connections."""
     outbound_high_water: int = 1024 * 1024
     """Unsent answers of one connection: above, nothing more is read from it until its peer reads."""
     max_outbound: int = 64 * 1024 * 1024
@@ -48,40 +49,41 @@ class ServerLimits:
     max_inflight: int = 32 * 1024 * 1024
     """Frames of one connection not yet answered, each plus `REQUEST_OVERHEAD`: above, reading pauses."""
     read_buffer: int = 8 * 1024
-    """What a connection starts to read into."""
+    """Size of the read buffer of a new connection."""
     max_read_buffer: int = 256 * 1024
-    """What the buffer grows to when reads fill it (frames above it get their own size)."""
+    """Largest size to which the buffer grows when reads fill it (larger frames get their own size)."""
     close_grace_s: float = 1.0
-    """How long `close` lets the last answers go out before it aborts."""
+    """How long `close` waits for the last answers to be sent before it aborts."""
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Bounds of a client. Sizes in bytes, times in seconds."""
+    """Limits of a client. Sizes in bytes, times in seconds."""
 
     connect_timeout_s: float = 3.0
-    """A dial that takes longer has failed."""
+    """Time-out of a connection attempt."""
     max_frame_size: int = MAX_FRAME_SIZE
     """A longer answer closes the connection; a longer request is refused with TooLarge."""
     max_inflight: int = 65536
-    """Requests of one connection without an answer: one more is refused with Overloaded."""
+    """At most this many requests of one connection are unanswered; one more is refused with Overloaded."""
     max_outbound: int = 64 * 1024 * 1024
-    """Bytes of one connection not yet taken by the transport: a request more is refused with Overloaded."""
+    """Bytes of one connection that the transport has not taken; a further request is refused with
+    Overloaded."""
     outbound_high_water: int = 1024 * 1024
-    """What the transport takes before it asks to wait."""
+    """Bytes that the transport accepts before it asks to pause."""
     idle_close_s: float = 120.0
-    """A connection without traffic and without requests in flight for that long is closed."""
+    """A connection without traffic and without requests in flight for this long is closed."""
     idle_sweep_s: float = 5.0
-    """How often `run` looks for idle connections."""
+    """Interval at which `run` looks for idle connections."""
     silence_close_s: float = 2.0
-    """A request timed out and nothing at all arrived for that long: the connection is hung up."""
+    """When a request timed out and nothing at all has arrived for this long, the connection is closed."""
     vanished_close_s: float = 6.0
-    """The machine at the other end did not say for that long that it is there: its connection is over, and
-    what waits for an answer, as a pull for messages, hears it (on Linux, and where all that was sent had been
-    acknowledged)."""
+    """When the peer's machine has given no sign of life for this long, the connection is closed, and
+    requests that wait for an answer, such as pulls, fail. This works on Linux, when everything sent was
+    acknowledged."""
     timer_grain_s: float = 0.005
-    """Time-outs of one connection are looked at no more often than this."""
+    """Time-outs of one connection are checked at most this often."""
     read_buffer: int = 64 * 1024
-    """What a connection starts to read into."""
+    """Size of the read buffer of a new connection."""
     max_read_buffer: int = 1024 * 1024
-    """What the buffer grows to when reads fill it (frames above it get their own size)."""
+    """Largest size to which the buffer grows when reads fill it (larger frames get their own size)."""

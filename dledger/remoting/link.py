@@ -1,8 +1,8 @@
-"""One connection of a client: requests in flight on it, their deadlines, its life from the dial to the end.
+"""One connection of a client: requests in flight on it, their deadlines, its life from connecting to its end.
 
-Per request there is a dict entry and a callback, no task, future or timer: one timer per connection looks
-for expired requests (the order of deadlines is nearly that of insertion, so it wakes about once per
-time-out period and not per request).
+A request costs a dict entry and a callback, but no task, future or timer. One timer per connection looks for
+expired requests. The order of deadlines is nearly that of insertion, so it wakes about once per time-out
+period and not per request.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from dledger.remoting.client import RemotingClient
 
 OnDone = Callable[[Response | RemotingError], None]
-"""Told the answer, or why there is none. Called once, from the loop; it must not raise."""
+"""Called once, from the loop, with the answer, or with the reason why there is none. It must not raise."""
 
 
 TLS_ALERT = b"\x15\x03"
-"""How a TLS server begins its answer to what is no TLS. A frame that begins so would have 352 MB."""
+"""How a TLS server begins its answer to data that is not TLS. A frame that begins so would have 352 MB."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection to one address, from the dial to its end. A new one is made after that."""
+    """One connection to one address, from connecting to its end. After that a new link is made."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self.address = address
@@ -65,7 +65,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer_at = 0.0
         self._last_received = 0.0
         self._first: memoryview | None = None
-        """Where the first bytes of the peer come to."""
+        """Buffer for the first bytes of the peer."""
         self._heard = False
         self._last_used = self._loop.time()
         self._failed = False
@@ -104,7 +104,7 @@ class Link(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def has_room(self, size: int) -> bool:
-        """Whether a request of so many bytes is within the limits."""
+        """Whether a request of this many bytes is within the limits."""
         limits = self._limits
         return len(self._pending) < limits.max_inflight and self._out_size + size <= limits.max_outbound
 
@@ -114,18 +114,19 @@ class Link(asyncio.BufferedProtocol):
         return self._transport is not None
 
     async def wait_up(self) -> None:
-        """Until the connection is made; raises what prevented it."""
+        """Wait until the connection is made; raises the error that prevented it."""
         if self._transport is None:
             if self._up is None:
                 self._up = self._loop.create_future()
             await asyncio.shield(self._up)
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Ignore the answer to this request, because its caller no longer waits."""
         self._pending.pop(opaque, None)
 
     def drop_unsent(self, reason: str) -> None:
-        """Fail the requests of which nothing was handed to the system yet: certainly not executed."""
+        """Fail the requests of which nothing was handed to the system yet: they are certainly not
+        executed."""
         self._out.clear()
         self._out_size = 0
         first, self._first_unsent = self._first_unsent, None
@@ -162,7 +163,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """Fail what is overdue and set the timer to the next deadline."""
+        """Fail overdue requests and set the timer to the next deadline."""
         self._timer = None
         now = self._loop.time()
         overdue = [(opaque, entry) for opaque, entry in self._pending.items() if entry[0] <= now]
@@ -186,7 +187,7 @@ class Link(asyncio.BufferedProtocol):
     # --- life -----------------------------------------------------------------------------------------
 
     async def dial(self) -> None:
-        """Connect; whatever prevents it fails the requests that wait."""
+        """Connect. An error fails the requests that wait."""
         if self._failed:
             return
         try:
@@ -206,8 +207,9 @@ class Link(asyncio.BufferedProtocol):
             self.fail(ConnectFailed(str(error)))
 
     async def _dial_tls(self, host: str, port: int, tls: SSLContext) -> None:
-        """A handshake that the peer cuts off without a word may be one that it did not understand: then the
-        next one is cut off as well, while a server that just ended listens no more."""
+        """Connect with TLS. When the peer closes during a handshake without an alert, it may not have
+        understood it. In that case the next attempt is closed in the same way, while a server that was just
+        stopped no longer listens."""
         try:
             await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         except OSError as first:
@@ -250,7 +252,7 @@ class Link(asyncio.BufferedProtocol):
             self._client.lost(self)
 
     def fail(self, error: RemotingError) -> None:
-        """The end of this link: everything in flight gets the error, later requests use a new link."""
+        """End this link: all requests in flight get the error, later requests use a new link."""
         if self._failed:
             return
         self._failed = True
@@ -269,14 +271,14 @@ class Link(asyncio.BufferedProtocol):
             self._client.call(entry[2], error)
 
     def close(self, reason: str) -> None:
-        """Hang up."""
+        """Close the connection."""
         transport = self._transport
         self.fail(ConnectionLost(f"{self.address}: {reason}"))
         if transport is not None:
             transport.close()
 
     def idle(self, now: float) -> bool:
-        """Whether nothing was asked or waited for longer than the limit."""
+        """Whether the connection was unused for longer than the limit and no request waits."""
         if self._pending or self._transport is None:
             return False
         quiet = now - max(self._last_used, self._last_received)
@@ -363,7 +365,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 def _no_tls(error: OSError) -> bool:
-    """Whether a handshake came to its end as if the peer had not understood it."""
+    """Whether a handshake ended as if the peer had not understood it."""
     reason = getattr(error, "reason", None)  # of OpenSSL
     if reason is not None:
         return reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")

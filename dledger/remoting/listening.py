@@ -1,6 +1,6 @@
-"""What one look at a server's settings shows of its ports and directories: two things cannot be at one place.
+"""Finds conflicts in a server's settings of ports and directories: two things cannot use the same place.
 
-Pure: host names are not resolved, so two names of one machine are only found where they are equal.
+Pure: host names are not resolved, so two names of one machine count as the same only when they are equal.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Place(NamedTuple):
-    """A host and port where a server listens, or where its clients or peers are told to find somebody."""
+    """A host and port where a server listens, or that its clients or peers are given to connect to."""
 
     setting: str
-    """What an operator changes to move it."""
+    """The setting that an operator changes to move it."""
     host: str
     port: int
 
     @property
     def shown_host(self) -> str:
-        """For messages."""
+        """The host as shown in messages."""
         return self.host or "all addresses"
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 def ip_of(host: str) -> _IPAddress | None:
-    """The address that the text is, `localhost` too; None for another name."""
+    """The IP address that the text is; also of `localhost`. None for another name."""
     if host.lower().rstrip(".") == "localhost":
         host = "127.0.0.1"
     if host and set(host) <= set("0."):
@@ -45,19 +45,19 @@ def ip_of(host: str) -> _IPAddress | None:
 
 
 def is_anywhere(host: str) -> bool:
-    """Whether it means all addresses of a machine: to listen at, not to connect to."""
+    """Whether it means all addresses of a machine, which is good for listening but not for connecting."""
     ip = ip_of(host)
     return not host or host == "*" or (ip is not None and ip.is_unspecified)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is known to be this machine."""
+    """Whether it is known to mean this machine."""
     ip = ip_of(host)
     return ip is not None and ip.is_loopback
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two texts are known to mean one address."""
+    """Whether two texts are known to mean the same address."""
     ips = ip_of(one), ip_of(other)
     if None in ips:
         return one.lower().rstrip(".") == other.lower().rstrip(".")
@@ -65,7 +65,8 @@ def same_host(one: str, other: str) -> bool:
 
 
 def meet(one: str, other: str) -> bool:
-    """Whether one port at both hosts is one port: all addresses, or the same."""
+    """Whether the same port at both hosts conflicts: one of them means all addresses, or they are the
+    same."""
     families = {ip.version for host in (one, other) if (ip := ip_of(host)) is not None and host}
     if is_anywhere(one) or is_anywhere(other):
         return len(families) < 2
@@ -73,7 +74,8 @@ def meet(one: str, other: str) -> bool:
 
 
 def listening_twice(places: Sequence[Place]) -> list[str]:
-    """A text for each pair of places that cannot both be listened at; each names both settings."""
+    """A text for each pair of places on which a server cannot listen at the same time; each names both
+    settings."""
     return [
         f"{one.setting} and {other.setting} both mean port {one.port}, at {one.shown_host} and "
         f"{other.shown_host}: give one of them another port"
@@ -83,7 +85,7 @@ def listening_twice(places: Sequence[Place]) -> list[str]:
 
 
 def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
-    """A text for each of `others` at an address where this server itself is found."""
+    """A text for each of `others` whose address is this server's own."""
     mine = list(own)
     return [
         f"{other} is this server's own {one}: one address is one server's"
@@ -94,13 +96,13 @@ def found_twice(own: Iterable[Place], others: Iterable[Place]) -> list[str]:
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether `path` is `directory`, or lies in it, as far as the texts tell."""
+    """Whether `path` is `directory` or lies in it, judged by the texts only."""
     path, directory = normal(path), normal(directory)
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def normal(path: str) -> str:
-    """The path without what means nothing: `./a//b/../c/` is `a/c`."""
+    """The path in its shortest form: `./a//b/../c/` becomes `a/c`."""
     parts: list[str] = []
     for part in path.split("/"):
         if part in ("", "."):

@@ -19,7 +19,7 @@ _HEAD_SIZE = 20
 _SHORT = struct.Struct(">h")
 MIN_SIZE = _HEAD_SIZE + 2
 MAX_BATCH_MESSAGES = 65536
-"""Messages in one batch: more is refused."""
+"""Most messages in one batch; a larger one is refused."""
 
 
 class BatchMessage(NamedTuple):

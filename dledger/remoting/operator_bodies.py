@@ -1,6 +1,6 @@
 """Bodies of answers to operators and their tools: figures, connections, replication, accounts (as `bodies`).
 
-Times in ms since the epoch. Rates are those of the last minute, per second.
+Times are in ms since the epoch. Rates are per second, over the last minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class StatsWindow(Body):
-    """One statistic over one window. `avgpt`: of one call."""
+    """One statistic over one window. `avgpt` is the average of one call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -42,7 +42,7 @@ class BrokerStatsData(Body):
 
     @property
     def last_day(self) -> int:
-        """What came within a day, as far as it was counted (StatsAllSubCommand.compute24HourSum)."""
+        """The sum of the last day, as far as it was counted (StatsAllSubCommand.compute24HourSum)."""
         return self.statsDay.sum or self.statsHour.sum or self.statsMinute.sum
 
 
@@ -54,7 +54,7 @@ class TopicStats(Body):
 
 
 class ConsumeStats(Body):
-    """Answer to 208: where a group stands."""
+    """Answer to 208: the offsets of a group."""
 
     offsets: dict[MessageQueue, OffsetWrapper] = msgspec.field(default_factory=dict)
     consumeTps: float = 0.0
@@ -66,14 +66,14 @@ class ConsumeStats(Body):
 
 
 class ConsumeStatsList(Body):
-    """Answer to 317: of each group one row a topic."""
+    """Answer to 317: one row for each group and topic."""
 
     groups: list[tuple[str, ConsumeStats]] = msgspec.field(default_factory=list)
     totalDiff: int = 0
 
 
 class ProcessQueueInfo(Body):
-    """What a consumer holds of one queue."""
+    """Messages of one queue that a consumer holds."""
 
     commitOffset: int = 0
     cachedMsgMinOffset: int = 0
@@ -92,7 +92,7 @@ class ProcessQueueInfo(Body):
 
 
 class PopQueueInfo(Body):
-    """The same of a consumer in pop mode."""
+    """Messages of one queue that a consumer in pop mode holds."""
 
     waitAckCount: int = 0
     droped: bool = False
@@ -111,7 +111,7 @@ class ConsumeStatus(Body):
 
 
 class RunningInfo(Body):
-    """Answer to 307: what a consumer is doing."""
+    """Answer to 307: the state of a consumer."""
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscriptions: list[Subscription] = msgspec.field(default_factory=list)
@@ -123,7 +123,7 @@ class RunningInfo(Body):
 
     @property
     def push(self) -> bool:
-        """Whether messages are handed to its listener."""
+        """Whether it is a push consumer, whose listener gets the messages."""
         return self.properties.get("PROP_CONSUME_TYPE") == "CONSUME_PASSIVELY"
 
 
@@ -227,14 +227,14 @@ class EpochCache(Body):
 
 
 class DataVersionInfo(Body):
-    """Which version of a table a broker has."""
+    """The version of a table of a broker."""
 
     timestamp: int = 0
     counter: int = 0
 
 
 class AclVersion(Body):
-    """Answer to 52, with what its header says."""
+    """Answer to 52, made of its header fields."""
 
     clusterName: str = ""
     brokerName: str = ""
@@ -243,7 +243,7 @@ class AclVersion(Body):
 
 
 class PlainAccess(Body):
-    """One account of access control 1.0. Permissions as `topic=PUB|SUB`."""
+    """One account of access control 1.0. Permissions are `topic=PUB|SUB`."""
 
     accessKey: str = ""
     secretKey: str | None = None
@@ -310,7 +310,7 @@ def decode_consumer_status(data: bytes) -> dict[str, dict[MessageQueue, int]]:
 
 
 def decode_plain(data: bytes, type_: type[T], what: str) -> T:
-    """A body that may hold nulls where there is nothing to say."""
+    """Decode a body that may have nulls in place of missing values."""
     return convert_body(without_nulls(loads(data, large=True)), type_, what)
 
 

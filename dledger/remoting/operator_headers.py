@@ -1,4 +1,5 @@
-"""Headers of what operators and their tools ask brokers, and brokers the consumers (as `headers`)."""
+"""Headers of requests from operators and their tools to brokers, and from brokers to consumers (as
+`headers`)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class CloneGroupOffsetHeader(Header):
-    """314 CLONE_GROUP_OFFSET; without topic of all topics."""
+    """314 CLONE_GROUP_OFFSET; without a topic for all topics."""
 
     srcGroup: str
     destGroup: str
@@ -23,7 +24,8 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """309 CONSUME_MESSAGE_DIRECTLY. `msgId`: an offset message id; what is behind it a broker fills in."""
+    """309 CONSUME_MESSAGE_DIRECTLY. `msgId` is an offset message id; the broker fills in the fields after
+    it."""
 
     consumerGroup: str
     clientId: str | None = None
@@ -35,7 +37,7 @@ class ConsumeDirectlyHeader(Header):
 
 
 class ConsumerStatusHeader(Header):
-    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. `clientAddr`: id of a client, or of all."""
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS. `clientAddr`: id of one client; empty for all."""
 
     topic: str
     group: str
@@ -50,7 +52,7 @@ class ConsumerStatusOfClientHeader(Header):
 
 
 class BrokerConsumeStatsHeader(Header):
-    """317 GET_BROKER_CONSUME_STATS. `isOrder`: of ordered topics alone."""
+    """317 GET_BROKER_CONSUME_STATS. `isOrder`: only of ordered topics."""
 
     isOrder: bool
 
@@ -77,7 +79,7 @@ class GroupTopicHeader(Header):
 
 
 class CorrectionOffsetHeader(Header):
-    """308 QUERY_CORRECTION_OFFSET. `filterGroups`: names with commas between."""
+    """308 QUERY_CORRECTION_OFFSET. `filterGroups`: names separated by commas."""
 
     compareGroup: str
     topic: str
@@ -89,36 +91,37 @@ class UserHeader(Header):
 
     username: str = ""
     version: I64 | None = None
-    """Ours: the field `version` of the answer that the change was made from. It is refused when users or
-    policies were changed since."""
+    """An extension of ours: the field `version` of the answer that the change is based on. The change is
+    refused when users or policies were changed since."""
 
 
 class ListUsersHeader(Header):
-    """3005 AUTH_LIST_USER. `filter`: what a name has in it."""
+    """3005 AUTH_LIST_USER. `filter`: text that the name must contain."""
 
     filter: str | None = None
 
 
 class SubjectHeader(Header):
-    """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` and a name."""
+    """3006, 3007, 3009 AUTH_CREATE_ACL, AUTH_UPDATE_ACL, AUTH_GET_ACL. `subject`: `User:` followed by a
+    name."""
 
     subject: str = ""
     version: I64 | None = None
-    """Ours, as in `UserHeader`."""
+    """An extension of ours, as in `UserHeader`."""
 
 
 class DeleteAclHeader(Header):
-    """3008 AUTH_DELETE_ACL; without a resource all of the subject's."""
+    """3008 AUTH_DELETE_ACL; without a resource all policies of the subject."""
 
     subject: str = ""
     policyType: str | None = None
     resource: str | None = None
     version: I64 | None = None
-    """Ours, as in `UserHeader`."""
+    """An extension of ours, as in `UserHeader`."""
 
 
 class ListAclsHeader(Header):
-    """3010 AUTH_LIST_ACL. Filters: what a subject, or a resource, has in it."""
+    """3010 AUTH_LIST_ACL. Filters: texts that the subject, or the resource, must contain."""
 
     subjectFilter: str | None = None
     resourceFilter: str | None = None

@@ -21,13 +21,13 @@ LONG_NAMES = {
     "invisibleTime": "it",
     "bitSet": "b",
 }
-"""Other names of the fields of an acknowledgement."""
+"""Alternative names of the fields of an acknowledgement."""
 
 
 class BatchAck(Body):
-    """Acknowledgements of one checkpoint: group, topic that was asked for, kind of the real one, start,
-    queue, revive queue, pop time, invisible time (ms), bits (`java.util.BitSet` in base64): bit i is offset
-    so + i."""
+    """Acknowledgements of one checkpoint: group, requested topic, kind of the real topic, start, queue,
+    revive queue, pop time, invisible time (ms), bits (`java.util.BitSet` in base64). Bit i stands for the
+    offset `so` + i."""
 
     c: str
     t: str
@@ -48,7 +48,7 @@ class BatchAckBody(Body):
 
 
 class QueryAssignmentBody(Body):
-    """Body of 400: which queues are this client's?"""
+    """Body of 400: asks which queues this client has."""
 
     topic: str
     consumerGroup: str
@@ -58,14 +58,14 @@ class QueryAssignmentBody(Body):
 
 
 class Assignment(Body):
-    """One queue, and how to ask for its messages: PULL or POP. queueId -1: all queues of that broker."""
+    """One queue, and how to ask for its messages: PULL or POP. queueId -1 means all queues of that broker."""
 
     messageQueue: MessageQueue
     mode: str
 
 
 class Assignments(Body):
-    """Answer to 400; None: nothing is known, keep what there is."""
+    """Answer to 400. None: the broker knows nothing, and the client keeps its queues."""
 
     messageQueueAssignments: list[Assignment] | None = None
 

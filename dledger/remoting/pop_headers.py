@@ -8,7 +8,7 @@ from dledger.remoting.response_headers import I32, I64, Header
 
 
 class PopMessageHeader(Header):
-    """200050 POP_MESSAGE. initMode: where a new group begins, 0 the first message, 1 the last."""
+    """200050 POP_MESSAGE. initMode: where a new group begins, 0 at the first message, 1 at the last."""
 
     consumerGroup: str
     topic: str
@@ -35,7 +35,7 @@ class AckMessageHeader(Header):
 
 
 class ChangeInvisibleTimeHeader(AckMessageHeader):
-    """200053 CHANGE_MESSAGE_INVISIBLETIME: from now on."""
+    """200053 CHANGE_MESSAGE_INVISIBLETIME. The time counts from now on."""
 
     invisibleTime: I64
 
@@ -70,7 +70,7 @@ class PollingInfoHeader(Header):
 
 
 class PopMessageResponseHeader(Header):
-    """Answer to 200050, also where there are no messages."""
+    """Answer to 200050, also when there are no messages."""
 
     popTime: I64
     invisibleTime: I64
@@ -82,7 +82,7 @@ class PopMessageResponseHeader(Header):
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
-    """Answer to 200053: the new handle has these."""
+    """Answer to 200053: fields of the new handle."""
 
     popTime: I64
     invisibleTime: I64

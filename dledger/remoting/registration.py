@@ -1,4 +1,5 @@
-"""What a broker tells a NameServer with 103 REGISTER_BROKER: its topics, with the version of the table.
+"""The body of 103 REGISTER_BROKER, by which a broker reports its topics to a NameServer, with the version of
+the table.
 
 The body is JSON (RegisterBrokerBody), or compressed: one zlib stream of
 
@@ -9,7 +10,7 @@ length (4), filter servers as JSON list
 count (4), per static topic mapping: length (4), JSON          (from brokers of version >= V5_0_0)
 ```
 
-bodyCrc32 in the header is CRC-32 & 0x7FFFFFFF of the body as it travels; 0 is not checked.
+bodyCrc32 in the header is CRC-32 & 0x7FFFFFFF of the body as it is sent; 0 is not checked.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from dledger.runtime.cooperative import at_once
 
 CRC_MASK = 0x7FFFFFFF
 MAX_DECOMPRESSED = 4 * MAX_FRAME_SIZE
-"""Bytes of a compressed body when unpacked; more is refused."""
+"""Most bytes of a decompressed body; a larger one is refused."""
 
 UNPACKED_AT_ONCE = 256 * 1024
-"""Bytes of it in one piece."""
+"""Bytes that are decompressed in one piece."""
 
 SINGLE_TAG = "SINGLE_TAG"
 _LENGTH = struct.Struct(">i")
@@ -42,7 +43,7 @@ _FILTER_TYPES = (SINGLE_TAG, "MULTI_TAG")
 
 
 class TopicConfig(Body, gc=False):
-    """Settings of a topic on one broker group. attributes without "+"/"-" signs."""
+    """Settings of a topic on one broker group. attributes have no "+"/"-" signs."""
 
     topicName: str
     readQueueNums: int = 16
@@ -55,7 +56,7 @@ class TopicConfig(Body, gc=False):
 
 
 class DataVersion(msgspec.Struct, frozen=True, order=True):
-    """Version of a table. stateVersion: the Raft term with us (safety.md S23). timestamp in ms."""
+    """Version of a table. stateVersion is the Raft term with our brokers (safety.md S23). timestamp in ms."""
 
     stateVersion: int = 0
     counter: int = 0
@@ -79,29 +80,29 @@ class _RawTable(msgspec.Struct):
 
 
 class _RegisterBrokerBody(msgspec.Struct):
-    """The JSON body when it has no surprises; the table as it came, as it can be large."""
+    """The JSON body in its usual form. The table stays encoded, because it can be large."""
 
     topicConfigSerializeWrapper: _RawTable
     filterServerList: list[str] | None = None
 
 
 TOPIC_OBJECTS = 600
-"""Bytes of memory that a decoded topic takes, besides those that it came as (measured: 540)."""
+"""Bytes of memory that a decoded topic takes in addition to its encoded form (measured: 540)."""
 
 
 PIECE_BYTES = 64 * 1024
-"""Of a table of topics that are decoded in one piece: some 300 topics, half a millisecond."""
+"""Bytes of a table of topics that are decoded in one piece: about 300 topics, half a millisecond."""
 PIECE_LINES = 300
-"""Topics of the compressed form, the same."""
+"""Topics of the compressed form that are decoded in one piece."""
 CUTS = 8
-"""Places where a piece may end that are tried before the table is taken whole."""
+"""How many places are tried for the end of a piece before the whole table is decoded at once."""
 
 
 class KnownTopics:
-    """A table as it came and as it was decoded: of the next one only what differs is decoded.
+    """A table of topics in encoded and decoded form. Of the next table only what differs is decoded.
 
-    All nodes of a group send the same table, and mostly the one of last time but for a topic: of 50,000
-    topics, decoding takes 70 ms, finding what differs 25.
+    All nodes of a group send the same table, and mostly the previous one with one topic changed. For 50,000
+    topics, decoding takes 70 ms, finding the differences 25 ms.
     """
 
     def __init__(self) -> None:
@@ -111,11 +112,12 @@ class KnownTopics:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, roughly."""
+        """Bytes of memory, approximately."""
         return self._bytes + TOPIC_OBJECTS * len(self._topics)
 
     def read(self, raw: msgspec.Raw) -> Generator[None, None, dict[str, TopicConfig]]:
-        """The topics of this topicConfigTable, not to be changed; an error of DECODE_ERRORS. In pieces."""
+        """Decode the topics of this topicConfigTable, in pieces; the result must not be changed. Raises one
+        of DECODE_ERRORS."""
         known, topics = self._entries, self._topics
         new: dict[str, msgspec.Raw] = {}
         decoded: dict[str, TopicConfig] = {}
@@ -136,7 +138,7 @@ class KnownTopics:
 
 
 def _entries(raw: msgspec.Raw) -> Iterator[dict[str, msgspec.Raw]]:
-    """The members of a JSON object, a piece of it after the other: of 10 MB all at once take 10 to 17 ms."""
+    """The members of a JSON object, piece by piece: decoding 10 MB at once takes 10 to 17 ms."""
     table = memoryview(raw)
     at, end = 1, len(table) - 1
     if len(table) <= PIECE_BYTES or table[0] != ord("{"):
@@ -156,8 +158,9 @@ def _members(text: bytes | memoryview) -> dict[str, msgspec.Raw]:
 
 
 def _piece(text: bytes) -> tuple[dict[str, msgspec.Raw] | None, int]:
-    """As many members as are whole, and the bytes that they take with the comma behind them. A member ends at
-    `},"`, which may also lie within one, or at the end of a string: but then what is before it is no JSON."""
+    """Decode as many whole members as there are; also returns the bytes that they take, including the comma
+    after them. A member ends at `},"`. That may also occur inside a member, or at the end of a string: but
+    then the part before it is not valid JSON."""
     cut = len(text)
     for _ in range(CUTS):
         cut = text.rfind(b'},"', 0, cut)
@@ -171,7 +174,7 @@ def _piece(text: bytes) -> tuple[dict[str, msgspec.Raw] | None, int]:
 
 
 class Registration(msgspec.Struct):
-    """A decoded body of 103. `filter_servers` None: nothing was said of them."""
+    """A decoded body of 103. `filter_servers` is None when the body does not mention them."""
 
     topics: dict[str, TopicConfig]
     data_version: DataVersion
@@ -179,28 +182,28 @@ class Registration(msgspec.Struct):
 
 
 def decode_data_version(data: bytes) -> DataVersion:
-    """Body of 322."""
+    """Decode a body of 322."""
     return _data_version(loads(data))
 
 
 def decode_topic_table(data: bytes) -> TopicTable:
-    """Answer to 21."""
+    """Decode an answer to 21."""
     topics, version = _topic_table(loads(data))
     return TopicTable(topics, version)
 
 
 def decode_topic_config(data: bytes) -> TopicConfig:
-    """One topic's settings (answer to 351)."""
+    """Decode one topic's settings (answer to 351)."""
     return _topic_config(loads(data))
 
 
 def body_crc(body: bytes) -> int:
-    """What header.bodyCrc32 says of this body."""
+    """The value of header.bodyCrc32 for this body."""
     return crc32(body) & CRC_MASK
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Body of 103."""
+    """Encode a body of 103."""
     if compressed:
         return zlib.compress(_encode_lines(registration))
     entries = [topic_entry(name, config) for name, config in sorted(registration.topics.items())]
@@ -208,19 +211,20 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 
 
 def topic_entry(name: str, config: TopicConfig) -> bytes:
-    """One topic of a topicConfigTable: `"name":{settings}`."""
+    """Encode one topic of a topicConfigTable: `"name":{settings}`."""
     return dumps_plain(name) + b":" + dumps_plain(config)
 
 
 def registration_body(entries: Sequence[bytes], version: DataVersion, filter_servers: list[str]) -> bytes:
-    """Body of 103 from what `topic_entry` made, in the order of names: each alone, or several with commas."""
+    """Encode a body of 103 from results of `topic_entry`, sorted by name: single ones, or several joined by
+    commas."""
     servers = dumps(filter_servers)
     head = b'{"filterServerList":%b,"topicConfigSerializeWrapper":%b' % (servers, _table_head(version))
     return _enclosed(head, entries, b"}}}")
 
 
 def table_body(entries: Sequence[bytes], version: DataVersion) -> bytes:
-    """Answer to 21 (TopicTable) from the same."""
+    """Encode an answer to 21 (TopicTable) from results of `topic_entry`, sorted by name."""
     return _enclosed(_table_head(version), entries, b"}}")
 
 
@@ -229,7 +233,7 @@ def _table_head(version: DataVersion) -> bytes:
 
 
 def _enclosed(head: bytes, entries: Sequence[bytes], tail: bytes) -> bytes:
-    """One copy of the entries, which can be many megabytes."""
+    """Join the parts with a single copy of the entries, which can be many megabytes."""
     if not entries:
         return head + tail
     if len(entries) == 1:
@@ -240,9 +244,9 @@ def _enclosed(head: bytes, entries: Sequence[bytes], tail: bytes) -> bytes:
 def decode_registration(
     body: bytes, *, compressed: bool = False, crc: int = 0, known: KnownTopics | None = None
 ) -> Registration:
-    """Body of 103; BadBody when it is none. An empty body is an empty table, as for Java.
+    """Decode a body of 103; BadBody when it is malformed. An empty body is an empty table, as for Java.
 
-    `known`: of the same broker name, to decode less.
+    `known` is that of the same broker name, so that less has to be decoded.
     """
     return at_once(registration_in_pieces(body, compressed=compressed, crc=crc, known=known))
 
@@ -250,8 +254,8 @@ def decode_registration(
 def registration_in_pieces(
     body: bytes, *, compressed: bool = False, crc: int = 0, known: KnownTopics | None = None
 ) -> Generator[None, None, Registration]:
-    """The same as a generator, which stops after pieces of a millisecond at most. Only a body that is not as
-    strict JSON is, or with other white space than RocketMQ's, is taken in one."""
+    """Decode a body of 103 as a generator, which yields after pieces of at most a millisecond. Only a body
+    that is not strict JSON, or has other white space than RocketMQ's, is decoded in one piece."""
     if crc and body_crc(body) != crc:
         raise BadBody("crc32 not match")
     if not body:
@@ -271,7 +275,7 @@ def registration_in_pieces(
 
 
 def _decode_json(body: bytes) -> Registration:
-    """The same with every leniency: nulls, missing names, enums by ordinal, unquoted keys."""
+    """Decode a body of 103 leniently: nulls, missing names, enums by ordinal, unquoted keys."""
     value = loads(body)
     if not isinstance(value, dict):
         raise BadBody("the registration is not a JSON object")
@@ -319,7 +323,7 @@ def _data_version(value: Any) -> DataVersion:
 
 
 def encode_topic_line(config: TopicConfig) -> str:
-    """A topic as one line of the compressed form (TopicConfig.encode)."""
+    """Encode a topic as one line of the compressed form (TopicConfig.encode)."""
     return (
         f"{config.topicName} {config.readQueueNums} {config.writeQueueNums} {config.perm} "
         f"{config.topicFilterType} {dumps(config.attributes).decode()}"

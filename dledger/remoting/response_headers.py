@@ -1,6 +1,6 @@
-"""The header of each answer that has one as a typed struct (RocketMQ's *ResponseHeader).
+"""The headers of answers as typed structs (RocketMQ's *ResponseHeader).
 
-Use them from `remoting.headers`. A server writes answers as text by name; these are for reading.
+Use them from `remoting.headers`. They are for reading: a server writes answers as text by name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Header(msgspec.Struct, omit_defaults=True, gc=False):
-    """Base of all headers: fields that have their default are not sent."""
+    """Base of all headers: fields with their default value are not sent."""
 
 
 class SendMessageResponseHeader(Header):
-    """Answer to a send: offset message id (ids, with commas, for a batch), queue, first queue offset."""
+    """Answer to a send: offset message id (for a batch all ids, separated by commas), queue, first queue
+    offset."""
 
     msgId: str
     queueId: I32

@@ -1,14 +1,15 @@
 """The names of all properties that Apache RocketMQ's servers have had, from 4.0.0 to 5.3.3.
 
 They are the fields of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig
-and AuthConfig, and for NameServers of NamesrvConfig, ControllerConfig and the two of Netty. A file may name
-any of them: what has no counterpart here is warned of, and is never taken for a typing error.
+and AuthConfig, and for NameServers of NamesrvConfig, ControllerConfig and the two of Netty. A file may
+contain any of them: a property without a counterpart here causes a warning, and is never taken for a typing
+error.
 """
 
 from __future__ import annotations
 
 WITHOUT_COUNTERPART = "it is a setting of RocketMQ's that has no counterpart here"
-"""Why such a name has no effect, where nothing more is to be said."""
+"""Why such a name has no effect, when there is no more specific reason."""
 
 _BROKER = """
 accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
@@ -140,7 +141,7 @@ waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage wakeFlushWhenPutMessage
 writeBufferHighWaterMark writeBufferLowWaterMark writeWithoutMmap
 """
 BROKER = frozenset(_BROKER.split())
-"""Of brokers."""
+"""Names of broker properties."""
 
 _NAMESRV = """
 bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
@@ -167,10 +168,10 @@ unRegisterBrokerQueueCapacity useEpollNativeSelector useTLS waitSecondsForServic
 writeBufferHighWaterMark writeBufferLowWaterMark
 """
 NAMESRV = frozenset(_NAMESRV.split())
-"""Of NameServers."""
+"""Names of NameServer properties."""
 
 _FOLKLORE = """
 abortFile checkTransactionMessageEnable storeCheckpoint storePathAbort storePathConsumeQueue storePathIndex
 """
 FOLKLORE = frozenset(_FOLKLORE.split())
-"""Names that many a broker.conf has though no RocketMQ reads them."""
+"""Names that occur in many broker.conf files although no RocketMQ reads them."""

@@ -1,7 +1,7 @@
 """The server side: one `RemotingServer` per port, one `Connection` per TCP connection.
 
-There is no task, future or lock per request (`remoting.connection` has the path of a request); the server
-itself admits and counts connections and closes idle ones.
+A request needs no task, future or lock (`remoting.connection` describes its path). The server itself accepts
+and counts connections, and closes idle ones.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["Bulk", "Connection", "Handler", "RemotingServer", "ServerLimits", "S
 
 
 MAX_ERROR_CAUSES = 256
-"""Different causes of errors that are counted apart."""
+"""Different causes of errors that are counted separately."""
 TURN_S = 0.005
-"""How long requests are handled in one turn of the loop; connections that have more wait for the next turns,
-in the order of their reads."""
+"""How long requests are handled in one turn of the loop, in seconds. Connections with more requests wait for
+the next turns, in the order of their reads."""
 RECOUNT_S = 0.1
-"""How often a crowded server looks how much of the answers the system has taken."""
+"""How often a crowded server checks how much of the answers the system has taken, in seconds."""
 TRIM_BYTES = 64 * 1024 * 1024
-"""When unsent answers have become fewer by so much, what they took is given back to the system."""
+"""When unsent answers have decreased by this much, their memory is returned to the system."""
 CLOSED_A_TURN = 100
-"""Connections that are looked at, or closed, in one turn of the loop."""
+"""Connections that are checked, or closed, in one turn of the loop."""
 
 
 @dataclass
@@ -60,15 +60,15 @@ class ServerStats:
     bytes_in: int = 0
     bytes_out: int = 0
     late: int = 0
-    """Reads of which something had to wait for a later turn of the loop."""
+    """Reads of which some requests had to wait for a later turn of the loop."""
     errors: dict[str, int] = field(default_factory=dict)
 
 
 class RemotingServer:
-    """Listens on one port and hands requests to handlers by code."""
+    """Listens on one port and passes requests to handlers by their code."""
 
     loop: asyncio.AbstractEventLoop
-    """The loop it runs on: set by `start`."""
+    """The loop that the server runs on; set by `start`."""
 
     def __init__(
         self,
@@ -86,12 +86,13 @@ class RemotingServer:
         bulk: Bulk | None = None,
         standstill: Standstill | None = None,
     ) -> None:
-        """With `standstill` all connections are closed after one, and what they brought before is not
-        executed: it may be late.
+        """With `standstill`, all connections are closed after the loop stood still, and requests that they
+        brought before are not executed, because they may be late.
 
-        `bulk` is offered each read of each connection first; whom it may not take for (`authorize`) it
-        must know. `max_body`: bodies are bounded, by MAX_BODY or what is said there of a code. `authorize`
-        raises for a request that may not be made."""
+        `bulk` is offered each read of each connection first; it must itself check what it may not handle
+        because of `authorize`. `max_body` gives the largest body of a code; for other codes it is MAX_BODY,
+        and without `max_body` bodies are not limited. `authorize` raises for a request that is not allowed.
+        """
         self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
         self._authorize = authorize
@@ -113,23 +114,25 @@ class RemotingServer:
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
         self._turn_ends: float | None = None
-        """Loop time; None until the first read of a turn."""
+        """Loop time at which this turn ends; None until the first read of a turn."""
         self._late: deque[Connection] = deque()
         self.unsent: int = 0
         """Bytes of answers of all connections that the system has not taken, as far as is known."""
         self._most_unsent = 0
-        """Since freed memory was last given back."""
+        """The largest `unsent` since memory was last returned to the system."""
         self.crowded: bool = False
-        """More than `max_unsent` is unsent, or was, and there is no room of a quarter of it again yet."""
+        """Whether more than `max_unsent` bytes are unsent. It stays true until a quarter of that is free
+        again."""
         self.era: int = 0
-        """Standstills of the loop since the start: what a connection of an earlier era brings may be late."""
+        """Number of standstills of the loop since the start. Requests of a connection of an earlier era may
+        be late."""
         self.standstill: Standstill | None = standstill
         if standstill is not None:
             standstill.listeners.append(self._stood_still)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens: (host, port) pairs."""
+        """The (host, port) pairs on which it listens."""
         return list(self._addresses)
 
     @property
@@ -138,8 +141,8 @@ class RemotingServer:
         return list(self._connections.values())
 
     async def start(self, host: str, port: int) -> None:
-        """Listen, or listen on another port as well. OSError names the address, for example when the port is
-        in use. Port 0 picks one."""
+        """Listen, or listen on another port as well. Port 0 chooses a free one. OSError names the address,
+        for example when the port is in use."""
         self.loop = asyncio.get_running_loop()
         try:
             listener = await self._listen(host, port)
@@ -174,7 +177,7 @@ class RemotingServer:
         return listener
 
     async def run(self) -> None:
-        """Take connections, and close idle ones, until cancelled."""
+        """Accept connections, and close idle ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for listener in self._listeners:
                 if isinstance(listener, FirstByteListener):
@@ -199,7 +202,8 @@ class RemotingServer:
                 give_back_freed()
 
     async def close(self) -> None:
-        """Stop listening, let the last answers go out (up to `close_grace_s`), close every connection."""
+        """Stop listening, wait for the last answers to be sent (up to `close_grace_s`), and close all
+        connections."""
         while self._listeners:
             self._listeners.pop().close()
         pace = Pace(CLOSED_A_TURN)
@@ -231,7 +235,7 @@ class RemotingServer:
     # --- for Connection -------------------------------------------------------------------------------
 
     def in_time(self) -> bool:
-        """Whether this turn of the loop may take another request."""
+        """Whether another request may be handled in this turn of the loop."""
         now = self.loop.time()
         if self._turn_ends is None:
             self._turn_ends = now + TURN_S
@@ -239,7 +243,7 @@ class RemotingServer:
         return now < self._turn_ends
 
     def count_unsent(self, more: int) -> None:
-        """Add to the unsent answers of all connections, or take away."""
+        """Add to the unsent answers of all connections; `more` may be negative."""
         self.unsent += more
         limit = self.limits.max_unsent
         if self.unsent > self._most_unsent:
@@ -260,7 +264,8 @@ class RemotingServer:
             connection.recount()
 
     def wait_for_turn(self, connection: Connection) -> None:
-        """It has something to go on with (`Connection.go_on`), behind those that wait already."""
+        """Queue a connection that has requests left for a later turn (`Connection.go_on`), after those that
+        wait already."""
         self.stats.late += 1
         self._late.append(connection)
         self.in_time()  # so that there is a next turn, also where nothing was read in this one
@@ -273,7 +278,7 @@ class RemotingServer:
             self._late.popleft().go_on()
 
     def dispatch(self, connection: Connection, request: Request) -> None:
-        """Hand a request to its handler; what that raises becomes the answer (safety.md S29)."""
+        """Pass a request to its handler. What the handler raises becomes the answer (safety.md S29)."""
         if len(request.body) > MAX_BODY and self._too_large(connection, request):
             return
         handler = self.handlers.get(request.code, self.default)
@@ -299,7 +304,8 @@ class RemotingServer:
                 connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=f"{name}: {error}")
 
     def _too_large(self, connection: Connection, request: Request) -> bool:
-        """Refuse a body that nobody sends with this code, before it is parsed. Whether it was."""
+        """Refuse a body that is too large for its code before it is parsed; returns whether it was
+        refused."""
         if self._max_body is None or request.code not in self.handlers:
             return False
         limit = self._max_body.get(request.code, MAX_BODY)
@@ -312,12 +318,12 @@ class RemotingServer:
         return True
 
     def next_opaque(self) -> int:
-        """Correlation number of a request of ours: 31 bits, going round."""
+        """Correlation number of a request of ours: 31 bits; it starts again after the last one."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def admit(self, connection: Connection) -> bool:
-        """Enter a new connection; False when there are too many, or when it may have waited to be accepted
+        """Register a new connection. False when there are too many, or when it may have waited to be accepted
         while the loop stood still."""
         if len(self._connections) >= self.limits.max_connections:
             self.stats.refused += 1
@@ -336,12 +342,12 @@ class RemotingServer:
         return True
 
     def opened(self, connection: Connection) -> None:
-        """Tell the application of an admitted connection."""
+        """Notify the application of an admitted connection."""
         if self._on_connect is not None:
             self._on_connect(connection)
 
     def discharge(self, connection: Connection) -> None:
-        """Take a closed connection out."""
+        """Remove a closed connection."""
         self.stats.closed += 1
         del self._connections[connection.serial]
         if not self._connections:
@@ -350,7 +356,8 @@ class RemotingServer:
             self._on_close(connection)
 
     def count_error(self, cause: str) -> int:
-        """Count an error by cause (bounded: further causes are counted as one); how many it had so far."""
+        """Count an error by cause and return its count. The number of causes is limited: further ones share
+        one count."""
         errors = self.stats.errors
         if cause not in errors and len(errors) >= MAX_ERROR_CAUSES:
             cause = "other"
@@ -358,7 +365,7 @@ class RemotingServer:
         return errors[cause]
 
     def complain(self, cause: str, peer: str, error: Exception | None = None, **fields: object) -> None:
-        """Count an error and say it in the log the first, tenth, hundredth ... time of its cause."""
+        """Count an error, and log it the first, tenth, hundredth ... time of its cause."""
         count = self.count_error(cause)
         if str(count).strip("0") != "1":
             return

@@ -1,9 +1,10 @@
 """Requests that show and change the settings of a running server: 26 and 25 of a broker, 319 and 318 of a
 NameServer. The body is a text of properties in UTF-8 (AdminBrokerProcessor, DefaultRequestProcessor).
 
-All of a change counts, or nothing: an unknown or wrong property, and one that needs a restart, is refused
-with code 1 and what to do; a property that no request may change with 16, as in `configBlackList`. Where
-RocketMQ leaves out what it does not know, and takes what has no effect before a restart, this refuses both.
+A change is applied as a whole or not at all. An unknown or wrong property, and one that needs a restart, is
+refused with code 1 and advice. A property that no request may change is refused with 16, as in
+`configBlackList`. RocketMQ ignores unknown properties, and accepts those that have no effect before a
+restart; this refuses both.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from dledger.runtime.properties_file import parse_properties
 from dledger.runtime.settings import ConfigError, Property
 
 MAX_BODY = 8 * 1024
-"""Bytes of one change: all settings with their values are a third of it. A longer one is refused."""
+"""Largest change in bytes: all settings with their values take a third of it. A larger one is refused."""
 MAX_WAITING = 16
-"""Changes that wait for the disk: one more is refused (SYSTEM_BUSY)."""
+"""At most this many changes wait for the disk; one more is refused (SYSTEM_BUSY)."""
 BLACK_LIST = frozenset(
     {"configBlackList", "brokerConfigPath", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-"""What RocketMQ's servers let no request change: paths, and this list."""
+"""Properties that RocketMQ's servers let no request change: paths, and this list itself."""
 
 
 class SettingsRequests:
-    """The handlers. `run` must be running for `update` to be answered."""
+    """The handlers of these requests. `run` must be running for `update` to be answered."""
 
     def __init__(self, settings: LiveSettings[Any], log: Log) -> None:
         self._settings = settings
@@ -56,7 +57,7 @@ class SettingsRequests:
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())
 
     def update(self, connection: Connection, request: Request) -> None:
-        """Change properties; answered when the change is in the configuration file, and counts."""
+        """Change properties. It is answered when the change is in the configuration file and in effect."""
         if len(request.body) > MAX_BODY:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR, f"{len(request.body)} bytes of properties: at most {MAX_BODY}"
@@ -78,7 +79,7 @@ class SettingsRequests:
         self._wake.set()
 
     async def run(self) -> None:
-        """Do the changes one after the other, until cancelled."""
+        """Make the changes one after the other, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -2,7 +2,7 @@
 
 A request names its account in the header field `AccessKey`. Its field `Signature` is Base64 of HMAC-SHA1,
 keyed with the account's secret, over the values of all other header fields in the order of their names,
-followed by the body. The secret itself never travels.
+followed by the body. The secret itself is never sent.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
 
 
 _BLOCK = 64
-"""Bytes of a block of SHA-1."""
+"""Bytes of a SHA-1 block."""
 
 
 MAX_ORDERS = 100
-"""Sets of header fields, as they come, whose order one key remembers; then all are forgotten."""
+"""How many sets of header fields one key remembers the order of; with more, all are forgotten."""
 
 
 class SigningKey:
-    """HMAC-SHA1 (RFC 2104) with one key, whose two blocks are worked out once: `hmac` takes twice as long for
-    1 KiB."""
+    """HMAC-SHA1 (RFC 2104) with one key, whose two blocks are computed only once: `hmac` takes twice as long
+    for 1 KiB."""
 
     def __init__(self, secret: bytes) -> None:
         key = (sha1(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
         self.inner = sha1(bytes(octet ^ 0x36 for octet in key))
         self.outer = sha1(bytes(octet ^ 0x5C for octet in key))
-        """To be copied (also by `dledger._fast`), never changed."""
+        """Must be copied (also by `dledger._fast`), never changed."""
         self._in_order: dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]] = {}
-        """Names as they come -> their values in order: a client sends the same fields again and again."""
+        """Names in the order of a request -> a function that returns their values in sorted order. A client
+        sends the same fields again and again."""
 
     def signature(self, fields: Mapping[str, str], body: bytes) -> bytes:
-        """Of header fields without `Signature`, and a body: ASCII."""
+        """The signature of header fields (without `Signature`) and a body, in ASCII."""
         inner, outer = self.inner.copy(), self.outer.copy()
         names = tuple(fields)
         in_order = self._in_order.get(names)
@@ -61,14 +62,14 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who a client is, for brokers with access control (SessionCredentials)."""
+    """The account of a client, for brokers with access control (SessionCredentials)."""
 
     access_key: str
     """Name of the account."""
     secret_key: str = field(repr=False)
-    """What its requests are signed with; never sent."""
+    """The key that signs requests; it is never sent."""
     security_token: str = field(default="", repr=False)
-    """Sent with each request, and signed; brokers of this project do not look at it."""
+    """Sent with each request, and signed; our brokers ignore it."""
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
@@ -79,13 +80,13 @@ class Credentials:
         return SigningKey(self.secret_key.encode())
 
     def __getstate__(self) -> dict[str, str]:
-        """Copies and pickles hold the three texts; the signing key, which cannot be copied, is made anew."""
+        """Copies and pickles hold the three texts. The signing key cannot be copied, and is made again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
-        """Those in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY; None where neither is set. ValueError for one
-        without the other."""
+        """The credentials in ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY; None when neither is set.
+        ValueError when only one is set."""
         access, secret = variable(ACCESS_KEY_VARIABLE), variable(SECRET_KEY_VARIABLE)
         if not access and not secret:
             return None
@@ -94,7 +95,7 @@ class Credentials:
         return cls(access, secret, variable(SECURITY_TOKEN_VARIABLE))
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The header fields of a request with this account and its signature."""
+        """The header fields of a request, with this account and its signature added."""
         signed = {**fields, ACCESS_KEY: self.access_key}
         if self.security_token:
             signed[SECURITY_TOKEN] = self.security_token

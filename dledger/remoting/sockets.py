@@ -1,4 +1,4 @@
-"""The little that is asked of a socket itself. Not every transport has one: all tolerate that."""
+"""Settings of sockets. Transports without a socket are accepted: then nothing happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dledger.runtime.silent_peers import end_when_silent
 
 IPPROTO_TCP = 6
 TCP_NODELAY = 1
-"""Numbers of <netinet/tcp.h>, the same everywhere (`socket` is not imported outside runtime)."""
+"""A number of <netinet/tcp.h>, the same everywhere (`socket` is not imported outside runtime)."""
 # Those of <sys/socket.h> are not.
 SOL_SOCKET, SO_LINGER = (1, 13) if sys.platform == "linux" else (0xFFFF, 0x80)
 _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
@@ -17,25 +17,25 @@ _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
 
 
 def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Send small frames at once: we gather a turn's output ourselves."""
+    """Send small frames at once: this layer itself collects the output of a turn."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
 
 
 def watch(transport: asyncio.BaseTransport, vanished_close_s: float) -> None:
-    """Have the kernel end the connection when the machine at its other end says nothing for so long, while
-    nothing is on the way there."""
+    """Make the kernel close the connection when the peer's machine has been silent for this long, while no
+    data is in flight to it."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         end_when_silent(sock, int(vanished_close_s * 1000), unread=False)
 
 
 def discard(transport: asyncio.WriteTransport) -> None:
-    """Abort, and have the kernel send nothing more of what it took (RST instead of FIN).
+    """Abort, and make the kernel drop the data that it has not sent (RST instead of FIN).
 
-    After an ordinary abort the kernel goes on: a request that waited there for a cut link would be executed
-    when it heals, long after its sender gave it up and asked elsewhere.
+    After an ordinary abort the kernel keeps sending. A request that waited there for a broken link would be
+    executed when the link is back, long after its sender gave up on it and asked elsewhere.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None:

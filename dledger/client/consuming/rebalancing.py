@@ -215,7 +215,7 @@ class QueueShare:
 
     async def not_ours(self, queues: Iterable[MessageQueue]) -> None:
         """Note that other consumers get these queues. Their offsets that were set from outside are committed,
-        as far as they are known here."""
+        as far as they are known here, and their locks are released."""
         if self._locks is None:
             return
         ours = [queue for queue in queues if queue not in self._assigned and queue not in self._leaving]
