@@ -1,8 +1,8 @@
 """A broker group of real processes on loopback: a NameServer and N brokers, from generated configuration.
 
-Used by `dledger up` and its companions, `scripts/quickstart` and the tests. Everything lies in one directory,
-so that several groups live side by side in different directories and port ranges (see `spec`), each with a
-NameServer of its own or behind that of another one:
+Used by `dledger up` and its companions, `scripts/quickstart` and the tests. All files are in one directory,
+so that several groups can run side by side in different directories and port ranges (see `spec`). Each has
+its own NameServer, or uses that of another group:
 
 ```
 DIR/cluster.json               what was asked for: `stop`, `status` ... need nothing but DIR
@@ -40,11 +40,12 @@ T = TypeVar("T")
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
-"""A stop saves a snapshot: some 5 s where ten thousand queues are in none yet, and more on a busy disk."""
+"""Time-out of a stop, in seconds. A stop saves a snapshot: about 5 s when ten thousand queues are in no
+snapshot yet, and more on a busy disk."""
 POLL_S = 0.02
 PORTS_TOLD = 4
 PORT_WAIT_S = 3.0
-"""How long a port that another program has is waited for, before its holder is named."""
+"""How long to wait for a port that another program holds before that program is named, in seconds."""
 PACKAGES = Path(__file__).resolve().parents[2]
 
 
@@ -53,7 +54,8 @@ class NoGroup(ClusterError):
 
 
 class Killed(NamedTuple):
-    """Who was killed; `at` is the monotonic clock just before the signal, which an asyncio loop shows too."""
+    """A killed broker. `at` is the monotonic clock just before the signal; the clock of an asyncio loop is
+    the same."""
 
     node: str
     pid: int
@@ -61,13 +63,13 @@ class Killed(NamedTuple):
 
 
 class LocalCluster:
-    """A group in a directory. Made by `create` or `open`; all methods block."""
+    """A group in a directory, made by `create` or `open`. All methods block."""
 
     def __init__(self, directory: Path, spec: ClusterSpec) -> None:
         self.directory = directory
         self.spec = spec
         self.notes: list[str] = []
-        """What people should know of what was written: which edits were kept."""
+        """Messages for people about the files that were written, such as which edits were kept."""
         self._namesrv: ManagedProcess | None = None
         if not spec.namesrv:
             self._namesrv = self._process("namesrv", "dledger.namesrv", directory / "conf" / "namesrv.conf")
@@ -82,14 +84,14 @@ class LocalCluster:
 
     @classmethod
     def create(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
-        """Write the configuration files; an existing group in the directory must be the same one."""
+        """Write the configuration files. If the directory has a group already, it must be the same one."""
         cluster = cls.planned(directory, spec)
         cluster.write()
         return cluster
 
     @classmethod
     def planned(cls, directory: Path | str, spec: ClusterSpec | None = None) -> LocalCluster:
-        """The same, with nothing written yet."""
+        """Make the group as `create` does, but write nothing yet."""
         path = Path(directory).resolve()
         spec = spec or ClusterSpec()
         if cls.known(path):
@@ -111,7 +113,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: Path | str) -> LocalCluster:
-        """The group that was created in this directory."""
+        """Open the group that was created in this directory. NoGroup when there is none."""
         path = Path(directory).resolve()
         try:
             spec = ClusterSpec(**json.loads((path / "cluster.json").read_text(encoding="utf-8")))
@@ -122,7 +124,7 @@ class LocalCluster:
         return cls(path, spec)
 
     def write(self) -> None:
-        """Write the configuration files and what was asked for. What was edited in them stays (`notes`)."""
+        """Write the configuration files and what was asked for. Edits in them are kept (`notes`)."""
         for name in ("conf", "logs", "run", "store"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         conf = self.directory / "conf"
@@ -188,11 +190,11 @@ class LocalCluster:
 
     @property
     def namesrv_addr(self) -> str:
-        """`host:port` of the NameServer, several with `;`."""
+        """`host:port` of the NameServer; several are separated by `;`."""
         return ";".join(self.spec.namesrv_addresses)
 
     def addr(self, node: str) -> str:
-        """`host:port` for clients of a node."""
+        """`host:port` of a node for clients."""
         return f"{HOST}:{self.spec.port(node)}"
 
     def store(self, node: str) -> Path:
@@ -200,19 +202,20 @@ class LocalCluster:
         return self.directory / "store" / node
 
     def pid(self, node: str) -> int | None:
-        """Of a running broker."""
+        """Pid of a running broker, otherwise None."""
         return self._broker(node).pid
 
     def namesrv_pid(self) -> int | None:
-        """Of the group's running NameServer; one of others is not its own."""
+        """Pid of the group's own running NameServer; None when it does not run, or the group uses another
+        one's."""
         return None if self._namesrv is None else self._namesrv.pid
 
     def running(self) -> list[str]:
-        """Names of the processes that run."""
+        """Names of the running processes."""
         return [process.name for process in self._all() if process.pid is not None]
 
     def down(self) -> list[str]:
-        """Ids of the brokers that do not run."""
+        """Ids of the brokers that are not running."""
         return [node for node in self.spec.node_ids if self.pid(node) is None]
 
     def _all(self) -> list[ManagedProcess]:
@@ -228,12 +231,13 @@ class LocalCluster:
     # --- starting and stopping ---
 
     def check_startable(self) -> None:
-        """ClusterError when ports or disk would not do."""
+        """ClusterError when a port is taken or the disk is too small."""
         self.check_ports()
         self.check_disk()
 
     def check_ports(self) -> None:
-        """ClusterError that names every port of a process to be started that somebody else holds."""
+        """ClusterError that names every port which another program holds and a process to be started
+        needs."""
         own: list[int] = []
         if self.namesrv_pid() is not None:
             own.append(self.spec.namesrv_port)
@@ -256,7 +260,7 @@ class LocalCluster:
             )
 
     def ephemeral_note(self) -> str:
-        """A warning where the system may give these ports to connections; else empty."""
+        """A warning when the system may use these ports for outgoing connections; otherwise empty."""
         given = ephemeral_ports()
         ports = sorted(self.spec.ports())
         if given is None or not any(given[0] <= port <= given[1] for port in ports):
@@ -267,7 +271,7 @@ class LocalCluster:
         )
 
     def check_disk(self) -> None:
-        """ClusterError with the amount wanted when the disk is too small for the stores."""
+        """ClusterError with the required size when the disk is too small for the stores."""
         wanted = self.spec.disk_wanted()
         there = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(there).free
@@ -281,8 +285,8 @@ class LocalCluster:
             )
 
     def start(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> list[str]:
-        """Start what does not run and wait until a leader serves and the NameServer shows it. Names of what
-        was started; `tell` hears what is waited for."""
+        """Start all processes that are not running, and wait until a leader serves and the NameServer lists
+        it. Returns the names of the started processes. `tell` is called with what it is waiting for."""
         self.check_startable()
         started: list[ManagedProcess] = []
         try:
@@ -297,7 +301,8 @@ class LocalCluster:
         return [process.name for process in started]
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> dict[str, str]:
-        """SIGTERM to all, brokers first; SIGKILL after the limit. What happened to each process."""
+        """Send SIGTERM to all processes, brokers first, and SIGKILL after the limit. Returns what happened to
+        each."""
         outcome: dict[str, str] = {}
         own = [] if self._namesrv is None else [self._namesrv]
         for processes in (list(self._brokers.values()), own):
@@ -312,7 +317,7 @@ class LocalCluster:
         return outcome
 
     def kill(self, node: str) -> Killed:
-        """SIGKILL one broker."""
+        """Kill one broker with SIGKILL."""
         at = time.monotonic()
         pid = self._broker(node).kill()
         if pid is None:
@@ -320,24 +325,26 @@ class LocalCluster:
         return Killed(node, pid, at)
 
     def kill_leader(self, limit_s: float = START_LIMIT_S) -> Killed:
-        """SIGKILL the broker that leads, as soon as one does."""
+        """Kill the leader with SIGKILL, as soon as there is one."""
         return self.kill(wait_for(self.leader, limit_s, lambda: "no node leads"))
 
     def terminate(self, node: str, limit_s: float = STOP_LIMIT_S) -> str:
-        """SIGTERM one broker (it hands leadership over first), SIGKILL after the limit. What happened."""
+        """Stop one broker with SIGTERM (it hands leadership over first), and SIGKILL after the limit. Returns
+        what happened."""
         return self._broker(node).stop(limit_s)
 
     def signal(self, node: str, number: signal.Signals) -> None:
-        """Any signal, as SIGSTOP and SIGCONT."""
+        """Send any signal to a broker, such as SIGSTOP and SIGCONT."""
         if self._broker(node).signal(number) is None:
             raise ClusterError(f"{node} does not run")
 
     def start_node(self, node: str) -> int:
-        """Start one broker, without waiting for it. Its pid."""
+        """Start one broker without waiting for it; returns its pid."""
         return self._broker(node).start()
 
     def restart_node(self, node: str, limit_s: float = START_LIMIT_S) -> int:
-        """Stop a broker if it runs, start it, wait until it answers and has caught up. Its pid."""
+        """Stop a broker if it runs, start it, and wait until it answers and has caught up; returns its
+        pid."""
         self.terminate(node)
         pid = self.start_node(node)
         self.wait_caught_up(limit_s, [node])
@@ -386,11 +393,11 @@ class LocalCluster:
         return (health or {}).get("node") or {}
 
     def committed_index(self, node: str) -> int:
-        """Index up to which a node knows everything as committed; -1 when it does not answer."""
+        """The highest index that a node knows to be committed; -1 when it does not answer."""
         return int(self.state(node).get("committed_index", -1))
 
     def node_status(self, node: str) -> dict[str, Any]:
-        """One entry of `nodes` in `status`. Role `DOWN`: no process; `SILENT`: it does not answer."""
+        """The entry of a node in `status`. Role `DOWN`: there is no process; `SILENT`: it does not answer."""
         pid = self.pid(node)
         state = self.state(node)
         return {
@@ -419,7 +426,8 @@ class LocalCluster:
         }
 
     def leader(self) -> str | None:
-        """Id of the node that leads and serves, of the highest term if two say so; None at the moment."""
+        """Id of the node that leads and serves; the one of the highest term if there are two, None if there
+        is none."""
         best: tuple[int, str] | None = None
         for node in self.spec.node_ids:
             state = self.state(node)
@@ -435,9 +443,9 @@ class LocalCluster:
     # --- waiting ---
 
     def wait_ready(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] | None = None) -> str:
-        """Until a leader serves and a NameServer gives its address for id 0. The leader's id.
+        """Wait until a leader serves and a NameServer returns its address for id 0; returns the leader's id.
 
-        `tell` hears what is missing, whenever that changes.
+        `tell` is called with what is missing, whenever that changes.
         """
         missing = ""
 
@@ -453,8 +461,8 @@ class LocalCluster:
         return wait_for(ready, limit_s, lambda: f"{missing}: {self._describe()}")
 
     def unshown(self, leader: str) -> str:
-        """What keeps clients from finding this leader; empty when nothing does. One NameServer that shows it
-        is enough: clients ask the others, too."""
+        """The reason why clients cannot find this leader; empty when they can. One NameServer that lists it
+        is enough, because clients ask the others, too."""
         group, silent, reasons = self.spec.group, [], []
         for address in self.spec.namesrv_addresses:
             try:
@@ -476,15 +484,15 @@ class LocalCluster:
         return f"{leader} leads, but {'; '.join(reasons)}"
 
     def wait_leader(self, limit_s: float = START_LIMIT_S) -> str:
-        """Until a leader serves. Its id."""
+        """Wait until a leader serves; returns its id."""
         return wait_for(self.leader, limit_s, lambda: f"no leader serves: {self._describe()}")
 
     def time_to_leader(self, killed: Killed, limit_s: float = START_LIMIT_S) -> tuple[str, float]:
-        """Wait until another leader serves: its id and the seconds since the signal."""
+        """Wait until another leader serves; returns its id and the seconds since the signal."""
         return self.wait_leader(limit_s), time.monotonic() - killed.at
 
     def wait_answering(self, limit_s: float) -> bool:
-        """Whether all brokers answer within the limit."""
+        """Wait until all brokers answer; False when the limit was over first."""
         deadline = time.monotonic() + limit_s
         while not all(self.state(node) for node in self.spec.node_ids):
             if time.monotonic() > deadline:
@@ -493,11 +501,11 @@ class LocalCluster:
         return True
 
     def wait_down(self, nodes: list[str], limit_s: float) -> bool:
-        """Whether these brokers' processes end within the limit."""
+        """Wait until the processes of these brokers have ended; False when the limit was over first."""
         return all(self._broker(node).wait_gone(limit_s) for node in nodes)
 
     def wait_caught_up(self, limit_s: float = START_LIMIT_S, nodes: list[str] | None = None) -> None:
-        """Until these brokers (default: all) hold, and know of, all that is committed now."""
+        """Wait until these brokers (default: all) have, and know of, everything that is committed now."""
         wanted = nodes or list(self.spec.node_ids)
         leader = self.wait_leader(limit_s)
         committed = self.committed_index(leader)
@@ -510,7 +518,7 @@ class LocalCluster:
         wait_for(caught_up, limit_s, lambda: f"not caught up to {committed}: {self._describe()}")
 
     def wait_registered(self, limit_s: float = START_LIMIT_S) -> None:
-        """Until the first NameServer lists all brokers: `start` waits for the leader only."""
+        """Wait until the first NameServer lists all brokers; `start` waits only for the leader."""
         address, own = self.spec.namesrv_addresses[0], set(map(self.addr, self.spec.node_ids))
 
         def listed() -> bool:
@@ -530,7 +538,7 @@ class LocalCluster:
 
     @staticmethod
     def _check_not_ended(process: ManagedProcess) -> None:
-        """ClusterError with its last words, if we started it and it ended."""
+        """ClusterError with the last output of a process that we started, if it has ended."""
         if (code := process.exit_code()) is not None:
             raise ClusterError(f"{process.name} ended (exit code {code}): {process.tail() or 'no output'}")
 
@@ -543,7 +551,8 @@ class LocalCluster:
 
 
 def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[], str] | str) -> T:
-    """Poll until `look` gives something, which False is not; ClusterError with `describe` after that."""
+    """Poll until `look` returns a value other than None and False. After `limit_s` ClusterError with
+    `describe`."""
     deadline = time.monotonic() + limit_s
     while (value := look()) is None or value is False:
         if time.monotonic() > deadline:
@@ -554,7 +563,7 @@ def wait_for(look: Callable[[], T | None], limit_s: float, describe: Callable[[]
 
 
 def _check_same(path: Path, existing: ClusterSpec, wanted: ClusterSpec) -> None:
-    """ClusterError for what a store cannot follow."""
+    """ClusterError when the wanted group differs in what an existing store cannot change."""
     if existing.group != wanted.group:
         raise ClusterError(
             f"{path} holds the group {existing.group}, not {wanted.group}: take another directory"
@@ -573,8 +582,8 @@ def _changes(existing: ClusterSpec, wanted: ClusterSpec) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """What a started process needs to find this package. An installed one it finds by itself, and in front of
-    the standard library site-packages would do harm."""
+    """Environment variables with which a started process finds this package. An installed package is found
+    without them; site-packages in front of the standard library would do harm."""
     if str(PACKAGES) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return {}
     paths = [str(PACKAGES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

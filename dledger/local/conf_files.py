@@ -1,4 +1,4 @@
-"""Configuration files that a command writes and people edit: what was edited stays. Blocks."""
+"""Configuration files that a command writes and people edit: edits are kept. Blocking."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dledger.runtime.properties_file import edit_properties, parse_properties
 from dledger.runtime.settings import ConfigError
 
 RECORD = ".written.json"
-"""Beside the files: what was written into each, to tell that from what was edited."""
+"""A file beside the configuration files. It records what was written into each, to recognise edits."""
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """`key=value` lines."""
+    """Properties as `key=value` lines."""
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def write_conf(path: Path, wanted: Mapping[str, str]) -> str:
-    """Have the file say what is wanted, and keep what somebody changed in it since it was written.
+    """Write the wanted properties to the file, and keep edits that were made since it was last written.
 
-    Empty, or what was kept and what was changed in an edited file, for people. What is wanted now and was not
-    when it was last written takes the place of an edit.
+    Returns a note for people about what was kept and what was changed in an edited file; empty for other
+    files. A property that is wanted now, and was not when the file was last written, replaces an edit.
     """
     written = _record(path).get(path.name)
     text = path.read_text(encoding="utf-8") if path.exists() else None

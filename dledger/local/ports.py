@@ -1,7 +1,8 @@
-"""Ports of the loopback address: who listens, and who is about to.
+"""Ports of the loopback address: which are in use, and which another program is about to use.
 
-A program that looks for free ports uses them a moment later. What it found is noted as its own in a file of
-the temporary directory, for as long as it runs, so that groups which are made at the same moment do not meet.
+A program that looks for free ports uses them a moment later. Meanwhile it records them as its own in a file
+of the temporary directory, for as long as it runs. So groups that are made at the same time get different
+ports.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from dledger.local.processes import boot_mark, start_mark
 
 HOST = "127.0.0.1"
 CLAIM = 100
-"""Ports that are claimed together, from a multiple of it on."""
+"""Ports are claimed in blocks of this size, each from a multiple of it on."""
 RECORD_BYTES = 512
 
 
 def port_taken(port: int) -> bool:
-    """Whether somebody listens on this port of the loopback address (a closing connection does not count)."""
+    """Whether a process listens on this port of the loopback address (a closing connection does not
+    count)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -37,9 +39,9 @@ def port_taken(port: int) -> bool:
 
 
 def claim(ports: Iterable[int]) -> bool:
-    """Whether no other running program of this user has claimed one of these; then they are this process's.
+    """Claim ports for this process; False when another running program of this user has claimed one of them.
 
-    Other programs need not ask: a claim keeps nobody from listening.
+    Programs are not forced to ask: a claim prevents no process from listening.
     """
     return all(_claim(number) for number in sorted({port // CLAIM for port in ports}))
 
@@ -64,7 +66,8 @@ def _claim(number: int) -> bool:
 
 
 def _mark(pid: int) -> str:
-    """The pid, and what tells the process from another one that had it before. Differs when it has ended."""
+    """A text that identifies a process: its pid, and what distinguishes it from earlier processes with that
+    pid. It changes when the process has ended."""
     return f"{pid} {start_mark(pid)} {boot_mark()}"
 
 

@@ -1,7 +1,7 @@
-"""Real processes with pid files: start, signal, stop; never somebody else's process.
+"""Real processes with pid files: start, signal and stop them, and never another process.
 
-A pid file holds the pid and the moment the process started, as the operating system tells it. A pid that was
-given to another process in the meantime has another start, so a stale file is recognised and ignored.
+A pid file holds the pid and the start time of the process, as the operating system reports it. When the pid
+was given to another process meanwhile, the start time differs, so a stale file is recognised and ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProcessError(Exception):
 
 
 def start_mark(pid: int) -> str | None:
-    """When this process started, in the system's words; None if it does not run (a zombie does not)."""
+    """Start time of this process in the system's own format; None if it is not running (a zombie is not)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -43,7 +43,7 @@ def _start_mark_ps(pid: int) -> str | None:
 
 
 def boot_mark() -> str:
-    """Which start of the machine this is: pids and ticks begin anew with each."""
+    """Identifies the boot of the machine: pids and ticks start again with each one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -51,7 +51,8 @@ def boot_mark() -> str:
 
 
 class ManagedProcess:
-    """One program with a pid file. Any process of the same user may stop what another one started."""
+    """One program with a pid file. Any process of the same user may stop it, not only the one that started
+    it."""
 
     def __init__(
         self,
@@ -71,11 +72,12 @@ class ManagedProcess:
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._output_from = 0
-        """Where the output of the process that this object started begins: earlier ones wrote there, too."""
+        """Position in the output file where the output of the process that this object started begins, after
+        that of earlier ones."""
 
     @property
     def pid(self) -> int | None:
-        """Pid of the running process, or None."""
+        """Pid of the running process; None when it is not running."""
         self.exit_code()  # reaps a child that ended
         try:
             record = json.loads(self._pid_file.read_text(encoding="utf-8"))
@@ -87,7 +89,8 @@ class ManagedProcess:
         return pid if boot == boot_mark() and start_mark(pid) == start else None
 
     def start(self) -> int:
-        """Start in the background, detached from this terminal: the pid. ProcessError if it runs already."""
+        """Start it in the background, detached from this terminal; returns the pid. ProcessError if it runs
+        already."""
         if (running := self.pid) is not None:
             raise ProcessError(f"{self.name} runs already (pid {running})")
         self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,7 @@ class ManagedProcess:
         return self._child.pid
 
     def signal(self, number: signal.Signals) -> int | None:
-        """Send a signal; the pid it went to, or None when nothing runs."""
+        """Send a signal; returns the pid that it went to, or None when the process is not running."""
         if (pid := self.pid) is None:
             return None
         try:
@@ -120,7 +123,7 @@ class ManagedProcess:
         return pid
 
     def wait_gone(self, limit_s: float) -> bool:
-        """Whether the process ended within the limit."""
+        """Wait until the process has ended; False when the limit was over first."""
         deadline = time.monotonic() + limit_s
         while self.pid is not None:
             if time.monotonic() > deadline:
@@ -129,14 +132,15 @@ class ManagedProcess:
         return True
 
     def kill(self) -> int | None:
-        """SIGKILL, and wait until it is gone. The pid, or None when nothing ran."""
+        """Send SIGKILL and wait until the process is gone. Returns its pid, or None when it was not
+        running."""
         pid = self.signal(signal.SIGKILL)
         if pid is not None and not self.wait_gone(10):
             raise ProcessError(f"{self.name} (pid {pid}) does not die of SIGKILL")
         return pid
 
     def stop(self, limit_s: float) -> str:
-        """SIGTERM, after the limit SIGKILL. What happened: `stopped`, `killed` or `not running`."""
+        """Send SIGTERM, and after the limit SIGKILL. Returns `stopped`, `killed` or `not running`."""
         if self.signal(signal.SIGTERM) is None:
             return "not running"
         if self.wait_gone(limit_s):
@@ -145,7 +149,7 @@ class ManagedProcess:
         return "killed"
 
     def exit_code(self) -> int | None:
-        """Exit code, when this object started the process and it has ended."""
+        """Exit code, if this object started the process and it has ended; otherwise None."""
         return None if self._child is None else self._child.poll()
 
     def tail(self) -> str:

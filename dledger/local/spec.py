@@ -1,9 +1,9 @@
-"""What a group of this machine is made of, and the ports that follow from it.
+"""The settings of a group on this machine, and the ports that follow from them.
 
-Ports, from the base port B (default 9876): NameServer B; broker number i (0, 1, ...) takes B + 10 (i + 1) for
-clients (and, as RocketMQ's brokers, the one two below: the VIP channel), the next one for its peers and the
-one after for HTTP. A group of three needs B ... B + 32. A group
-behind NameServers of others leaves B alone.
+Ports, from the base port B (default 9876): B is the NameServer's. Broker number i (0, 1, ...) has B + 10 (i +
+1) for clients (and, like RocketMQ's brokers, the port two below it: the VIP channel), the next one for its
+peers, and the one after that for HTTP. A group of three needs B ... B + 32. A group that uses other
+NameServers does not use B.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ DEFAULT_BASE_PORT = 9876
 DEFAULT_SEGMENT_SIZE = 64 * MIB
 DEFAULT_POOL_SEGMENTS = 2
 STATE_BYTES = 32 * MIB
-"""Disk for index, queues, small files and logs of one node, to begin with."""
+"""Initial disk space for the index, queues, small files and logs of one node, in bytes."""
 PORTS_PER_NODE = 10
 MAX_NODES = 9
 LAST_BASE_PORT = 30000
-"""Where the search for free ports ends: from 32768 on the system hands them out itself."""
+"""Where the search for free ports ends: from 32768 on the system uses ports for outgoing connections."""
 
 
 class ClusterError(Exception):
-    """Something about the group is not as it must be; the text says what to do."""
+    """A problem with the group; the text says what to do."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a group is made of. `broker` holds further lines for every broker's configuration file."""
+    """The settings of a group. `broker` holds further lines for every broker's configuration file."""
 
     nodes: int = 3
     base_port: int = DEFAULT_BASE_PORT
@@ -42,7 +42,7 @@ class ClusterSpec:
     flush: str = "SYNC_FLUSH"
     broker: dict[str, str] = field(default_factory=dict)
     namesrv: str = ""
-    """NameServers that others run, `host:port;host:port`. Empty: the group has one of its own."""
+    """Other NameServers to use, `host:port;host:port`. Empty: the group has its own."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
@@ -56,40 +56,40 @@ class ClusterSpec:
 
     @property
     def node_ids(self) -> tuple[str, ...]:
-        """`n0`, `n1`, ..."""
+        """Ids of the nodes: `n0`, `n1`, ..."""
         return tuple(f"n{number}" for number in range(self.nodes))
 
     @property
     def namesrv_port(self) -> int:
-        """Of the group's own NameServer."""
+        """Port of the group's own NameServer."""
         return self.base_port
 
     @property
     def namesrv_addresses(self) -> tuple[str, ...]:
-        """Of all NameServers that the brokers register with, `host:port` each."""
+        """Addresses of all NameServers that the brokers register with, `host:port` each."""
         return split_addresses(self.namesrv) or (f"{HOST}:{self.namesrv_port}",)
 
     def port(self, node: str) -> int:
-        """Where clients reach a node."""
+        """Port of a node for clients."""
         return self.base_port + PORTS_PER_NODE * (int(node[1:]) + 1)
 
     def raft_port(self, node: str) -> int:
-        """Where the peers reach a node."""
+        """Port of a node for its peers."""
         return self.port(node) + 1
 
     def http_port(self, node: str) -> int:
-        """`/health` and `/metrics` of a node."""
+        """Port of a node for `/health` and `/metrics`."""
         return self.port(node) + 2
 
     def ports(self) -> dict[int, str]:
-        """Every port with what it is for; without those of the VIP channel a broker can do."""
+        """All ports, each with its use, except those of the VIP channel, without which a broker can run."""
         ports = {} if self.namesrv else {self.namesrv_port: "NameServer"}
         for node in self.node_ids:
             ports |= self.ports_of(node)
         return ports
 
     def ports_of(self, node: str) -> dict[int, str]:
-        """Those of one broker."""
+        """The ports of one broker, each with its use."""
         return {
             self.port(node): f"clients of {node}",
             self.raft_port(node): f"peers of {node}",
@@ -97,16 +97,17 @@ class ClusterSpec:
         }
 
     def all_ports(self) -> list[int]:
-        """With those of the VIP channel."""
+        """All ports, including those of the VIP channel."""
         return [*self.ports(), *(self.port(node) - 2 for node in self.node_ids)]
 
     def disk_wanted(self) -> int:
-        """Bytes that the group takes before the first segment is full, with its pools."""
+        """Bytes that the group uses before the first segment is full, with its pools."""
         return self.nodes * (self.segment_size * (1 + self.pool_segments) + STATE_BYTES)
 
 
 def find_base_port(nodes: int = 3, start: int = DEFAULT_BASE_PORT, step: int = CLAIM) -> int:
-    """The first base port from `start` on with all ports of a group free, which now are this process's."""
+    """Find and claim the first base port from `start` on for which all ports of a group are free.
+    ClusterError when there is none."""
     for base in range(start, LAST_BASE_PORT, step):
         ports = ClusterSpec(nodes=nodes, base_port=base).all_ports()
         if not any(port_taken(port) for port in ports) and claim(ports):

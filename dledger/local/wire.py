@@ -1,6 +1,6 @@
-"""Raw remoting frames over a plain blocking socket: for probes and for sending what no client would send.
+"""Raw remoting frames over a plain blocking socket: for probes, and for sending what no client would send.
 
-Deliberately apart from `dledger/remoting/`, so that a fault there cannot hide itself.
+It does not use `dledger/remoting/` on purpose, so that a fault there cannot hide itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_ANSWER = 64 * 1024 * 1024
 
 
 class NoAnswer(Exception):
-    """The other side closed, refused, or was silent for too long."""
+    """The peer closed, refused, or was silent for too long."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Answer:
 
 
 def frame(header: bytes, body: bytes = b"", serialize: int = 0) -> bytes:
-    """A frame around any header bytes, valid or not."""
+    """A frame with any header bytes, valid or not."""
     return _LENGTHS.pack(4 + len(header) + len(body), serialize << 24 | len(header)) + header + body
 
 
@@ -57,7 +57,7 @@ def request(code: int, ext: Mapping[str, object] | None = None, body: bytes = b"
 
 
 class RawConnection:
-    """One TCP connection; use as a context manager. `timeout_s` bounds every wait."""
+    """One TCP connection; use it as a context manager. `timeout_s` limits every wait."""
 
     def __init__(self, addr: str, timeout_s: float = 5.0) -> None:
         try:
@@ -76,18 +76,18 @@ class RawConnection:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Write all; NoAnswer if the other side is gone."""
+        """Send all bytes; NoAnswer if the peer is gone."""
         try:
             self._socket.sendall(data)
         except OSError as error:
             raise NoAnswer(str(error)) from error
 
     def half_close(self) -> None:
-        """Say that nothing more follows."""
+        """Close the sending side: nothing more follows."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def answer(self) -> Answer:
-        """The next frame; NoAnswer when the connection closes or the time is over."""
+        """Read the next frame; NoAnswer when the connection closes or the time-out is over."""
         length, marked = _LENGTHS.unpack(self._exactly(8))
         if not 4 <= length <= MAX_ANSWER:
             raise NoAnswer(f"a frame of {length} bytes")
@@ -108,7 +108,7 @@ class RawConnection:
         )
 
     def closed_by_peer(self) -> bool:
-        """Whether the other side closes within the time-out instead of answering."""
+        """Whether the peer closes within the time-out instead of answering."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -132,7 +132,7 @@ class RawConnection:
 def call(
     addr: str, code: int, ext: Mapping[str, object] | None = None, body: bytes = b"", timeout_s: float = 5.0
 ) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request over a connection of its own and return the answer."""
     with RawConnection(addr, timeout_s) as connection:
         try:
             connection.send(request(code, ext, body))
@@ -143,19 +143,20 @@ def call(
 
 @dataclass(frozen=True)
 class Registered:
-    """A broker group as a NameServer knows it. `addresses`: by broker id, the leader's is "0"."""
+    """A broker group as a NameServer knows it. `addresses` are by broker id; the leader's id is "0"."""
 
     cluster: str
     addresses: dict[str, str]
 
     @property
     def leader(self) -> str | None:
-        """Address of the leader; None when none is registered."""
+        """Address of the leader; None when no leader is registered."""
         return self.addresses.get("0")
 
 
 def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
-    """All broker groups that a NameServer knows, by name. NoAnswer if it does not answer as one."""
+    """All broker groups that a NameServer knows, by name. NoAnswer when it does not answer as a
+    NameServer."""
     answer = call(namesrv, GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
     try:
         table = json.loads(_NUMBER_KEY.sub(r'\1"\2":', answer.body.decode()))["brokerAddrTable"]
@@ -168,8 +169,8 @@ def registered(namesrv: str, timeout_s: float = 1.0) -> dict[str, Registered]:
 
 
 def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:
-    """What several NameServers know together. Of a group that several know, the word of the first one counts
-    that knows a leader of it."""
+    """Merge what several NameServers know. When several know the same group, the first one that knows its
+    leader counts."""
     groups: dict[str, Registered] = {}
     for known in found:
         for name, group in known.items():
@@ -179,7 +180,7 @@ def merged(found: Iterable[dict[str, Registered]]) -> dict[str, Registered]:
 
 
 def registered_anywhere(namesrvs: Sequence[str], timeout_s: float = 1.0) -> dict[str, Registered]:
-    """All broker groups that any of these NameServers knows. NoAnswer if none answers."""
+    """All broker groups that any of these NameServers knows. NoAnswer when none answers."""
     found, silent = [], []
     for address in namesrvs:
         try:
@@ -192,13 +193,13 @@ def registered_anywhere(namesrvs: Sequence[str], timeout_s: float = 1.0) -> dict
 
 
 def master_address(namesrv: str, broker_name: str, timeout_s: float = 1.0) -> str | None:
-    """The NameServer's address for id 0 of a broker group, or None. NoAnswer if it does not answer."""
+    """The address of a broker group's id 0 at a NameServer, or None. NoAnswer when it does not answer."""
     group = registered(namesrv, timeout_s).get(broker_name)
     return None if group is None else group.leader
 
 
 def listens(addr: str, timeout_s: float = 1.0) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a process accepts connections there."""
     try:
         RawConnection(addr, timeout_s).close()
     except NoAnswer:

@@ -1,12 +1,12 @@
-"""The NameServer: which broker groups exist, where, and which topics they have.
+"""The NameServer: knows which broker groups exist, their addresses, and their topics.
 
-Brokers register with every NameServer and repeat it; clients ask one of them. NameServers do not know each
-other. Routes live in memory only and come from the brokers; the key-value table is on disk.
+Brokers register with every NameServer and renew their registrations; clients ask one of them. NameServers do
+not know each other. Routes are kept only in memory and come from the brokers; the key-value table is on disk.
 
 * `config`   NamesrvConfig
 * `routes`   the route tables; pure, time is an argument
-* `changes`  changes of them, one after the other and in pieces
+* `changes`  changes of the tables, one after the other and in pieces
 * `kv`       the key-value table and its file
 * `service`  request handlers, expiry, `main(env, config)`
-* `cli`      the outer shell: `dledger namesrv`
+* `cli`      the process of `dledger namesrv`
 """

@@ -1,8 +1,9 @@
 """Changes of the route tables, one after the other and each in pieces.
 
-A registration may bring 50,000 topics, and while these are entered others are to be answered. So a change is
-a generator, which stops where it has done a piece; between two pieces the loop goes on, and questions are
-answered from what there is by then. No other change begins before it is over: they wait in their order.
+A registration may bring 50,000 topics, and other requests have to be answered while these are entered. So a
+change is a generator that yields after each piece. Between two pieces the loop goes on, and requests are
+answered from the present state of the tables. No other change begins before it has ended: changes wait in
+their order.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.server import Connection, Handler
 
 MAX_WAITING = 1000
-"""Requests that wait for a change to be over; one more is refused with SYSTEM_BUSY."""
+"""At most this many requests wait for a change to end; one more is refused with SYSTEM_BUSY."""
 
 Change = Iterator[None]
 
 
 class Changes:
-    """Runs them. A change that is done with its first piece, as nearly all are, is done at once."""
+    """Runs changes. One that needs only a single piece, as nearly all do, is done at once."""
 
     def __init__(self) -> None:
         self._owner: object = None
-        """Whose turn it is; None: nobody's."""
+        """The owner of the running change; None when no change is running."""
         self._change: Change | None = None
         self._waiting: deque[tuple[object, Callable[[], None]]] = deque()
 
     def handler(self, change: Callable[[Connection, Request], Change]) -> Handler:
-        """A handler of requests that change something. What the change raises, in whichever piece, becomes
-        the answer."""
+        """Make a handler of requests that change something. What the change raises, in any piece, becomes the
+        answer."""
 
         def handle(connection: Connection, request: Request) -> None:
             if self._owner is not None and self._owner is not request and len(self._waiting) >= MAX_WAITING:
@@ -45,7 +46,7 @@ class Changes:
         return handle
 
     def event(self, change: Callable[[], Change]) -> None:
-        """A change that nobody asked for: a connection that closed, a broker that fell silent."""
+        """Run a change that no request asked for: a connection closed, or a broker became silent."""
         owner = object()
 
         def again() -> None:
@@ -54,7 +55,7 @@ class Changes:
         again()
 
     def _go_on(self, owner: object, begin: Callable[[], Change], again: Callable[[], None]) -> None:
-        """The next piece of a change, or its place in the queue. `again` comes back here."""
+        """Do the next piece of a change, or queue the change. `again` calls this method again."""
         if self._owner is None:
             self._owner = owner
         if self._owner is not owner:

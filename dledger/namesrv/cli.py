@@ -1,4 +1,4 @@
-"""`dledger namesrv`: the outer shell of a NameServer. Its options are declared in `dledger.commands`."""
+"""The process of `dledger namesrv`. Its options are declared in `dledger.commands`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dledger.runtime.settings import ConfigError
 
 
 def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str], SettingsSource]:
-    """The effective settings, and warnings. kvConfig.json lies next to the configuration file, or where
-    RocketMQ has it."""
+    """The effective settings, warnings, and where the settings came from. kvConfig.json lies beside the
+    configuration file, or without one in RocketMQ's directory."""
     config, warnings, source = cli.configure(env, SETTINGS, arguments)
     if config.kv_path is None:
         home = os.path.join(os.path.expanduser("~"), "namesrv")
@@ -32,7 +32,7 @@ def configure(env: Env, arguments: Arguments) -> tuple[NamesrvConfig, list[str],
 
 
 def run(options: Options) -> int:
-    """Configure, run; the exit code. WrongUsage."""
+    """Configure and run; returns the exit code. WrongUsage."""
     arguments = cli.arguments_of(options)
     env = production_env("namesrv")
     try:

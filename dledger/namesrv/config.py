@@ -34,7 +34,7 @@ IGNORED = MappingProxyType(
         "useEpollNativeSelector": "uvloop is used where it is installed",
     }
 )
-"""Properties of RocketMQ's NameServer that have no meaning here: accepted, without effect -> why."""
+"""Properties of RocketMQ's NameServer that have no effect here, with the reason. They are accepted."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class NamesrvConfig:
     tls: TlsSettings = field(default_factory=TlsSettings)
 
     def check(self, given: Collection[str]) -> None:
-        """ConfigError names each two settings that mean one place."""
+        """ConfigError that names each pair of settings which mean the same place."""
         found = [
             f"kvPeers names {address} twice" for address in self.kv.peers if self.kv.peers.count(address) > 1
         ]

@@ -1,6 +1,6 @@
-"""The key-value table (KVConfigManager): a few settings by namespace and key, kept in kvConfig.json.
+"""The key-value table (KVConfigManager): a few settings by namespace and key, stored in kvConfig.json.
 
-A change is answered after it is on disk. Changes that come while one is written go into the next write.
+A change is answered when it is on disk. Changes that arrive during a write are part of the next write.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from dledger.runtime.settings import ConfigError
 from dledger.runtime.workers import Lane
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
-"""Namespace: topic -> "brokerName:queues;..."."""
+"""Namespace of entries topic -> "brokerName:queues;..."."""
 
 MAX_ENTRIES = 100_000
-"""Keys in all namespaces: one more is refused."""
+"""Most keys in all namespaces; one more is refused."""
 MAX_ENTRY_SIZE = 64 * 1024
-"""Characters of one namespace, key and value together: more is refused."""
+"""Most characters of one namespace, key and value together; a larger entry is refused."""
 MAX_WAITING = 10_000
-"""Changes that wait for the disk: one more is refused (SYSTEM_BUSY)."""
+"""At most this many changes wait for the disk; one more is refused (SYSTEM_BUSY)."""
 
 Table = dict[str, dict[str, str]]
 Done = Callable[[RemotingError | None], None]
 
 
 class KvTable:
-    """The table; without a path it is never written. `run` does the writing."""
+    """The table. Without a path it is never written. `run` writes it."""
 
     def __init__(self, env: Env, path: str | None) -> None:
         self._env = env
@@ -43,10 +43,10 @@ class KvTable:
         self._waiting: list[tuple[str, str, str | None, Done]] = []
         self._wake = asyncio.Event()
         self.problem = ""
-        """Why the table cannot be read now."""
+        """Why the table cannot be read now; empty when it can."""
 
     async def load(self) -> None:
-        """Read the file; ConfigError when it is there and cannot be understood."""
+        """Read the file; ConfigError when it exists and cannot be understood."""
         if self._path is None:
             return
         try:
@@ -59,15 +59,15 @@ class KvTable:
             raise ConfigError(f"{self._path}: {error.remark}") from error
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """The value of a key; None when it is not set."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All of a namespace, None if there is nothing."""
+        """All entries of a namespace, None when it has none."""
         return self._table.get(namespace)
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
-        """Set a value, or delete it (None). `done` is told when it is on disk, or why not."""
+        """Set a value, or delete it (None). `done` is called when it is on disk, or with the error."""
         check_entry(namespace, key, value)
         if len(self._waiting) >= MAX_WAITING:
             raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} changes wait for the disk")
@@ -75,7 +75,7 @@ class KvTable:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write changes, until cancelled. A failed write fails the changes in it and nothing else."""
+        """Write changes until cancelled. A failed write fails only the changes in it."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -127,7 +127,7 @@ def check_entry(namespace: str, key: str, value: str | None) -> None:
 
 
 def table_full(count: int) -> str | None:
-    """Why a new entry is refused where there are so many."""
+    """Why a new entry is refused when there are `count` entries; None when it is not."""
     return f"the KV table has {MAX_ENTRIES} entries" if count >= MAX_ENTRIES else None
 
 
@@ -137,7 +137,7 @@ def encode_table(table: Table) -> bytes:
 
 
 def decode_table(data: bytes) -> Table:
-    """Inverse of `encode_table`; BadBody when it is something else."""
+    """Inverse of `encode_table`; BadBody for anything else."""
     value = loads(data) if data.strip() else {}
     if not isinstance(value, dict):
         raise BadBody("not a KV table: a JSON object is expected")

@@ -1,4 +1,4 @@
-"""One member of PySyncObj's group: the replicated table, and what its thread tells."""
+"""One member of PySyncObj's group: the replicated table, and what PySyncObj's thread reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replic
 from dledger.namesrv.kv import table_full
 
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.4, 1.2
-"""Of elections."""
+"""Shortest and longest election time-out, in seconds."""
 RETRY_S = 0.5
-"""Between two tries to reach a member."""
+"""Pause between two attempts to reach a member, in seconds."""
 MAX_QUEUE = 20_000
-"""Changes that PySyncObj has not begun with."""
+"""Most changes that PySyncObj has not started on."""
 
 _NOT_EXECUTED = {
     FAIL_REASON.QUEUE_FULL: "too many changes wait",
@@ -25,22 +25,23 @@ _NOT_HEARD = (
     "this server has not heard of the leader among kvPeers for a while, or has heard of another one, and "
     "does not know whether the change was made"
 )
-"""PySyncObj has one reason for both. A server that stood still hears of nobody when it goes on, though the
-leader may lead as before."""
+"""PySyncObj has one reason for two causes. A server that stood still has heard from no member when it
+continues, although the leader may still lead."""
 _Applied = Callable[[str, str, str | None], None]
 _Replaced = Callable[[dict[str, dict[str, str]]], None]
 _Outcome = Callable[[str | None, str | None, bool], None]
-"""What the table answered, why there is no answer, and whether it may have happened all the same."""
+"""Called with the table's answer, the reason why there is none, and whether the change may have been made
+anyway."""
 
 
 def why_no_answer(reason: int) -> tuple[str, bool]:
-    """Why a change has no answer, by PySyncObj's reason, and whether it may have happened all the same."""
+    """Why a change has no answer, by PySyncObj's reason, and whether it may have been made anyway."""
     text = _NOT_EXECUTED.get(reason)
     return (_NOT_HEARD, True) if text is None else (text, False)
 
 
 class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
-    """What is replicated. All of it runs on PySyncObj's thread."""
+    """The replicated table. All of its methods run on PySyncObj's thread."""
 
     def __init__(self, applied: _Applied, replaced: _Replaced) -> None:
         self._on_applied = applied
@@ -51,7 +52,8 @@ class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
 
     @replicated  # type: ignore[untyped-decorator]
     def put(self, namespace: str, key: str, value: str | None) -> str | None:
-        """Set or delete (None); why not, equally on all members."""
+        """Set or delete (None) a value. Returns why it is refused, the same on all members; None when it is
+        done."""
         entries = self.table.get(namespace, {})
         if value is None:
             if key not in entries:
@@ -76,7 +78,7 @@ class _Table(SyncObjConsumer):  # type: ignore[misc]  # PySyncObj has no types
 
 
 class KvMember:
-    """Takes part, or observes where it has no address. OSError when its address cannot be used."""
+    """A member of the group; an observer when it has no address. OSError when its address cannot be used."""
 
     def __init__(
         self,
@@ -103,24 +105,24 @@ class KvMember:
 
     @property
     def ready(self) -> bool:
-        """Whether it has what there was when it began."""
+        """Whether it has everything that existed when it began."""
         return bool(self._sync.isReady())
 
     @property
     def leader(self) -> object:
-        """Who leads, as far as known; None for nobody."""
+        """The leader, as far as it is known; None when there is none."""
         return self._sync.getStatus()["leader"]
 
     @property
     def caught_up(self) -> bool:
-        """Whether all that the leader has committed is applied here."""
+        """Whether everything that the leader has committed is applied here."""
         status = self._sync.getStatus()
         committed = status["leader_commit_idx"]
         known = committed is not None and status["leader"] is not None
         return known and bool(status["last_applied"] >= committed)
 
     def change(self, namespace: str, key: str, value: str | None, done: _Outcome) -> None:
-        """Propose; `done` is called on PySyncObj's thread, if it ever is."""
+        """Propose a change. `done` is called on PySyncObj's thread, and may never be called."""
 
         def outcome(refused: str | None, reason: int) -> None:
             if reason == FAIL_REASON.SUCCESS:
@@ -131,5 +133,5 @@ class KvMember:
         self._table.put(namespace, key, value, callback=outcome)
 
     def stop(self) -> None:
-        """End its thread. Blocks for a moment."""
+        """End its thread. This blocks briefly."""
         self._sync.destroy_synchronous()

@@ -1,16 +1,19 @@
-"""The key-value table kept equal on several NameServers by PySyncObj (`kvPeers`).
+"""The key-value table, kept equal on several NameServers by PySyncObj (`kvPeers`).
 
-PySyncObj has a thread of its own; what it applies is handed to the event loop, which has a table of its own
-for readers. A change is answered when a majority has it and it is applied here. Its journal lies in the
-page cache until the system writes it: killed processes lose nothing, a loss of power on a majority may.
+PySyncObj has its own thread. What it applies is passed to the event loop, which has its own table for
+readers. A change is answered when a majority has it and it is applied here. The journal lies in the page
+cache until the system writes it: killed processes lose nothing, but a power failure on a majority may lose
+changes.
 
-A member whose directory is empty cannot be told from one that lost its disk, and such a one must not vote: it
-may have acknowledged what nobody else has yet. So it begins as an observer, which PySyncObj does not count,
-and becomes a voter when it has what a leader had committed, and no election is left in which it voted before.
-Where a group is founded there is no leader: then, and then only, `kvFound` says that all begin as voters.
+A member whose directory is empty cannot be distinguished from one that lost its disk. Such a member must not
+vote, because it may have acknowledged what no other member has yet. So it begins as an observer, which
+PySyncObj does not count. It becomes a voter when it has everything that a leader had committed, and no
+election is running in which it may have voted before. A new group has no leader: only then `kvFound` makes
+all members begin as voters.
 
-PySyncObj's messages are pickles: who can send them can run any code. Members' addresses are numbers of
-loopback or of private networks, and beyond loopback there must be a password, which encrypts.
+PySyncObj's messages are pickles: whoever can send them can run any code. Addresses of members must be IP
+addresses of loopback or of private networks, and beyond loopback a password is required, which encrypts the
+messages.
 """
 
 from __future__ import annotations
@@ -35,18 +38,18 @@ if TYPE_CHECKING:
     from dledger.namesrv.kv_member import KvMember
 
 CHANGE_WITHIN_S = 5.0
-"""A change without an outcome for so long is answered with "outcome unknown"."""
+"""A change without an outcome after this many seconds is answered with "outcome unknown"."""
 MAX_CHANGES = 10_000
-"""Changes under way: one more is refused (SYSTEM_BUSY)."""
+"""At most this many changes are in flight; one more is refused (SYSTEM_BUSY)."""
 OBSERVE_S = 5.0
-"""How long an observer must have had all that one leader committed: longer than any election it may have
-voted in takes."""
+"""How long an observer must have had everything that one leader committed, in seconds: longer than any
+election takes in which it may have voted."""
 LOOK_INTERVAL_S = 0.1
 TOLD_AFTER_S = 10.0
-"""An observer that finds no leader for so long says what to do."""
+"""An observer that has found no leader for this many seconds logs what to do."""
 MAX_PEERS = 9
 MEMBER_FILE = "member"
-"""In the directory: this node votes."""
+"""A file in the directory; it exists when this node votes."""
 
 
 def _peers(text: str) -> tuple[str, ...]:
@@ -79,20 +82,20 @@ def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 @dataclass(frozen=True)
 class KvPeers:
-    """Which NameServers keep the key-value table together."""
+    """The NameServers that share a replicated key-value table."""
 
     peers: Annotated[tuple[str, ...], Setting("kvPeers", parse=_peers, format=";".join)] = ()
-    """All of them: `ip:port;ip:port;ip:port`, loopback or private; the ports are of their own. Empty: each
-    NameServer has a table of its own."""
+    """Addresses of all of them: `ip:port;ip:port;ip:port`, loopback or private, with ports used for nothing
+    else. Empty: each NameServer has its own table."""
     self_address: Annotated[str, Setting("kvSelfAddress", parse=_peer)] = ""
-    """Which of them this one is."""
+    """The address of this NameServer among them."""
     directory: Annotated[str, Setting("kvDirectory")] = ""
-    """Where its journal lies; empty: `kvConfig-kv` beside the file of the table, after that file's name."""
+    """Directory of its journal; empty: `kvConfig-kv` beside the file of the table, after that file's name."""
     password: Annotated[str, Setting("kvPassword", secret=True)] = ""
-    """Encrypts what they tell each other; equal on all. Needed beyond loopback."""
+    """Encrypts their messages to each other; must be equal on all. Required beyond loopback."""
     found: Annotated[bool, Setting("kvFound")] = False
-    """For the first start of a new group, on all members. Take it out after that: a member that lost its
-    directory would vote without its memory."""
+    """Set on all members for the first start of a new group. Remove it after that: a member that lost its
+    directory would vote again without knowing its earlier votes."""
 
     def __post_init__(self) -> None:
         if not self.peers:
@@ -104,8 +107,8 @@ class KvPeers:
 
 
 class ReplicatedKv(KvTable):
-    """`KvTable` whose changes go through a majority. Its file is an export, and what a new group begins
-    with."""
+    """`KvTable` whose changes need a majority. Its file is an export, and the initial content of a new
+    group."""
 
     def __init__(self, env: Env, path: str | None, peers: KvPeers) -> None:
         super().__init__(env, path)
@@ -124,7 +127,7 @@ class ReplicatedKv(KvTable):
         self.problem: str = "this NameServer has not read the key-value table yet"
 
     def change(self, namespace: str, key: str, value: str | None, done: Done) -> None:
-        """Set a value, or delete it (None). `done` is told when a majority has it, or why not."""
+        """Set a value, or delete it (None). `done` is called when a majority has it, or with the error."""
         check_entry(namespace, key, value)
         member = self._member
         if member is None or self.problem:
@@ -176,7 +179,7 @@ class ReplicatedKv(KvTable):
     # -- life -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take part, until cancelled."""
+        """Be a member of the group until cancelled."""
         run, files = self._env.workers.run, self._env.files
         await run(Lane.DISK, files.mkdir, self._directory)
         votes = await run(Lane.DISK, files.exists, join(self._directory, MEMBER_FILE))
@@ -229,7 +232,7 @@ class ReplicatedKv(KvTable):
         self._env.files.sync_dir(self._directory)
 
     async def _observe(self) -> None:
-        """Until this one has all that a leader committed, for long enough."""
+        """Observe until this member has had everything that a leader committed for long enough."""
         self._log.info("this member begins as an observer, as it has nothing yet", directory=self._directory)
         self._member = self._start(votes=False)
         leader: object = None
@@ -263,7 +266,8 @@ class ReplicatedKv(KvTable):
                 )
 
     async def _import(self) -> None:
-        """A new group begins with what a member's file has; what another one had first stays."""
+        """Enter the content of a member's file into a new group. Entries of another member that came first
+        stay."""
         for namespace, entries in self._from_file.items():
             for key, value in entries.items():
                 if self.get(namespace, key) is None:
@@ -274,7 +278,7 @@ class ReplicatedKv(KvTable):
             self._log.warning("an entry of the file was not taken over", reason=error.remark)
 
     async def load(self) -> None:
-        """What the file has: for a new group."""
+        """Read the file, for use in a new group."""
         await super().load()
         self._from_file, self._table = self._table, {}
 

@@ -3,19 +3,20 @@
 A broker group is one brokerName; its nodes register with a broker id, 0 for the master. Only the master's
 registration says which topics there are. Rules:
 
-* An address that registers under another id gives up its old id first (a slave became master or back).
+* When an address registers under another id, its old id is removed first (a slave became master or back).
 * Fencing (safety.md S23): the master's DataVersion.stateVersion is the term of its leadership. The highest
-  one per brokerName is remembered while the address that brought it is registered; id 0 from another address
-  with a lower one is refused. Nobody here knows who belongs to a group, and anybody can say a high number. So
-  a claim that has stood for `SETTLED_S` gives way to a master that more of the group's addresses agree with:
-  those that have registered since, with lower terms. (A true one was elected by a majority, whose
-  registrations say its term.)
+  one per brokerName is remembered while the address that brought it is registered. A registration with id 0
+  and a lower term from another address is refused. A NameServer does not know the members of a group, and any
+  sender can claim a high term. So a claim that is at least `SETTLED_S` old is overridden when more of the
+  group's addresses support another master: those that have registered since, with lower terms. (A true leader
+  was elected by a majority, whose registrations have its term.)
 * A registration ends when its connection closes, when it is withdrawn, or when nothing was heard for its
   time-out. A displaced or late event of an old owner never removes the new one.
-* The topics of a group stay while any node of it is there.
+* The topics of a group stay while any node of it is registered.
 
-What changes many topics is a generator, which stops after each `PIECE` of them; what is asked for meanwhile
-is answered from what there is. No other change may begin before it is over (`namesrv.changes`).
+A method that changes many topics is a generator, which yields after each `PIECE` of them. Requests that
+arrive meanwhile are answered from the present state. No other change may begin before it has ended
+(`namesrv.changes`).
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from dledger.remoting.errors import RemotingError
 from dledger.remoting.registration import DataVersion, Registration, TopicConfig
 
 DEFAULT_TIMEOUT_S = 120.0
-"""Seconds without a sign of life until a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
+"""Seconds without a sign of life after which a registration expires (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
 
 SETTLED_S = 60.0
-"""How long a master's term stands before other members may contradict it: they register every 30 s, and may
-not have heard of a new leader when it registers first."""
+"""How long a master's term holds before other members may contradict it, in seconds. They register every 30
+s, and may not have heard of a new leader when it registers first."""
 MAX_BROKER_NAMES = 10_000
-"""Broker groups: a new name above is refused."""
+"""Most broker groups; a new name beyond that is refused."""
 MAX_TOPICS = 1_000_000
-"""Topics: a registration that brings more is refused."""
+"""Most topics; a registration that brings more is refused."""
 PIECE = 1000
-"""Topics that are changed in one piece: a millisecond or two."""
+"""Topics that are changed in one piece, which takes a millisecond or two."""
 
 
 @dataclass(frozen=True)
 class BrokerIdentity:
-    """Who registers."""
+    """Name, id and address with which a broker registers."""
 
     cluster: str
     name: str
@@ -72,9 +73,9 @@ class LiveBroker:
     ha_address: str
     data_version: DataVersion | None
     term: int
-    """stateVersion of its last registration."""
+    """stateVersion of the broker's last registration."""
     registered: float
-    """When that was."""
+    """When the broker registered last."""
     filter_servers: list[str] = field(default_factory=list)
 
 
@@ -96,12 +97,12 @@ class Term:
     value: int
     address: str
     since: float
-    """When it registered so first."""
+    """When the address first registered with it."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Answer to a registration: for a slave, where its master is."""
+    """Answer to a registration: for a slave, the address of its master."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -132,9 +133,9 @@ class Routes:
         whole_table: bool = False,
         zone: str | None = None,
     ) -> Generator[None, None, Registered]:
-        """Enter or refresh a node; RemotingError (code 1) when it is refused, and then nothing changed.
-        `whole_table`: topics that are not named are the group's no more. (Apache's brokers tell changes
-        alone.)"""
+        """Enter or refresh a node. RemotingError (code 1) when it is refused; then nothing changed.
+        `whole_table`: topics that are missing in the registration are removed from the group. (Apache's
+        brokers may report only changes.)"""
         self._check(identity, registration)
         version = registration.data_version
         if identity.id == MASTER_ID:
@@ -200,7 +201,7 @@ class Routes:
                 raise _refused(f"more than {MAX_TOPICS} topics")
 
     def _remember_term(self, now: float, identity: BrokerIdentity, version: DataVersion) -> None:
-        """Fence off a master of an older term (safety.md S23)."""
+        """Refuse a master of an older term, and remember the highest one (safety.md S23)."""
         highest = self.terms.get(identity.name)
         if (
             highest is not None
@@ -221,7 +222,8 @@ class Routes:
             self.terms[identity.name] = claim
 
     def _contradicted(self, now: float, identity: BrokerIdentity, claim: Term) -> bool:
-        """Whether more addresses of the group say lower terms than say this one, since it was claimed."""
+        """Whether more addresses of the group have registered with lower terms than with this one since it
+        was claimed."""
         group = self._groups.get(identity.name)
         if group is None or now - claim.since < SETTLED_S:
             return False
@@ -257,7 +259,7 @@ class Routes:
         return Registered(master.identity.address, master.ha_address) if master is not None else Registered()
 
     def unregister(self, identity: BrokerIdentity) -> Generator[None, None, bool]:
-        """Withdraw a registration; False when the address holds that id no more."""
+        """Withdraw a registration; False when the address no longer has that id."""
         known = self._live.get(identity.address)
         if known is None or known.identity.name != identity.name or known.identity.id != identity.id:
             return False
@@ -265,7 +267,7 @@ class Routes:
         return True
 
     def heartbeat(self, now: float, address: str, timeout_s: float | None = None) -> bool:
-        """A sign of life without content (904, 322); False for an address that is not registered."""
+        """Note a sign of life without content (904, 322). False when the address is not registered."""
         known = self._live.get(address)
         if known is None:
             return False
@@ -275,14 +277,14 @@ class Routes:
         return True
 
     def channel_closed(self, channel: int) -> Generator[None, None, list[BrokerIdentity]]:
-        """Remove what registered last over this connection."""
+        """Remove the nodes that registered last over this connection."""
         gone = [broker for broker in self._live.values() if broker.channel == channel]
         for broker in gone:
             yield from self._remove(broker)
         return [broker.identity for broker in gone]
 
     def expire(self, now: float) -> Generator[None, None, list[LiveBroker]]:
-        """Remove what has been silent for longer than its time-out."""
+        """Remove the nodes that were silent for longer than their time-out."""
         silent = [broker for broker in self._live.values() if broker.last_seen + broker.timeout_s < now]
         gone = []
         for broker in silent:
@@ -305,7 +307,7 @@ class Routes:
             del self._groups[identity.name]
 
     def _forget(self, name: str, address: str) -> None:
-        """An address is registered no more, and its term ends with that."""
+        """Note that an address is no longer registered. Its claim to a term ends with that."""
         self._live.pop(address, None)
         claim = self.terms.get(name)
         if claim is not None and claim.address == address:
@@ -333,11 +335,12 @@ class Routes:
     # --- topics ---------------------------------------------------------------------------------------
 
     def add_write_perm(self, name: str) -> Generator[None, None, int]:
-        """Let a group be written to again (327); the number of topics."""
+        """Allow producers to write to a group again (327); returns the number of topics."""
         return self._change_perm(name, PERM_READ | PERM_WRITE, 0)
 
     def wipe_write_perm(self, name: str) -> Generator[None, None, int]:
-        """Stop producers from using a group (205), until its topics change; the number of topics."""
+        """Stop producers from writing to a group until its topics change (205); returns the number of
+        topics."""
         return self._change_perm(name, 0, PERM_WRITE)
 
     def _change_perm(self, name: str, add: int, remove: int) -> Generator[None, None, int]:
@@ -364,7 +367,7 @@ class Routes:
         return bool(names)
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Enter a topic for groups that are known (217)."""
+        """Add a topic to groups that are known (217)."""
         for data in queues:
             group = self._groups.get(data.brokerName)
             if group is not None:
@@ -373,7 +376,7 @@ class Routes:
     # --- questions ------------------------------------------------------------------------------------
 
     def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
-        """Where a topic is; None when nowhere."""
+        """The route of a topic; None when no group has it."""
         by_broker = self._topics.get(topic)
         if not by_broker:
             return None
@@ -411,7 +414,7 @@ class Routes:
 
     @property
     def group_count(self) -> int:
-        """Broker groups."""
+        """Number of broker groups."""
         return len(self._groups)
 
     def has_group(self, name: str) -> bool:
@@ -423,7 +426,7 @@ class Routes:
         return sorted(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a cluster has."""
+        """Topics of a cluster."""
         found = {
             topic: None
             for group in self._groups.values()

@@ -47,17 +47,18 @@ CONTROLLER_REQUESTS = (
     RequestCode.GET_CONTROLLER_CONFIG,
     RequestCode.CLEAN_BROKER_DATA,
 )
-"""Answered with why they cannot be."""
+"""Requests that are answered with the reason why they cannot be done."""
 MAX_CACHED_ROUTES = 10_000
-"""Encoded routes kept between changes; further topics are encoded for each question."""
+"""Most encoded routes that are kept between changes; further topics are encoded for each request."""
 MAX_REGISTRATION = MAX_FRAME_SIZE
-"""Bytes of a registration: the whole table of topics of a broker group."""
+"""Largest registration in bytes: it may have the whole table of topics of a broker group."""
 MAX_KNOWN_BYTES = 64 * 1024 * 1024
-"""Topic tables kept as they came, all broker groups together: the one not heard of for longest goes first."""
+"""Most bytes of encoded topic tables that are kept, for all broker groups together. The least recently used
+one is dropped first."""
 
 
 _REGISTERS = "registers"
-"""Attribute of connections of brokers."""
+"""Attribute of a connection over which a broker has registered."""
 
 
 class NameServer:
@@ -75,7 +76,7 @@ class NameServer:
         self._encoded: dict[tuple[str, bool], bytes] = {}
         self._encoded_revision = 0
         self._known: dict[str, KnownTopics] = {}
-        """By broker name, the newest one last."""
+        """Topic tables by broker name, the newest last."""
         self._known_bytes = 0
         self.server: RemotingServer = RemotingServer(
             env,
@@ -113,7 +114,7 @@ class NameServer:
         }
 
     def _no_controller(self, connection: Connection, request: Request) -> None:
-        """What RocketMQ 5's tools ask a controller for, which runs in its NameServers."""
+        """Refuse requests to a controller, which RocketMQ 5 runs in its NameServers."""
         raise RemotingError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             "there is no controller in this NameServer: the brokers of a group elect their leader among"
@@ -171,7 +172,8 @@ class NameServer:
         return known
 
     def _remember(self, name: str, known: KnownTopics) -> None:
-        """For the next registration of this group, which is there; the least recent ones go first."""
+        """Keep a topic table for the next registration of this group. The least recently used ones are
+        dropped first."""
         self._known[name] = known
         self._known_bytes += known.size
         if len(self._known) > self.routes.group_count:
@@ -234,8 +236,8 @@ class NameServer:
             connection.respond(request, ResponseCode.SUCCESS, body=body)
 
     def _encoded_route(self, topic: str, strict: bool, zone: str) -> bytes | None:
-        """`strict`: JSON as every parser reads it; clients before 4.9.4 get fastjson's, as some read no
-        other."""
+        """The encoded route. With `strict` it is strict JSON; clients before 4.9.4 get fastjson's form,
+        because some read no other."""
         order = self.kv.get(ORDER_TOPICS, topic) if self.settings.now.order_messages else None
         kept = order is None and not zone
         if self._encoded_revision != self.routes.revision:
@@ -335,7 +337,7 @@ class NameServer:
             )
 
     async def expire(self) -> None:
-        """Remove brokers that went silent, until cancelled; their connections are closed."""
+        """Remove brokers that became silent and close their connections, until cancelled."""
         while True:
             await asyncio.sleep(self.settings.now.scan_interval_ms / 1000)
             self._changes.event(self._remove_silent)
@@ -381,7 +383,7 @@ async def main(
     on_ready: Callable[[NameServer], None] | None = None,
     source: SettingsSource | None = None,
 ) -> None:
-    """Run a NameServer until `stop` is set or it is cancelled. OSError when it cannot listen."""
+    """Run a NameServer until `stop` is set or the call is cancelled. OSError when it cannot listen."""
     nameserver = NameServer(env, config, source)
     await nameserver.kv.load()
     await nameserver.server.start(config.bind_address, config.listen_port)
