@@ -1,6 +1,6 @@
-"""Clients of a running group, and stand-alone nodes, made from the options of a command line.
+"""Makes clients of a running group, and stand-alone nodes, from the options of a command line.
 
-Outer shell: makes clients, TLS contexts and processes.
+This module makes clients, TLS contexts and processes, so the simulator does not run it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TLS_PROPERTIES = (
 
 
 def open_client(env: Env, args: Options) -> DLedgerClient:
-    """A client, as the options say that `dledger.commands.declared.log.access` declares. ConfigError; OSError
-    for the TLS files."""
+    """Make a client from the options that `dledger.commands.declared.log.access` declares. ConfigError;
+    OSError for the TLS files."""
     files = (args.tls_cert, args.tls_key, args.tls_ca)
     if any(files) and not all(files):
         raise ConfigError("--tls-cert, --tls-key and --tls-ca belong together")
@@ -46,7 +46,7 @@ def open_client(env: Env, args: Options) -> DLedgerClient:
 
 
 def serve(env: Env, args: Options, utc_offset_s: int) -> int:
-    """Run the nodes; the exit code. `utc_offset_s`: of the local time."""
+    """Run the nodes; returns the exit code. `utc_offset_s` is that of the local time."""
     set_up_logging(None, "")
     try:
         config = _configured(env, args)
@@ -99,7 +99,7 @@ def _say(text: str) -> None:
 
 
 def _configured(env: Env, args: Options) -> StandaloneConfig:
-    """ConfigError names the property, and file and line where it stands there."""
+    """The settings of the nodes. ConfigError names the property, and its file and line if it is in a file."""
     options = {
         "dLegerGroup": ";".join(args.group or []),
         "dLegerSelfId": args.id,

@@ -1,14 +1,14 @@
 """`dledger backup`: a consistent copy of a store while its node runs (decision 0010).
 
-Run on the node's own machine, against its directory; the node is not asked, and slowed only by the reading.
-What is copied is what was *checked*: entry after entry is read, believed by recovery's rules, and written
-to the copy; the index is made anew, and snapshots are checked against their digests. The copy ends with the
-first whole batch at or behind the durable mark of the moment the backup began, so it holds everything that
-was committed then as far as this node knew. If the log changes under the reader (retention, a new leader
-that cuts the suffix), the check fails and the copy is begun anew.
+It runs on the node's own machine, on its directory. The node is not asked, and is slowed down only by the
+reading. What is copied is what was *checked*: each entry is read, checked by recovery's rules, and written to
+the copy. The index is rebuilt, and snapshots are checked against their digests. The copy ends with the first
+whole batch at or after the durable mark of the moment when the backup began. So it holds everything that was
+committed then, as far as this node knew. If the log changes during the reading (retention, or a new leader
+that truncates the suffix), the check fails and the copy is started again.
 
-The copy is nobody's former self: it has a new incarnation and no vote. Started, it is a learner until the
-group's leader has recorded it; `recover --force-single` makes a new cluster of it.
+The copy is not a member of the group: it has a new incarnation and no vote. When it is started, it is a
+learner until the group's leader has recorded it; `recover --force-single` makes a new cluster of it.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ from dledger.runtime.atomic_file import read_file
 from dledger.runtime.options import Options
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
-"""Of a store that has no index file yet."""
+"""Size of an index file in bytes, for a store that has none yet."""
 ATTEMPTS = 5
 COPY_BYTES = 1 << 20
 
 
 class BackupFailed(Exception):
-    """There is no backup; the text says why."""
+    """The backup was not made; the text says why."""
 
 
 class _Changed(Exception):
-    """The store changed under the reader."""
+    """The store changed during the reading."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """What was copied."""
+    """The result of a backup: what was copied."""
 
     directory: str
     node: str
@@ -135,7 +135,7 @@ async def _copied(
 
 
 class _Copy:
-    """One attempt. All methods block."""
+    """One attempt to copy a store. All methods block."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Copy:
         self._open: dict[str, File] = {}
 
     def log(self) -> Walk:
-        """Segments and index."""
+        """Copy segments and index."""
         files, source = self._files, self._source
         self._index_size = index_file_size(files, source) or INDEX_FILE_SIZE
         self.committed = read_checkpoint(files, source).committed_index
@@ -209,7 +209,8 @@ class _Copy:
         file.pwritev([data], offset)
 
     def snapshots(self, log: Walk) -> None:
-        """Those snapshots of the state machine that are whole; a log that begins at one needs it."""
+        """Copy the complete snapshots of the state machine. A log that begins at a snapshot needs that
+        one."""
         files = self._files
         source, target = f"{self._source}/{SNAPSHOTS_DIR}", f"{self.directory}/{SNAPSHOTS_DIR}"
         copied = []
@@ -256,8 +257,8 @@ class _Copy:
             self.written.append(f"{target}/{name}")
 
     def small_files(self, log: Walk) -> None:
-        """Identity of a newcomer, a term without a vote, the checkpoint. Not `members`: the first start looks
-        for configurations in the log."""
+        """Write the identity of a new member, a term without a vote, and the checkpoint. `members` is not
+        written: the first start looks for configurations in the log."""
         state = read_hard_state(self._files, self._source)
         term = max(state[1].term if state else 0, log.last_term, 0)
         slots = encode_slot(2, HardState(term, None)) + encode_slot(1, HardState(term, None))
@@ -280,7 +281,7 @@ class _Copy:
 
 
 def _damage_of(files: Files, directory: str) -> str:
-    """Why a snapshot cannot be believed; empty when it can."""
+    """Why a snapshot is damaged; empty when it is not."""
     try:
         manifest = decode_manifest(read_file(files, f"{directory}/{MANIFEST_FILE}") or b"")
         parts = {name: read_file(files, f"{directory}/{name}") for name in manifest.parts}

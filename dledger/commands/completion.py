@@ -1,4 +1,4 @@
-"""`dledger completion`: what a shell is told to complete `dledger`."""
+"""`dledger completion`: prints the script with which a shell completes `dledger`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger.commands.exit_codes import TEXTS
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_DLEDGER_COMPLETE"
-"""By which a shell asks `dledger` what could stand here (click's)."""
+"""Environment variable by which a shell asks `dledger` for completions (click's)."""
 
 
 @click.command(

@@ -1,4 +1,5 @@
-"""The smallest durable state machine: how many RAW entries were applied, and a digest over them in order.
+"""The smallest durable state machine: the number of RAW entries that were applied, and a digest over them in
+order.
 
 It is the host of `dledger serve`: equal counts with equal digests mean equal histories.
 """
@@ -24,17 +25,17 @@ SAVE_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Counted:
-    """Content of a state file: what was counted up to entry `applied`, and the term of that entry."""
+    """Content of a state file: the count up to entry `applied`, and the term of that entry."""
 
     applied: int
     count: int
     digest: str
     term: int | None
-    """None in files of older programs."""
+    """None in files of older programs, which did not store it."""
 
 
 def decode_count(data: bytes) -> Counted:
-    """Content of a state file; CorruptFile."""
+    """Decode a state file. CorruptFile."""
     state = decode_json(data)
     try:
         term = int(str(state["term"])) if "term" in state else None
@@ -44,24 +45,24 @@ def decode_count(data: bytes) -> Counted:
 
 
 class CountingHost:
-    """Saves its state in `<directory>/count` about every second, and when told to."""
+    """Saves its state in `<directory>/count` about every second, and when `save` is called."""
 
     def __init__(self, env: Env, directory: str) -> None:
         self.count: int = 0
         self.digest: str = ""
         self.applied: int = -1
         self.opened: asyncio.Event = asyncio.Event()
-        """The log is open: role and term are known."""
+        """Set when the log is open, so that role and term are known."""
         self._env = env
         self._directory = directory
         self._path = f"{directory}/{STATE_FILE}"
         self._saved = -1
         self._waits = False
-        """The last save did not work: told once, not every second."""
+        """Whether the last save failed. That is logged once, and not every second."""
         self._log: LogReader | None = None
 
     async def open(self, log: LogReader) -> int:
-        """Load the state; without one that belongs to the log everything is applied again."""
+        """Load the state. Without a state that belongs to the log, all entries are applied again."""
         self._log = log
         run, files = self._env.workers.run, self._env.files
         try:
@@ -84,23 +85,23 @@ class CountingHost:
         return self.applied
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """Count and digest."""
+        """The parts of a snapshot: count and digest."""
         return [(STATE_FILE, json.dumps({"count": self.count, "digest": self.digest}).encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Take over count and digest."""
+        """Take over count and digest from a snapshot."""
         state = json.loads(parts[STATE_FILE])
         self.count, self.digest, self.applied = state["count"], state["digest"], index  # `run` saves it
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """The state is about all entries, whether the log still holds them or not."""
+        """Do nothing: the state covers all entries, whether the log still holds them or not."""
 
     async def kept_from(self) -> int | None:
-        """Nothing of the log is needed any more when it is applied."""
+        """None: no entry of the log is needed after it was applied."""
         return None
 
     def apply(self, chunk: Chunk) -> None:
-        """Count RAW entries; others are not of this state machine."""
+        """Count the RAW entries of a chunk; this state machine ignores all others."""
         offset = 0
         for _ in range(chunk.count):
             header = unpack_header(chunk.data, offset)
@@ -112,17 +113,17 @@ class CountingHost:
         self.applied = chunk.first_index + chunk.count - 1
 
     def on_role(self, role: Role, term: int, leader_id: str | None) -> None:
-        """The node is open."""
+        """Note that the node is open."""
         self.opened.set()
 
     def on_serving(self, term: int) -> None:
-        """Clients append by themselves."""
+        """Do nothing: clients append directly to the node."""
 
     def on_commit(self, commit_index: int) -> None:
-        """The client protocol answers."""
+        """Do nothing: the client protocol answers."""
 
     def on_stopped_serving(self, term: int) -> None:
-        """The client protocol answers."""
+        """Do nothing: the client protocol answers."""
 
     async def run(self) -> None:
         """Save about every second, until cancelled."""
@@ -131,8 +132,8 @@ class CountingHost:
             await self.save()
 
     async def save(self) -> bool:
-        """Replace the state file if something is new. False: a later try may find room for it; NodeFailed for
-        any other error."""
+        """Replace the state file if the state has changed. False when the disk is full, so that a later
+        attempt may succeed; NodeFailed for any other error."""
         if self.applied == self._saved:
             return True
         applied = self.applied

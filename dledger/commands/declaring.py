@@ -1,8 +1,8 @@
-"""How a command is declared: its options, its exit codes, and where the function is that does its work.
+"""Declares commands: their options, their exit codes, and the place of the function that does the work.
 
-A declaration imports click and nothing heavy. The function is imported when the command runs, so `--help`,
-completion and a wrong command line cost next to nothing, and a package that is missing is reported with the
-extra that brings it. See docs/explanation/decisions/0041-one-command-line.md.
+A declaration imports click and nothing heavy. The function is imported when the command runs. So `--help`,
+completion and a wrong command line are fast, and a missing package is reported with the extra that installs
+it. See docs/explanation/decisions/0041-one-command-line.md.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ HELP_OPTIONS = ("-h", "--help")
 
 
 def settings() -> dict[str, Any]:
-    """Click's settings of every command."""
+    """Click's settings for every command."""
     return {"help_option_names": list(HELP_OPTIONS)}
 
 
 class Command(click.Command):
-    """A click command whose help ends with its exit codes, and whose usage errors have the right one."""
+    """A click command whose help ends with its exit codes, and whose usage errors end with the declared
+    one."""
 
     def __init__(self, name: str, *, codes: ExitCodes, **more: Any) -> None:
         more.setdefault("context_settings", settings())
@@ -41,7 +42,7 @@ class Command(click.Command):
         self.codes = codes
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Arguments, then options."""
+        """Write the arguments, then the options."""
         params = self.get_params(ctx)
         arguments = [one.get_help_record(ctx) for one in params if isinstance(one, Explained)]
         options = [one.get_help_record(ctx) for one in params if isinstance(one, click.Option)]
@@ -51,24 +52,24 @@ class Command(click.Command):
                     formatter.write_dl(shown)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Nothing more: `format_options` writes them, whatever this version of click does."""
+        """Write nothing: `format_options` writes the arguments, whatever this version of click does."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What click shows there, and the table of exit codes."""
+        """Write click's text and the table of exit codes."""
         super().format_epilog(ctx, formatter)
         write_codes(self.codes, formatter)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click's; a wrong command line has the exit code that these commands have for it."""
+        """Make the context as click does; a wrong command line ends with the declared exit code."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             raise _coded(error, self.codes.usage) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """The same for options that do not go together."""
+        """Run the command; options that do not go together end with the declared exit code."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -76,12 +77,12 @@ class Command(click.Command):
 
 
 class Declared(Command):
-    """A command whose function `place` names as `module:function`. It gets `Options`, and returns the exit
-    code. Options that may be given several times, and arguments of several words, are lists.
+    """A command whose function is named by `place` as `module:function`. The function gets `Options` and
+    returns the exit code. Options that may be given several times, and arguments of several words, are lists.
 
-    `extra` brings the packages that may be missing: `pip install 'dledger[extra]'`. `always` are options that
-    no command line gives: they tell the function which of its commands it is. `wrong` looks at the options
-    before anything heavy is imported, and says what of them does not go together.
+    `extra` names the packages that may be missing: `pip install 'dledger[extra]'`. `always` are options that
+    are not on the command line: they tell the function which of its commands is run. `wrong` checks the
+    options before anything heavy is imported, and returns what does not go together.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ class Declared(Command):
         self._wrong = wrong
 
     def options(self, values: Mapping[str, Any]) -> Options:
-        """What the function gets for these values of click's. UsageError when they do not go together."""
+        """Convert values of click into the options of the function. UsageError when they do not go
+        together."""
         from dledger.runtime.options import Options
 
         given = {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
@@ -146,26 +148,26 @@ class Declared(Command):
         sys.exit(code)
 
     def load(self) -> Callable[[Any], int]:
-        """The function that does the work."""
+        """Import the function that does the work."""
         module, _, name = self.place.partition(":")
         found: Callable[[Any], int] = getattr(import_module(module), name)
         return found
 
 
 def end_on_sigterm() -> None:
-    """Until its event loop handles signals, a server ends at once on SIGTERM: nothing is open yet.
+    """Make a server end at once on SIGTERM until its event loop handles signals: nothing is open yet.
 
-    Its imports take seconds on a busy machine, and a signal without a handler does not reach process 1 of a
-    container.
+    Its imports take seconds on a busy machine, and process 1 of a container does not receive a signal for
+    which it has no handler.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TERMINATED))
 
 
 class Group(click.Group):
-    """A command that has sub-commands, and says which of them was probably meant."""
+    """A command with sub-commands, which suggests the one that was probably meant."""
 
     def __init__(self, name: str, summary: str, commands: Sequence[click.Command] = (), **more: Any) -> None:
-        """`usage`: the exit code of a wrong word."""
+        """`usage` is the exit code for an unknown sub-command."""
         self._usage = more.pop("usage", 2)
         more.setdefault("context_settings", settings())
         super().__init__(name, help=summary, short_help=more.pop("short_help", summary), **more)
@@ -173,11 +175,11 @@ class Group(click.Group):
             self.add_command(one)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they were declared."""
+        """Names of the sub-commands in the order of their declaration."""
         return list(self.commands)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The exit codes, where all commands have the same."""
+        """Write the exit codes, if all sub-commands have the same."""
         super().format_epilog(ctx, formatter)
         families = {one.title: one for one in _families(self)}
         if len(families) == 1:
@@ -191,7 +193,8 @@ class Group(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click's, with the exit code of a wrong word. Without any word it prints the help."""
+        """Make the context as click does, with the declared exit code for an unknown sub-command. Without any
+        word it prints the help."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -200,7 +203,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with a hint."""
+        """Find the sub-command as click does. An unknown one gets a hint."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
             near = get_close_matches(args[0], names, 1)
@@ -218,13 +221,13 @@ def _families(group: click.Group) -> Iterator[ExitCodes]:
 
 
 def _coded(error: click.UsageError, code: int) -> click.UsageError:
-    """The error, with which click then ends the process with this code."""
+    """Set the exit code with which click ends the process for this error."""
     error.__dict__["exit_code"] = code
     return error
 
 
 def write_codes(codes: ExitCodes, formatter: click.HelpFormatter) -> None:
-    """The section of `--help` that says what the exit codes mean."""
+    """Write the section of `--help` that explains the exit codes."""
     with formatter.section("Exit codes"):
         formatter.write_dl(codes.rows())
 
@@ -234,13 +237,13 @@ class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     ValueError with a text for people."""
 
     def __init__(self, place: str, completes: str = "", name: str = "text") -> None:
-        """`completes`: `dir` or `file` where a shell completes such names."""
+        """`completes`: `dir` or `file` when a shell shall complete such names."""
         self._place = place
         self._completes = completes
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A default that is no text stays as it is."""
+        """Check and convert a value. A default that is not text stays as it is."""
         if not isinstance(value, str):
             return value
         module, _, name = self._place.partition(":")
@@ -252,7 +255,7 @@ class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names of files or directories, where the value is one."""
+        """Names of files or directories, if the value is one."""
         return [CompletionItem(incomplete, type=self._completes)] if self._completes else []
 
 
@@ -263,22 +266,22 @@ NOT_NEGATIVE = click.IntRange(0)
 
 
 def option(*names: str, **more: Any) -> click.Option:
-    """An option, as click declares it."""
+    """Declare an option, with click's arguments."""
     return click.Option(list(names), **more)
 
 
 def flag(*names: str, help: str) -> click.Option:
-    """An option without a value."""
+    """Declare an option without a value."""
     return click.Option(list(names), is_flag=True, help=help)
 
 
 def argument(name: str, text: str, **more: Any) -> click.Argument:
-    """An argument, with what it means."""
+    """Declare an argument with its explanation."""
     return Explained([name], text=text, **more)
 
 
 class Explained(click.Argument):
-    """An argument that `--help` explains, as it does options."""
+    """An argument that `--help` explains in the same way as options."""
 
     def __init__(self, names: Sequence[str], *, text: str, **more: Any) -> None:
         super().__init__(list(names), **more)
@@ -287,19 +290,19 @@ class Explained(click.Argument):
             self.metavar += "..."
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """What it is called, and what it means."""
+        """Name and explanation of the argument."""
         name = self.metavar or (self.name or "").upper()
         return f"{name}..." if self.nargs == -1 and not self.metavar else name, self.text
 
 
 def json_option(text: str = "One JSON object on standard output.") -> click.Option:
-    """`--json`, of every command that has a result."""
+    """Declare `--json`, which every command with a result has."""
     return click.Option(["--json"], is_flag=True, help=text)
 
 
 def namesrv_option(text: str, when: str = "") -> click.Option:
-    """`--namesrv`. None where it is not given: then NAMESRV_ADDR counts; for a command with other sources
-    only `when` none of them is given."""
+    """Declare `--namesrv`. It is None when not given: then NAMESRV_ADDR is used. `when` is for a command with
+    other sources, which uses it only when none of them is given."""
     from dledger.runtime.environment_variables import NAMESRV_ADDR
 
     told = " ".join(filter(None, (NAMESRV_ADDR, when)))

@@ -15,7 +15,8 @@ NAME = "delete-before"
 
 
 async def delete_before(env: Env, args: Options) -> int:
-    """Ask, and print what each node said. 1 when one of them could not be asked; ConfigError."""
+    """Send the request, and print the answer of each node. Returns 1 when a node could not be asked.
+    ConfigError."""
     peers = parse_peers(args.peers)
     if args.node is not None and args.node not in peers:
         raise ConfigError(f"--node {args.node}: not in --peers")

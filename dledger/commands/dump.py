@@ -1,4 +1,4 @@
-"""Listing of the entries of a store directory, without a running node. Nothing is changed."""
+"""Lists the entries of a store directory, without a running node. It changes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The exit codes of all commands: one table, and the only place that says what a number means.
+"""The exit codes of all commands: one table, the only place that defines the meaning of a number.
 
 The end of every `--help` and the page docs/reference/exit-codes.md are made from it. A command names its row
-of the table when it is declared (`dledger.commands.declaring`); nothing heavy is imported here, since every
+of the table in its declaration (`dledger.commands.declaring`). Nothing heavy is imported here, because every
 `--help` needs it.
 """
 
@@ -35,7 +35,7 @@ class ExitCodes:
     """The exit codes that some commands share."""
 
     title: str
-    """What these commands have in common: a heading of the page."""
+    """The common subject of these commands, which is a heading of the page."""
     codes: tuple[ExitCode, ...]
     usage: int = USAGE
     """The code of a wrong command line."""
@@ -53,7 +53,7 @@ _INTERRUPTED = ExitCode(INTERRUPTED, "interrupted", "ended by Ctrl-C")
 
 
 def _actions(title: str, failed: str, done: str = "done") -> ExitCodes:
-    """Commands that do one thing: done, failed, or wrongly typed."""
+    """Exit codes of commands that do one thing: done, failed, or a wrong command line."""
     return ExitCodes(title, (ExitCode(DONE, "done", done), ExitCode(FAILED, "failed", failed), _USAGE))
 
 
@@ -205,4 +205,4 @@ TABLE = (
     FAILOVERS,
     BENCH,
 )
-"""All of them, in the order of the page."""
+"""All groups of exit codes, in the order of the page."""

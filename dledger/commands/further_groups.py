@@ -1,7 +1,8 @@
-"""Several groups of this machine in one directory, behind one NameServer: `dledger up --groups N`.
+"""Several groups of this machine in one directory, with one NameServer: `dledger up --groups N`.
 
-The first one lies in the directory itself, with the NameServer, the others below `groups/`, by their names.
-A topic that is made in the cluster has queues in each of them; each has a leader, a log and cores of its own.
+The first group is in the directory itself, with the NameServer; the others are in directories of their names
+below `groups/`. A topic that is made in the cluster has queues in each of them. Each group has its own
+leader, log and cores.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dledger.local.spec import DEFAULT_BASE_PORT, LAST_BASE_PORT, MIB, find_base
 FOLDER = "groups"
 FIRST_BASE_PORT = DEFAULT_BASE_PORT + CLAIM
 MAX_GROUPS = 16
-"""More than a machine has use for: a group wants a core, and three processes."""
+"""Most groups that may be started. More are of no use on one machine: each group needs a core, and three
+processes."""
 
 
 def groups_of(directory: Path) -> list[LocalCluster]:
@@ -33,7 +35,7 @@ def groups_of(directory: Path) -> list[LocalCluster]:
 
 
 def find_group(directory: Path, name: str | None) -> LocalCluster:
-    """The group of this name, or the first one; ClusterError with the names there are."""
+    """The group of this name, or the first one. ClusterError lists the existing names."""
     groups = groups_of(directory)
     found = [group for group in groups if name in (None, group.spec.group)]
     if not found:
@@ -45,8 +47,8 @@ def find_group(directory: Path, name: str | None) -> LocalCluster:
 def bring_up_all(
     directory: Path, wish: Wish, groups: int | None, timeout_s: float, tell: Callable[[str], None]
 ) -> tuple[list[LocalCluster], list[str]]:
-    """All groups of the directory, and new ones up to `groups`; names of the processes that were started.
-    What is wished for holds for all of them. ClusterError."""
+    """Start all groups of the directory, and new ones up to `groups`. Returns them and the names of the
+    started processes. `wish` holds for all of them. ClusterError."""
     if groups is not None and not 1 <= groups <= MAX_GROUPS:
         raise ClusterError(f"--groups {groups}: from 1 to {MAX_GROUPS} can be started")
     there = len(groups_of(directory)) if LocalCluster.known(directory) else 0
@@ -84,7 +86,7 @@ def bring_up_all(
 
 
 def _registered(group: LocalCluster) -> set[str]:
-    """Names of groups that its NameServer knows, also of other directories."""
+    """Names of groups that the group's NameServer knows, also those of other directories."""
     try:
         return set(wire.registered_anywhere(group.spec.namesrv_addresses))
     except wire.NoAnswer:
@@ -92,7 +94,7 @@ def _registered(group: LocalCluster) -> set[str]:
 
 
 def _behind(group: LocalCluster, after: int) -> int:
-    """Where ports are looked for behind a group, and from `after` on."""
+    """Where to look for free ports: above those of a group, and from `after` on."""
     port = max(after, group.spec.base_port + CLAIM)
     return port if port < LAST_BASE_PORT else FIRST_BASE_PORT
 
@@ -115,7 +117,7 @@ def further_names(first: str, count: int, taken: Sequence[str]) -> list[str]:
 
 
 def look_at_all(groups: Sequence[LocalCluster]) -> Seen:
-    """What is seen of all of them."""
+    """The state of all these groups."""
     seen = [look_at_directory(group) for group in groups]
     if len(seen) == 1:
         return seen[0]
@@ -130,7 +132,7 @@ def look_at_all(groups: Sequence[LocalCluster]) -> Seen:
 
 
 def _verdict(codes: Sequence[int]) -> int:
-    """NOT_SEEN when nothing runs; one that does not run among others is one that nobody leads."""
+    """NOT_SEEN when no group runs. If only some do not run, they count as groups without a leader."""
     if all(code == NOT_SEEN for code in codes):
         return NOT_SEEN
     return max((ERRORS if code == NOT_SEEN else code for code in codes), default=FINE)

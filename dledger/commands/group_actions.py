@@ -1,4 +1,4 @@
-"""What is done to a group of this machine: started as asked for, its leader killed, brought back."""
+"""Actions on a group of this machine: start it as requested, kill its leader, bring it back."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ SERVER_PACKAGES = {
     "prometheus_client": "prometheus_client",
     "yaml": "pyyaml",
 }
-"""What the extra `server` brings, module -> package: a broker does not start without."""
+"""Packages of the extra `server`, module -> package. A broker does not start without them."""
 ANSWER_LIMIT_S = 5.0
-"""How long the followers get to answer once the leader serves; then they are shown as they are."""
+"""How long to wait for the answers of followers after the leader serves, in seconds. Then they are shown as
+they are."""
 _LOOPBACK = "all is on the loopback address here; for several machines: `dledger broker -c`"
 DECIDED = MappingProxyType(
     {
@@ -49,12 +50,12 @@ DECIDED = MappingProxyType(
         "bindAddress": _LOOPBACK,
     }
 )
-"""Properties that are not for `--set`: set so they would contradict what an option or the layout says."""
+"""Properties that `--set` refuses, because they would contradict an option or the layout of the directory."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for. None: as it is in the directory already, or by default."""
+    """The requested settings. None: as they already are in the directory, or the default."""
 
     nodes: int | None = None
     base_port: int | None = None
@@ -63,11 +64,11 @@ class Wish:
     namesrv: str | None = None
     segment_mb: int | None = None
     settings: tuple[str, ...] = ()
-    """KEY=VALUE lines for every broker, beside those of an earlier start; `KEY=` takes one back."""
+    """KEY=VALUE lines for every broker, in addition to those of an earlier start; `KEY=` removes one."""
 
 
 def _silent(text: str) -> None:
-    """Nobody is told."""
+    """Report nothing."""
 
 
 def bring_up(
@@ -78,10 +79,11 @@ def bring_up(
     *,
     environment: bool = True,
 ) -> tuple[LocalCluster, list[str]]:
-    """The group, with a leader that NameServers show, and names of the processes that were started for it.
+    """Start the group. Returns it, when NameServers list its leader, and the names of the processes that were
+    started.
 
-    ClusterError says what to do; nothing is written or started before all is checked that can be. With
-    `environment`, NAMESRV_ADDR says where a new group registers unless the wish does.
+    ClusterError says what to do. Everything that can be checked is checked before anything is written or
+    started. With `environment`, NAMESRV_ADDR defines where a new group registers, unless the wish does.
     """
     check_installed()
     spec, origin = _spec(directory, wish, environment)
@@ -98,8 +100,8 @@ def bring_up(
 
 
 def kill_and_wait(cluster: LocalCluster, wait: bool) -> dict[str, Any]:
-    """SIGKILL the leader; with `wait`, who leads next and after how long. NothingSeen when nothing runs;
-    ClusterError when none can lead next."""
+    """Kill the leader with SIGKILL. With `wait` also returns the next leader and after how many seconds it
+    leads. NothingSeen when nothing runs; ClusterError when no broker can lead next."""
     if not cluster.running():
         raise NothingSeen(f"nothing runs in {cluster.directory}")
     killed = cluster.kill_leader(limit_s=0)
@@ -121,9 +123,10 @@ def bring_back(
     limit_s: float = START_LIMIT_S,
     tell: Callable[[str], None] = _silent,
 ) -> list[str]:
-    """Start what is down; if nothing is, all brokers again, one after another, leader last. Or one node.
+    """Start what is down, or only one node. If nothing is down, restart all brokers, one after another, the
+    leader last.
 
-    Which ones; they have caught up. A NameServer of others is not touched.
+    Returns the started brokers; they have caught up. A NameServer of another group is not touched.
     """
     if not cluster.running() and node is None:
         cluster.start(limit_s, tell)
@@ -150,14 +153,14 @@ def bring_back(
 
 
 def check_installed() -> None:
-    """ClusterError with what to install where a broker's packages are missing."""
+    """ClusterError that says what to install when packages of a broker are missing."""
     missing = [package for module, package in SERVER_PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise ClusterError(f"a broker needs {', '.join(missing)}: pip install 'dledger[server]'")
 
 
 def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, str]:
-    """What the group is to be, and whose word its NameServers are."""
+    """The requested settings of the group, and where its NameServers were given."""
     known = LocalCluster.known(directory)
     spec = LocalCluster.open(directory).spec if known else ClusterSpec()
     asked: dict[str, Any] = {
@@ -184,7 +187,7 @@ def _spec(directory: Path, wish: Wish, environment: bool) -> tuple[ClusterSpec, 
 
 
 def _is_own(namesrv: str, spec: ClusterSpec) -> bool:
-    """Whether this is where the group's own NameServer is."""
+    """Whether this is the address of the group's own NameServer."""
     return namesrv.strip() in (f"{HOST}:{spec.namesrv_port}", f"localhost:{spec.namesrv_port}")
 
 
@@ -211,7 +214,7 @@ def _settings(before: dict[str, str], given: Sequence[str]) -> dict[str, str]:
 
 
 def _check_properties(cluster: LocalCluster) -> None:
-    """ClusterError for settings that a broker would refuse, or not know."""
+    """ClusterError for settings that a broker would refuse or does not know."""
     # Here: the broker's modules are not loaded for `--help`, nor where the extra is missing.
     settings = import_module("dledger.broker.config").SETTINGS
     properties = cluster.broker_properties(cluster.spec.node_ids[0])
@@ -227,7 +230,8 @@ def _check_properties(cluster: LocalCluster) -> None:
 
 
 def _check_ports(cluster: LocalCluster) -> None:
-    """ClusterError for ports that are taken; with the other way where a NameServer has its port."""
+    """ClusterError for ports that are taken. If a NameServer has the port, the text also says how to use that
+    one."""
     try:
         cluster.check_ports()
     except ClusterError as error:
@@ -245,7 +249,8 @@ def _check_ports(cluster: LocalCluster) -> None:
 
 
 def _check_namesrv(cluster: LocalCluster, origin: str) -> None:
-    """ClusterError unless a NameServer of others answers and has no other group of this name."""
+    """ClusterError unless another NameServer that the group uses answers, and knows no other group of this
+    name."""
     spec, silent, answered = cluster.spec, [], False
     for address in spec.namesrv_addresses:
         try:

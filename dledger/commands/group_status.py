@@ -1,4 +1,4 @@
-"""What is seen of groups, as tables, as JSON and as a verdict: from processes, or from a NameServer."""
+"""The state of groups as tables, as JSON and as a verdict: read from processes, or from a NameServer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dledger.local import wire
 from dledger.local.cluster import ClusterError, LocalCluster
 
 FINE, WARNINGS, ERRORS, NOT_SEEN = 0, 1, 2, 4
-"""Exit codes, as those of the audit."""
+"""Exit codes, the same as those of the audit."""
 
 
 class NothingSeen(ClusterError):
-    """There is nothing to look at; the text says where it was looked for."""
+    """There is no group to look at; the text says where it was looked for."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen: `found` for programs, `lines` for people, what is wrong, and how much."""
+    """The state that was found: `found` for programs, `lines` for people, the problems, and the exit code."""
 
     found: dict[str, Any]
     lines: list[str]
@@ -29,12 +29,12 @@ class Seen:
     code: int = FINE
 
     def as_json(self) -> dict[str, Any]:
-        """One object."""
+        """The state as one JSON object."""
         return {**self.found, "problems": self.problems}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with aligned columns; None is a dash."""
+    """Lines with aligned columns; None is shown as a dash."""
     cells = [tuple(columns), *(tuple("-" if value is None else str(value) for value in row) for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     return [
@@ -57,7 +57,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
 
 
 def look_at_directory(cluster: LocalCluster) -> Seen:
-    """A group of this machine: its processes, what they say of themselves, and whether clients find it."""
+    """The state of a group of this machine: its processes, what they report, and whether clients find it."""
     status = cluster.status()
     (group,) = status["groups"]
     if not cluster.running():
@@ -77,9 +77,9 @@ def look_at_directory(cluster: LocalCluster) -> Seen:
 
 
 def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
-    """What NameServers know of brokers anywhere, and whether these answer. `only`: one group.
+    """The brokers that NameServers know, and whether these answer. `only`: one group.
 
-    NothingSeen when none answers, or knows no broker or not this group.
+    NothingSeen when no NameServer answers, or none knows any broker or this group.
     """
     servers: list[dict[str, Any]] = []
     told: dict[str, dict[str, wire.Registered]] = {}
@@ -130,7 +130,7 @@ def look_at_namesrv(namesrv: str, only: str | None) -> Seen:
 
 
 def _look_at_group(name: str, group: wire.Registered) -> tuple[dict[str, Any], list[str]]:
-    """The group with `leader` None unless one is registered and answers; what is wrong."""
+    """The state of a group, and its problems. `leader` is None unless a leader is registered and answers."""
     nodes = [
         {"id": number, "addr": address, "answers": wire.listens(address)}
         for number, address in sorted(group.addresses.items(), key=lambda item: int(item[0]))

@@ -1,6 +1,6 @@
 """`dledger up`, `status`, `kill-leader`, `restart` and `down`: a group of real processes on this machine.
 
-What they do is in `group_actions`, what they show in `group_status`; `scripts/cluster` calls the same.
+Their work is done in `group_actions`, their output made in `group_status`; `scripts/cluster` calls the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ DIRECTORY_VARIABLE = "DLEDGER_DIR"
 
 
 def _command(summary: str) -> Callable[[Callable[..., int]], click.Command]:
-    """A click command with `--dir` and `--json` of a function that gives the exit code, or raises why not."""
+    """Make a click command with `--dir` and `--json` from a function that returns the exit code, or raises an
+    error."""
 
     def make(function: Callable[..., int]) -> click.Command:
         @wraps(function)
@@ -90,7 +91,7 @@ def _failed(text: str, as_json: bool, code: int) -> int:
 
 
 def _tell(text: str) -> None:
-    """Of what takes time, to somebody who watches."""
+    """Report what takes time, if a person watches standard error."""
     if sys.stderr.isatty():
         print(f"... {text}", file=sys.stderr, flush=True)
 
@@ -104,7 +105,7 @@ def _show(seen: Seen, as_json: bool) -> int:
 
 
 def _program() -> str:
-    """What to type for this command: its name where a shell finds it."""
+    """What a user types for this command: its name, if a shell finds it."""
     if shutil.which("dledger"):
         return "dledger"
     called = sys.argv[0]
@@ -112,7 +113,7 @@ def _program() -> str:
 
 
 def _place() -> str:
-    """`--dir` as it must be repeated in the next command; empty when that finds the directory by itself."""
+    """The `--dir` that the next command needs; empty when that finds the directory by itself."""
     context = click.get_current_context()
     if context.get_parameter_source("directory") is not ParameterSource.COMMANDLINE:
         return ""
@@ -309,7 +310,7 @@ def down(directory: Path, as_json: bool) -> int:
 
 
 def _others_behind(groups: list[LocalCluster]) -> list[str]:
-    """Groups of other directories that are left without a NameServer when these stop."""
+    """Groups of other directories that lose their NameServer when these groups stop."""
     cluster = groups[0]
     if cluster.namesrv_pid() is None:
         return []

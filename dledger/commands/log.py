@@ -1,4 +1,4 @@
-"""What the commands of the replicated log do: for a running group, a stand-alone node, a store directory.
+"""The work of the commands of the replicated log: for a running group, a stand-alone node, a store directory.
 
 Their options are declared in `dledger.commands.declared.log`, their exit codes in `exit_codes`.
 """
@@ -91,7 +91,8 @@ async def _status(env: Env, args: Options) -> int:
 
 
 def _no_answer(error: OSError | TimeoutError) -> str:
-    """Of a node, in words: what the system calls it is of no use to somebody who reads a table of roles."""
+    """Say in words why a node does not answer, because the system's error text does not help in a table of
+    roles."""
     if isinstance(error, TimeoutError):
         return "does not answer (in time)"
     if isinstance(error, ConnectionRefusedError):
@@ -105,7 +106,7 @@ def _reason(error: OSError) -> str:
 
 
 def _clusters(rows: list[dict[str, Any]]) -> str:
-    """Who belongs to which cluster, where it is not the same one; a new node belongs to none yet."""
+    """The members of each cluster, if they are not all in the same one; a new node belongs to none yet."""
     nodes: dict[str, list[str]] = {}
     for row in rows:
         if row.get("cluster"):
@@ -142,7 +143,7 @@ def _dump(env: Env, args: Options) -> int:
 
 
 def run(args: Options) -> int:
-    """Run the command that the options name; the exit code of the process."""
+    """Run the command that the options name; returns the exit code of the process."""
     env = production_env()
     if args.command == "dump":
         return _dump(env, args)

@@ -1,4 +1,5 @@
-"""Commands for members and leader of a group: `member list|add|remove|promote`, `transfer`, `prefer`."""
+"""Commands for the members and the leader of a group: `member list|add|remove|promote`, `transfer`,
+`prefer`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ POLL_S = 0.1
 
 
 async def run(env: Env, args: Options) -> int:
-    """Run one of the commands; 0 done, 1 refused or not answered (by RequestFailed), or another leads."""
+    """Run one of the commands; returns 0 when it is done, 1 when it was refused, got no answer
+    (RequestFailed), or another node leads."""
     async with open_client(env, args) as client:
         action = args.action if args.command == "member" else args.command
         done: int = await _ACTIONS[action](client, args)

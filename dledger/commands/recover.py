@@ -1,23 +1,23 @@
-"""`dledger recover`: what a stopped node's store needs when its group cannot help any more.
+"""`dledger recover`: repairs the store of a stopped node when its group cannot help any more.
 
-`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made.
-`--force-single`: go on with one store after the loss of a majority.
+`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made. `--force-single`:
+go on with one store after the loss of a majority.
 
-For the day when a majority of a group's stores is gone for good, or all nodes stopped with failed disks
-(decision 0009). It works on one store of a node that does not run, and makes it the only member of a **new
-cluster**:
+The second is for the case that a majority of a group's stores is lost for good, or all nodes stopped with
+failed disks (decision 0009). It works on one store of a node that does not run, and makes it the only member
+of a **new cluster**:
 
-1. Derived state that holds entries behind the log's end is removed: it is rebuilt by the next start, and
-   must not be taken for a state of the new cluster's log. So are snapshots that name the founders, where the
-   log reaches back behind them: those that the new members make there name the new cluster's.
-2. Everything behind the durable mark is written once more and fsynced: after a failed fsync the page cache
-   may claim what the disk never got (S3).
+1. Derived state that covers entries after the log's end is removed. The next start rebuilds it, and it must
+not be taken for a state of the new cluster's log. Snapshots that name the founders are removed as well, if
+the log reaches back before them: those that the new members make there name the new cluster's.
+2. Everything after the durable mark is written again and fsynced: after a failed fsync the page cache may
+hold data that the disk never got (S3).
 3. A configuration entry that names only this node, in a term far above all others, is appended.
-4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced; markers that keep the
-   node from voting are removed.
+4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced. Markers that keep the
+node from voting are removed.
 
-A run that is cut short is repeated: each run appends an entry of its own and ends with the identity. Members
-of the old cluster are refused from then on; each one that is to join must begin with an empty store.
+An interrupted run is repeated: each run appends its own entry and ends with the identity. From then on
+members of the old cluster are refused; each one that is to join must begin with an empty store.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ from dledger.runtime.atomic_file import publish, read_file
 from dledger.runtime.options import Options
 
 _UNFINISHED = "recover.filling"
-"""In the pool: a segment that is being made. A start removes it."""
+"""A segment in the pool that is being made. A start removes it."""
 MARKERS = (POISONED_FILE, REFILL_FILE)
 """Files that keep a node from voting."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the store has, and what may be lost."""
+    """The content of the store, and what may be lost."""
 
     directory: str
     group: str
@@ -102,19 +102,19 @@ class Report:
     last_index: int
     last_term: int
     committed_hint: int
-    """At least this was committed; the file lags by up to a second."""
+    """An index that was certainly committed; the real commit index may be up to a second newer."""
     durable_mark: int
     poisoned: str
-    """Why the node stopped, when it stopped with a failed disk."""
+    """Why the node stopped, if it stopped with a failed disk."""
     rotten: str
-    """Why entries that were durable cannot be read; empty when all can."""
+    """Why durable entries cannot be read; empty when all can."""
     derived: tuple[str, ...] = ()
-    """Files of derived state that hold entries behind the log's end, or cannot be read: they are removed."""
+    """Files of derived state that cover entries after the log's end, or cannot be read; they are removed."""
     founders: tuple[str, ...] = ()
-    """Snapshots that name the old cluster's founders, and that no log needs: they are removed."""
+    """Snapshots that name the old cluster's founders and that the log does not need; they are removed."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as lines for people."""
         uncertain = self.last_index - self.committed_hint
         text = [
             f"store       {self.directory} (node {self.node} of group {self.group}, cluster {self.cluster})",
@@ -149,7 +149,7 @@ class Report:
 def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, Identity, Walk]:
     """Read the whole store. Blocking; changes nothing. StoreUnreadable, InstallUnfinished.
 
-    `written`: index up to which the last run had written, None when nobody knows (decision 16).
+    `written`: index up to which the last run had written, None when it is not known (decision 16).
     """
     identity = read_identity(files, node_dir)
     log = walk(files, node_dir, identity.segment_size)
@@ -188,8 +188,8 @@ def inspect(files: Files, node_dir: str, written: int | None) -> tuple[Report, I
 async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = False) -> Report:
     """Make the store's node the only member of a new cluster. RecoverRefused, StoreUnreadable, OSError.
 
-    Without `yes` nothing is changed. `cut_damage` accepts that everything from the first damaged entry on is
-    given up.
+    Without `yes` nothing is changed. With `cut_damage` everything from the first damaged entry on is
+    discarded.
     """
     run, files = env.workers.run, env.files
     node_dir, lock = await take_store(env, store)
@@ -216,9 +216,10 @@ async def force_single(env: Env, store: str, *, yes: bool, cut_damage: bool = Fa
 
 
 def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]:
-    """Files of derived state beside the node's directory that are not of the log up to `last_index`.
+    """Files of derived state beside the node's directory that do not fit the log up to `last_index`.
 
-    A state of a part of it stays: it may be all that reaches back to where the log begins.
+    A state that covers only a part of it stays: it may be the only one that reaches back to the begin of the
+    log.
     """
     store = node_dir.rpartition("/")[0] or "."
     places: tuple[tuple[str, Callable[[bytes], Snapshot | Counted]], ...] = (
@@ -238,10 +239,10 @@ def _states_ahead(files: Files, node_dir: str, last_index: int) -> Iterator[str]
 
 
 def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
-    """Snapshots of before the first configuration entry, of a log that begins with its first entry.
+    """Snapshots from before the first configuration entry, of a log that begins with its first entry.
 
-    They hold the founders' configuration, which the identity says. Where the log begins at a snapshot, that
-    one says it, and the new members get it from there.
+    They hold the founders' configuration, which is also in the identity. When the log begins at a snapshot,
+    the configuration is in that snapshot, and the new members get it from there.
     """
     directory = f"{node_dir}/{SNAPSHOTS_DIR}"
     if log.last_index < 0 or log.begin_pos > 0 or log.first_index > 0 or not files.is_dir(directory):
@@ -261,9 +262,9 @@ def _of_founders(files: Files, node_dir: str, log: Walk) -> Iterator[str]:
 
 
 def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -> str:
-    """Name of a segment behind the log's end that begins with an entry; empty when there is none.
+    """Name of a segment after the log's end that begins with an entry; empty when there is none.
 
-    Without an index, and with an old checkpoint, nothing else tells that the log went on.
+    Without an index, and with an old checkpoint, only this shows that the log went on.
     """
     for start in segment_starts(files, node_dir, segment_size):
         if start >= log.end_pos:
@@ -281,7 +282,7 @@ def _entries_behind(files: Files, node_dir: str, segment_size: int, log: Walk) -
 
 
 class _Forced:
-    """One run; every durable step is a job of its own, the identity comes last."""
+    """One run. Every durable step is a job of its own; the identity comes last."""
 
     def __init__(self, env: Env, node_dir: str, identity: Identity, log: Walk, report: Report) -> None:
         self._env = env
@@ -317,8 +318,8 @@ class _Forced:
         await self._publish(IDENTITY_FILE, encode_json(self._identity))
 
     async def _remove_derived(self) -> None:
-        """What was derived from entries that are given up; before the log grows again to where it is. What
-        names the founders goes, too."""
+        """Remove state that was derived from discarded entries, before the log grows to that point again.
+        Snapshots that name the founders are removed, too."""
         run, files = self._env.workers.run, self._files
         for path in self._report.derived:
             await run(Lane.DISK, files.unlink, path)
@@ -329,7 +330,8 @@ class _Forced:
             await run(Lane.DISK, files.rmtree, f"{path}.tmp")
 
     async def _write_again(self) -> None:
-        """Entries behind the durable mark: their pages may be clean without being on the disk."""
+        """Write the entries after the durable mark again: their pages may be clean without being on the
+        disk."""
         run, files = self._env.workers.run, self._files
         mark = await run(Lane.DISK, durable_mark, files, self._dir)
 
@@ -349,7 +351,8 @@ class _Forced:
             await run(Lane.FLUSH, self._sync, self._segment(start))
 
     async def _remove_segments_behind(self) -> None:
-        """Segments behind the log's end hold what is given up: nothing that could be believed stays (S1)."""
+        """Remove segments after the log's end. They hold discarded entries, and none may be left that could
+        count as valid (S1)."""
         run, files, directory = self._env.workers.run, self._files, f"{self._dir}/{DATA_DIR}"
         starts = await run(Lane.DISK, segment_starts, files, self._dir, self._size)
         for start in reversed(starts):  # the last first: a crash in between must not leave a hole
@@ -358,7 +361,7 @@ class _Forced:
                 await run(Lane.FLUSH, files.sync_dir, directory)
 
     async def _append_config(self, term: int) -> int:
-        """Append the entry that makes this node the group; its index."""
+        """Append the entry that makes this node the only member; returns its index."""
         run, log = self._env.workers.run, self._log
         body = msgpack.packb({"members": dict(self._identity.members)}, use_bin_type=True)
         size = HEADER_SIZE + system_record_size(len(body))
@@ -379,10 +382,10 @@ class _Forced:
         return index
 
     async def _have_segment(self, start: int, *, empty: bool) -> None:
-        """Have a whole file for a segment that holds entries, or is `empty`.
+        """Make sure that a segment that holds entries, or is `empty`, has a file of full size.
 
-        A file of another size in `data` keeps a node from starting: a new one gets its name when it is whole.
-        A run of an older program may have left a short one, which counts as missing.
+        A file of another size in `data` keeps a node from starting, so a new one gets its name only when it
+        is complete. A run of an older program may have left a short one, which counts as missing.
         """
         run, files = self._env.workers.run, self._files
         path, data_dir, pool_dir = self._segment(start), f"{self._dir}/{DATA_DIR}", f"{self._dir}/{POOL_DIR}"
@@ -405,7 +408,7 @@ class _Forced:
             await run(Lane.FLUSH, files.sync_dir, directory)
 
     async def _clear_units(self) -> None:
-        """Index units behind the log's old end: of entries that are given up."""
+        """Clear index units after the log's old end, which belong to discarded entries."""
         run, files = self._env.workers.run, self._files
         size = await run(Lane.DISK, index_file_size, files, self._dir)
         if size is None:
@@ -450,7 +453,7 @@ class _Forced:
             file.close()
 
     def _reserve(self, path: str) -> None:
-        """A file of a segment's size; what it holds stays."""
+        """Give a file the size of a segment; its content stays."""
         file = self._files.open(path, create=True)
         try:
             file.allocate(self._size)
@@ -459,7 +462,7 @@ class _Forced:
             file.close()
 
     def _zero(self, path: str, begin: int) -> None:
-        """Zero what is not zero from `begin` on, and fsync."""
+        """Overwrite everything from `begin` on with zeros, and fsync."""
         file = self._files.open(path)
         try:
             size = file.size()
@@ -476,7 +479,7 @@ class _Forced:
 
 
 async def command(env: Env, args: Options) -> int:
-    """Run `recover`; 0 done, 1 refused or not confirmed."""
+    """Run `recover`; returns 0 when it is done, 1 when it is refused or not confirmed."""
     if args.reset_term:
         return await _reset_term(env, args)
     try:

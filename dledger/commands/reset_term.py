@@ -1,10 +1,9 @@
 """`dledger recover --reset-term`: end a term that no elections can have made.
 
-An older program followed any term that it was told, and saved it; behind the highest one that fits no
-election is possible. The command gives the store of a stopped node another term, and no vote in it. What the
-node voted for is forgotten with that, so the new term must lie above every term in which it may have voted:
-far above the last one in its log, which a leader opens with an entry. A term that elections can have made is
-never lowered.
+An older program adopted and saved any term that it received. After the highest term that fits no election is
+possible. The command gives the store of a stopped node another term without a vote. The node's vote is
+forgotten by that, so the new term must be above every term in which it may have voted: far above the last one
+in its log, which a leader opens with an entry. A term that elections can have made is never lowered.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from dledger.log.hard_state import HardStateFile
 from dledger.runtime import Env, Lane
 
 TERM_JUMP = 1000
-"""How far a new term lies above every term known here: above those in which a node may have voted without
-an entry in its log, and so that whoever compares terms (NameServers, S23) prefers it to remains of the old
-ones."""
+"""How far a new term is above every term known here. It must be above terms in which a node may have voted
+without an entry in its log, and so high that NameServers, which compare terms (S23), prefer it to remains of
+the old ones."""
 
 MAX_ELECTIONS = 1 << 24
-"""Terms behind the last one in the log that elections may have made: an election takes a time-out of some
-0.4 s, so that they are 78 days of nothing else."""
+"""How many terms after the last one in the log elections may have made. An election takes a time-out of about
+0.4 s, so this is 78 days of nothing but elections."""
 
 
 class RecoverRefused(Exception):
@@ -34,18 +33,18 @@ class RecoverRefused(Exception):
 
 @dataclass(frozen=True)
 class TermReport:
-    """What the store says, and what it is to say."""
+    """The present term of the store, and the new one."""
 
     directory: str
     node: str
     last_index: int
     last_term: int
     saved_term: int
-    """Of term and vote."""
+    """Term in the saved term and vote."""
     new_term: int
 
     def lines(self, *, done: bool) -> list[str]:
-        """For people."""
+        """The report as lines for people."""
         text = [
             f"store       {self.directory} (node {self.node})",
             f"log         up to entry {self.last_index}, last term {self.last_term}",
@@ -63,7 +62,7 @@ class TermReport:
 
 
 async def take_store(env: Env, store: str) -> tuple[str, RunLock]:
-    """The directory of a stopped node, and its lock. RecoverRefused when the node runs."""
+    """The directory of a stopped node, and its lock. RecoverRefused when the node is running."""
     node_dir = await env.workers.run(Lane.DISK, node_directory, env.files, store)
     try:
         return node_dir, await env.workers.run(Lane.DISK, RunLock.take, env.files, node_dir, env.boot_id)

@@ -1,7 +1,7 @@
-"""Stand-alone nodes: one process, one port, a node for each of one or several groups.
+"""Stand-alone nodes: one process and one port, with a node for each of one or several groups.
 
-The groups share the environment (worker threads, chance, log) and the port, and nothing else: each node has
-its own directory, and one that fails ends without the others.
+The groups share only the environment (worker threads, random numbers, log) and the port. Each node has its
+own directory, and one that fails ends without the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dledger.runtime.settings import ConfigError, Schema, Setting, names
 from dledger.runtime.tls import PeerTls, TlsFiles
 
 TRANSFER_TIMEOUT_S = 2.0
-"""How long a stop waits for another node to take over."""
+"""How long a stop waits for another node to take over leadership, in seconds."""
 
 
 NODE_DEFAULTS = NodeSettings(segment_size=64 * 1024 * 1024)
@@ -32,7 +32,7 @@ NODE_DEFAULTS = NodeSettings(segment_size=64 * 1024 * 1024)
 
 @dataclass(frozen=True)
 class StandaloneConfig:
-    """Names of the properties are those that brokers know."""
+    """Settings of stand-alone nodes. The properties have the same names as for brokers."""
 
     groups: Annotated[
         tuple[str, ...], Setting("dLegerGroup", parse=names, format=";".join, important=True)
@@ -47,7 +47,8 @@ class StandaloneConfig:
     bind_host: BindAddress = "0.0.0.0"
     """Where to listen."""
     node: NodeSettings = NODE_DEFAULTS
-    """Of each group's log. It is the data itself, nobody derives anything from it: nothing goes by itself."""
+    """Settings of each group's log. The log is the data itself and nothing is derived from it, so nothing is
+    deleted automatically."""
     tls: TlsFiles = field(default_factory=TlsFiles)
 
     def check(self, given: Collection[str]) -> None:
@@ -77,11 +78,11 @@ class StandaloneConfig:
 
     @property
     def peer_tls(self) -> TlsFiles | None:
-        """Files for TLS between peers; None without."""
+        """Files for TLS between peers; None when TLS is off."""
         return self.tls if self.tls.certificate else None
 
     def node_config(self, group: str) -> NodeConfig:
-        """Of the node of one group: it lies in `<store_dir>/<group>`. ConfigError."""
+        """Settings of the node of one group, whose directory is `<store_dir>/<group>`. ConfigError."""
         return NodeConfig.of(
             self.node,
             group=group,
@@ -103,7 +104,8 @@ async def main(
     tls: PeerTls | None = None,
     on_ready: Callable[[list[Node]], None] | None = None,
 ) -> list[NodeFailed]:
-    """Run the nodes until `stop` is set or all have failed; the failures. NodeFailed: the port is in use.
+    """Run the nodes until `stop` is set or all have failed; returns the failures. NodeFailed: the port is in
+    use.
 
     On `stop` each leadership is handed over first, and the states are saved.
     """
@@ -162,7 +164,7 @@ class _Member:
         self.failure: NodeFailed | None = None
 
     async def run(self, on_ended: Callable[[], None]) -> None:
-        """The node's life; how it failed is kept, the other groups go on."""
+        """Run the node until it ends. A failure is stored; the other groups go on."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.node.run(), name=f"{self.group}-node")
@@ -180,7 +182,7 @@ class _Member:
             on_ended()
 
     async def stop(self) -> None:
-        """Hand leadership over, save, end."""
+        """Hand leadership over, save the state, and end."""
         if self.task is None or self.ended.is_set():
             return
         if self.node.serving:

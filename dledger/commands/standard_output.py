@@ -1,4 +1,5 @@
-"""Standard output of commands: what cannot be written ends them with one line, not with a traceback."""
+"""Standard output of commands: when it cannot be written, a command ends with one line, not with a
+traceback."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import cast
 
 
 class OutputFailed(Exception):
-    """Standard output takes no more, as on a full disk. The text says why.
+    """Standard output cannot be written, for example on a full disk. The text says why.
 
-    It is no OSError, so that no command takes it for a failure of what it works on. A reader that went away
-    (`dledger ... | head`) remains a BrokenPipeError, which ends a command in silence.
+    It is not an OSError, so that no command takes it for a failure of the data that it works on. A reader
+    that went away (`dledger ... | head`) remains a BrokenPipeError, which ends a command silently.
     """
 
 
@@ -21,12 +22,12 @@ class _Guarded(io.TextIOWrapper):
     """Standard output that raises OutputFailed."""
 
     def write(self, text: str, /) -> int:
-        """As of any text stream."""
+        """Write as any text stream does; OutputFailed."""
         with _told():
             return super().write(text)
 
     def flush(self) -> None:
-        """As of any text stream."""
+        """Flush as any text stream does; OutputFailed."""
         with _told():
             super().flush()
 
@@ -43,8 +44,8 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard this process's standard output while a command runs. Does nothing where it is something else, as
-    in a test that captures it."""
+    """Guard this process's standard output while a command runs. Does nothing when it was replaced, as in a
+    test that captures it."""
     stream = sys.stdout
     if type(stream) is not io.TextIOWrapper or not _is_standard(stream):
         yield

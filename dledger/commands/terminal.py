@@ -1,10 +1,11 @@
-"""What a terminal may be shown. Pure."""
+"""Makes texts safe to show in a terminal. Pure."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Without what would steer a terminal: texts of messages, topics and clients come from anybody.
+    """Escape control characters, which could control a terminal: texts of messages, topics and clients come
+    from anywhere.
 
     >>> plain("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'

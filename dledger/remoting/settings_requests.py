@@ -50,8 +50,8 @@ class SettingsRequests:
         ext: dict[str, str] | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """The effective properties; secrets are hidden. `more`: others that tools look for, and that nobody
-        sets."""
+        """Answer with the effective properties; secrets are hidden. `more`: further properties that tools
+        look for and that cannot be set."""
         properties = {**more, **self._settings.schema.format(self._settings.now)}
         text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())

@@ -81,7 +81,7 @@ async def delete_user(
 
 
 async def _user(admin: AsyncAdminClient, name: str, cluster: str | None, broker: str | None) -> None:
-    """ClientError for a user that is nowhere."""
+    """Check that a user exists at one of the brokers; ClientError otherwise."""
     known: list[str] = []
     for address in (await masters(admin, cluster, broker)).values():
         known += [user.username or "" for user in await admin.accounts.users(address)]

@@ -1,4 +1,4 @@
-"""Names that a shell completes: topics and groups, asked of the cluster, if it answers at once."""
+"""Completes names of topics and groups in a shell. It asks the cluster, if that answers at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 LIMIT_S = 1.0
-"""A shell waits no longer for names."""
+"""How long a shell waits for names, in seconds."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def complete_nothing(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Nothing, rather than names of files."""
+    """Complete nothing, so that the shell does not offer names of files."""
     return []
 
 

@@ -21,7 +21,7 @@ from dledger.remoting.operator_bodies import ConsumeStats
 
 
 async def known_groups(admin: AsyncAdminClient) -> list[str]:
-    """Groups that brokers know, without RocketMQ's own."""
+    """Groups that brokers know, except RocketMQ's own."""
     found: set[str] = set()
     for data in await broker_groups(admin):
         found |= (await admin.groups.configs(one_of(data))).keys()
@@ -30,7 +30,7 @@ async def known_groups(admin: AsyncAdminClient) -> list[str]:
 
 
 async def must_exist(admin: AsyncAdminClient, name: str) -> None:
-    """ClientError with the name that was probably meant."""
+    """Check that a group exists. ClientError with the name that was probably meant."""
     known = await known_groups(admin)
     if name not in known:
         raise ClientError(f"there is no consumer group {name!r}{did_you_mean(name, known)}")

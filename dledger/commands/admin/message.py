@@ -18,7 +18,7 @@ from dledger.formats.properties import RETRY_TOPIC
 from dledger.remoting.bodies import MessageQueue
 
 SHORT = 60
-"""Characters of a body in a list."""
+"""Characters of a body that a list shows."""
 COLUMNS = ("stored", "queue", "offset", "id", "tag", "keys", "body")
 
 

@@ -1,4 +1,5 @@
-"""`dledger admin namesrv`: settings and key-values of NameServers, and who may be written to."""
+"""`dledger admin namesrv`: settings and key-values of NameServers, and whether producers may write to a
+broker."""
 
 from __future__ import annotations
 

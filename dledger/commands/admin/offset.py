@@ -1,4 +1,4 @@
-"""`dledger admin offset`: where groups stand, and going elsewhere."""
+"""`dledger admin offset`: show offsets of groups, and move groups to other offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dledger.commands.mqadmin.call import human
 from dledger.remoting.codes import ResponseCode
 
 FIRST_MS = 100_000_000_000
-"""Of 1973: a number below it is meant as an offset."""
+"""A time in 1973. A smaller number is taken as an offset, not as a time in ms."""
 COLUMNS = ("topic", "broker", "queue", "end", "before", "after", "messages")
 
 
@@ -49,8 +49,8 @@ async def show_offsets(admin: AsyncAdminClient, told: Told, name: str, topic: st
 def when(
     text: str, now_ms: int, option: str = "--to", *, ahead: bool = False
 ) -> tuple[int | None, int | None]:
-    """What an option says: (time in ms or END, None), or (None, an offset). ClientError for what is neither,
-    and unless `ahead` for a time in the future."""
+    """Parse an option: returns (time in ms or END, None), or (None, an offset). ClientError for anything
+    else, and for a time in the future unless `ahead` is set."""
     timestamp, offset = _when(text, now_ms, option)
     if timestamp is None or timestamp in MARKS:
         return timestamp, offset
@@ -150,7 +150,7 @@ def _to_offset(change: OffsetChange, offset: int) -> OffsetChange:
 
 
 def _row(change: OffsetChange) -> dict[str, object]:
-    """`again`: messages that come again, negative for those that never come."""
+    """A row of the JSON. `again`: messages that will come again; negative for messages that are skipped."""
     before = change.before if change.before >= 0 else None
     return {
         "topic": change.queue.topic,

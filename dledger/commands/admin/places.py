@@ -1,4 +1,4 @@
-"""Which brokers a command means: a cluster, one broker group, or all there are."""
+"""Finds the brokers that a command applies to: those of a cluster, of one broker group, or all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger.remoting.bodies import BrokerData
 async def broker_groups(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> list[BrokerData]:
-    """The broker groups; ClientError where there are none of the name."""
+    """The broker groups of a cluster, or the one of this name, or all. ClientError when there is none."""
     view = await admin.brokers.cluster()
     if cluster is not None and cluster not in view.clusters():
         raise ClientError(f"there is no cluster {cluster!r}{did_you_mean(cluster, view.clusters())}")
@@ -32,7 +32,7 @@ async def broker_groups(
 async def masters(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> dict[str, str]:
-    """Their masters by broker name; NoBroker where one has none, and gets none for a while."""
+    """Masters by broker name. NoBroker when a group has none and does not get one in time."""
     groups = await broker_groups(admin, cluster, broker)  # names first: what is not there is not waited for
     name = groups[0].brokerName if broker is not None else None
     return await admin.brokers.masters(cluster, name)
@@ -41,14 +41,14 @@ async def masters(
 async def addresses(
     admin: AsyncAdminClient, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
-    """All of their brokers, or the one whose address was given."""
+    """Addresses of all these brokers, or only the one whose address was given."""
     groups = await broker_groups(admin, cluster, broker)
     every = [address for group in groups for _, address in sorted(group.brokerAddrs.items())]
     return [broker] if broker in every else every
 
 
 async def each(places: Iterable[str], do: Callable[[str], Awaitable[None]]) -> None:
-    """Do it at each; where it fails at one, go on, and fail at the end (NotDone)."""
+    """Call `do` for each broker. When one fails, go on with the others, and raise NotDone at the end."""
     failures = []
     for address in places:
         try:
@@ -60,7 +60,7 @@ async def each(places: Iterable[str], do: Callable[[str], Awaitable[None]]) -> N
 
 
 def one_of(group: BrokerData) -> str:
-    """Where to ask a broker group; ClientError."""
+    """The address to ask a broker group. ClientError when none of its brokers is registered."""
     address = master_of(group)
     if address is None:
         raise ClientError(f"no broker of {group.brokerName} is registered")

@@ -1,4 +1,4 @@
-"""How a command for people runs: what every one of them takes, its connection, its errors, its questions."""
+"""Runs a command for people: common options, connection, errors, questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dledger.commands.admin.showing import Table, show
 
 @dataclass
 class Told:
-    """What was told before the command: where the cluster is, and how to print."""
+    """The common options: which cluster, and how to print."""
 
     namesrv: str | None
     as_json: bool
@@ -29,17 +29,17 @@ class Told:
     dry_run: bool = False
 
     def show(self, data: object, *parts: Table | str) -> None:
-        """Print it."""
+        """Print a result, as JSON or for people."""
         show(self.as_json, data, parts)
 
     def warn(self, warnings: list[str], text: str) -> None:
-        """Say something beside what is shown, once: `warnings` has what was said. Empty: nothing."""
+        """Print a warning beside the result, unless it is empty or in `warnings` already."""
         if text and text not in warnings:
             warnings.append(text)
             click.echo(text, err=True)
 
     def agreed(self, question: str) -> None:
-        """Go on only when somebody says yes, or said --yes."""
+        """Ask the question, and end the command unless the user agrees. With --yes nothing is asked."""
         if self.yes:
             return
         if not sys.stdin.isatty():
@@ -48,7 +48,7 @@ class Told:
 
 
 class NotDone(ClientError):
-    """Part of it failed; the text says what. `data` is also told by --json."""
+    """A part of the command failed; the text says what. `data` is printed by --json, too."""
 
     def __init__(self, text: str, *, data: Mapping[str, object] = MappingProxyType({})) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ class NotDone(ClientError):
 
 
 class Ended(Exception):
-    """The command was ended by a signal, in good order, and has said so."""
+    """A signal ended the command in good order, and the command has reported that."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"ended with {code}")
@@ -113,6 +113,6 @@ async def _hint(admin: AsyncAdminClient, error: TopicNotFound) -> str:
 
 
 def did_you_mean(wanted: str, names: Sequence[str]) -> str:
-    """A hint to put behind a text, empty when nothing is near."""
+    """A hint to append to an error text; empty when no name is similar."""
     near = get_close_matches(wanted, [name for name in names if name != wanted], 1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Settings of brokers and of NameServers: shown side by side, changed while they run."""
+"""Settings of brokers and of NameServers: show them side by side, and change them while they run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Configured(Protocol):
     """Servers of one kind (`admin.brokers`, `admin.namesrv`)."""
 
     async def settings(self, address: str) -> dict[str, str]:
-        """What counts at one of them."""
+        """The effective settings of the server at an address."""
 
     async def change_settings(self, address: str, properties: Mapping[str, str]) -> None:
-        """Change some of them there."""
+        """Change some settings of the server at an address."""
 
 
 def side_by_side(found: Mapping[str, Mapping[str, str]], empty: str = "none") -> Table:
-    """Settings by address, a column for each."""
+    """A table of settings with one column for each address."""
     names = sorted({name for settings in found.values() for name in settings})
     rows = [(name, *(settings.get(name, "") for settings in found.values())) for name in names]
     return Table("", ("setting", *found), rows, empty)
@@ -31,8 +31,8 @@ def side_by_side(found: Mapping[str, Mapping[str, str]], empty: str = "none") ->
 async def change(
     told: Told, servers: Configured, places: Sequence[str], key: str, value: str, *, one: str, label: str
 ) -> None:
-    """Show what is and what would be, ask, and change it at each. `one`: what a server is called; `label`:
-    the same in the JSON."""
+    """Show the present and the new value, ask, and change it at each server. `one`: the word for a server in
+    texts; `label`: its name in the JSON."""
     rows = []
     for address in places:
         settings = await servers.settings(address)

@@ -13,7 +13,7 @@ from dledger.commands.terminal import plain
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Numbers stand to the right."""
+    """Rows under columns. Numbers are aligned to the right."""
 
     title: str
     columns: Sequence[str]
@@ -22,12 +22,12 @@ class Table:
 
 
 def fields(title: str, values: Mapping[str, object]) -> Table:
-    """Names and values."""
+    """A table of names and values."""
     return Table(title, ("", ""), [(name, "" if value is None else value) for name, value in values.items()])
 
 
 def show(as_json: bool, data: object, parts: Iterable[Table | str] = ()) -> None:
-    """Print `data` as JSON, or the parts for people."""
+    """Print `data` as JSON, or `parts` for people."""
     if as_json:
         print(json.dumps(data, indent=1, default=str))
         return
@@ -51,7 +51,7 @@ def _print(table: Table) -> None:
 
 
 def _numbers(table: Table) -> list[int]:
-    """Columns that hold numbers only."""
+    """Indexes of the columns that hold only numbers."""
     columns = range(len(table.columns))
     return [at for at in columns if all(isinstance(row[at], int | float) for row in table.rows)]
 

@@ -1,2 +1,2 @@
-"""The options of the commands, one module a subject. `dledger.commands.declaring` says what a declaration is;
-the table `dledger.commands.app.COMMANDS` says which module has which command."""
+"""The options of the commands, one module for each subject. `dledger.commands.declaring` explains
+declarations. The table `dledger.commands.app.COMMANDS` lists the module of each command."""

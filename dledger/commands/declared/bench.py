@@ -80,7 +80,7 @@ def _mode(
 
 
 def _of_a_running_group() -> list[click.Parameter]:
-    """What `produce` and `consume` share."""
+    """Options that `produce` and `consume` share."""
     return [
         namesrv_option("host:port of a NameServer, several with ';'."),
         option("--topic", metavar="NAME", default="bench", show_default=True, help="Made if it is missing."),

@@ -50,7 +50,7 @@ def _fail_on() -> click.Option:
 
 
 def _of_audits() -> list[click.Parameter]:
-    """What the audit has with and without Spark."""
+    """Options of the audit that it has with and without Spark."""
     return [
         option(
             "--lag-warning",
@@ -96,7 +96,7 @@ def _stores(text: str) -> click.Argument:
 
 
 def _source(archive: bool = True) -> list[click.Parameter]:
-    """Where a job reads messages from."""
+    """Options that say where a job reads messages from."""
     found: list[click.Parameter] = [
         _stores("Store directory (storePathRootDir)."),
         namesrv_option("NameServers of live brokers: host:port.", "where no other source is given"),
@@ -188,7 +188,7 @@ def _job(
     reports: bool = False,
     judges: bool = False,
 ) -> Declared:
-    """A command of `dledger spark`. `reports`: it has `--report`; `judges`: it has `--fail-on`."""
+    """Declare a command of `dledger spark`. `reports`: it has `--report`; `judges`: it has `--fail-on`."""
     more = [*([_report()] if reports else []), *([_fail_on()] if judges else [])]
     return Declared(
         name,

@@ -26,7 +26,7 @@ def _tls(when: str = "") -> list[click.Parameter]:
 
 
 def access() -> list[click.Parameter]:
-    """`--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
+    """The options `--peers`, `--group`, `--timeout` and TLS of a command that asks a group."""
     return [
         option("--peers", required=True, help=PEERS),
         option("--group", metavar="NAME", help="Its name, where several groups share the ports."),
@@ -36,7 +36,7 @@ def access() -> list[click.Parameter]:
 
 
 def _of_a_group(name: str, summary: str, *params: click.Parameter, action: str = "", **more: Any) -> Declared:
-    """A command that asks a running group."""
+    """Declare a command that asks a running group."""
     return Declared(
         name,
         _RUN,
@@ -72,7 +72,7 @@ def _node() -> click.Argument:
 
 
 def members() -> list[click.Command]:
-    """`list`, `add`, `remove` and `promote`."""
+    """The commands `list`, `add`, `remove` and `promote`."""
     return [
         _of_a_group("list", "the members as the leader sees them", action="list"),
         _of_a_group(
@@ -100,7 +100,7 @@ def members() -> list[click.Command]:
 
 
 def leadership() -> list[click.Command]:
-    """`transfer` and `prefer`."""
+    """The commands `transfer` and `prefer`."""
     return [
         _of_a_group(
             "transfer",

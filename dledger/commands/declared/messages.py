@@ -13,7 +13,7 @@ _PLACE = "dledger.commands.messages"
 
 
 def field(text: str) -> tuple[str, str]:
-    """`--field PART=NAME`. ValueError."""
+    """Parse `--field PART=NAME`. ValueError."""
     from dledger.commands.messages.records import PARTS
 
     part, equals, name = text.partition("=")
@@ -23,7 +23,7 @@ def field(text: str) -> tuple[str, str]:
 
 
 def delimiter(text: str) -> str:
-    """`--delimiter CHAR`; a tab may be written as backslash and t. ValueError."""
+    """Parse `--delimiter CHAR`; a tab may be written as backslash and t. ValueError."""
     found = "\t" if text == r"\t" else text
     if len(found) != 1 or found in '"\r\n':
         raise ValueError(f"{text!r} is not one character that can stand between columns")

@@ -1,6 +1,6 @@
-"""`dledger broker` and `dledger namesrv`. Their options are RocketMQ's (`-c`, `-p`, `-m`) and every property.
+"""`dledger broker` and `dledger namesrv`. Their options are RocketMQ's (`-c`, `-p`, `-m`) and all properties.
 
-Properties are hundreds, so click does not know them: words that are no option of these reach the program as
+There are hundreds of properties, so click does not know them. Words that are not options reach the program as
 they were typed, and it reads them as `--name value` or `--name=value`.
 """
 

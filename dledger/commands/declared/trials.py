@@ -13,7 +13,7 @@ _LAST_LINE = "The last line is one JSON object."
 
 
 def _wrong_simulation(given: object) -> str:
-    """Options of `sim` that do not go together."""
+    """Which options of `sim` do not go together; empty when all do."""
     has = vars(given)
     if has["trace"] and any(has[name] for name in ("json", "check_determinism", "resume", "list")):
         return "--trace prints event lines and nothing else: alone, with seeds or --replay"

@@ -26,11 +26,11 @@ from dledger.commands.standard_output import OutputFailed
 from dledger.commands.terminal import plain
 
 GROUP = "dledger_consume"
-"""Reads for a command that names no group. Nothing is committed for it."""
+"""The consumer group of a command that names none. No offsets are committed for it."""
 POLL_S = 0.2
-"""How long a wait for messages lasts before it is looked whether the end is reached."""
+"""How long one wait for messages lasts before the end is checked, in seconds."""
 BATCH = 500
-"""Messages that are printed before the next look at the queues."""
+"""Most messages that are printed before the queues are checked again."""
 COLUMNS = ("body", "key", "tag", "properties", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 
 
@@ -46,7 +46,7 @@ async def consume(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Print what is there, or with `follow` also what comes. ClientError."""
+    """Print all stored messages, and with `follow` also new ones. ClientError."""
     wanted = JSON if told.as_json else format
     await admin.topics.route(topic)
     options = PullOptions(batch_size=BATCH)
@@ -76,7 +76,7 @@ async def _begin(
     start: str,
     of_group: bool,
 ) -> None:
-    """Begin where the group stands, or without one, and in queues of which it knows nothing, at `start`."""
+    """Begin at the group's offsets. Without a group, and in queues in which it has none, begin at `start`."""
     timestamp, offset = when(start, admin.now_ms(), "--from")
     if offset is not None:
         raise ClientError(
@@ -104,7 +104,8 @@ class _Output:
         self._head = format == CSV
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Print them, and flush: what is committed afterwards was printed. OutputFailed."""
+        """Print messages and flush, so that everything that is committed afterwards was printed.
+        OutputFailed."""
         if not messages and not self._head:
             return
         if self._format == LINES:
@@ -148,7 +149,7 @@ class _Output:
 
 
 def own_properties(message: ReceivedMessage) -> dict[str, str]:
-    """The properties that a program gave, without those of clients and brokers."""
+    """The properties that a program gave, without those that clients and brokers add."""
     return {
         name: value
         for name, value in message.properties.items()
@@ -157,7 +158,7 @@ def own_properties(message: ReceivedMessage) -> dict[str, str]:
 
 
 def as_json(message: ReceivedMessage) -> dict[str, object]:
-    """A message in JSON, which `produce --format json` takes; `body` as text where it is UTF-8, else
+    """A message in JSON, which `produce --format json` accepts; `body` as text if it is UTF-8, otherwise
     `bodyBase64`."""
     shown: dict[str, object] = {
         "topic": message.topic,

@@ -1,4 +1,4 @@
-"""Standard input or a file, read on the event loop without a thread.
+"""Reads standard input or a file on the event loop, without a thread.
 
 A thread that waits for a terminal or a pipe could not be ended by Ctrl-C.
 """
@@ -17,7 +17,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Input:
-    """An input that is open. OSError when it cannot be opened."""
+    """An open input. OSError when it cannot be opened."""
 
     def __init__(self, path: str) -> None:
         """`-` is standard input."""
@@ -33,7 +33,7 @@ class Input:
         self._waits = not stat.S_ISREG(kind)
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the file, if this object opened it."""
         if self._own:
             os.close(self._fd)
 
@@ -46,7 +46,7 @@ class Input:
         self.close()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes as they come, until the end."""
+        """The bytes as they arrive, until the end."""
         while data := await self._read():
             yield data
 

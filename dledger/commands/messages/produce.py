@@ -1,7 +1,7 @@
 """`dledger produce`: each record of an input becomes a message.
 
-Many messages are in flight at once. What counts is how many of the first records are acknowledged, without a
-gap: with that number the command goes on after whatever ended it (`--skip`).
+Many messages are in flight at once. The result is how many of the first records are acknowledged without a
+gap. With that number the command can be continued, whatever ended it (`--skip`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dledger.runtime.signals import INTERRUPTED, TERMINATED, on_interruption, on
 
 GROUP = "dledger_produce"
 IN_FLIGHT = 1024
-"""Messages without an acknowledgement, at most."""
+"""At most this many messages are without an acknowledgement."""
 PROGRESS_S = 0.5
-"""How often the line of progress changes on a terminal."""
+"""How often the progress line changes on a terminal, in seconds."""
 
 
 @dataclass
 class _Sent:
-    """A record that was sent, until all before it are acknowledged."""
+    """A sent record, which is kept until all earlier ones are acknowledged."""
 
     record: Record
     acknowledged: bool = False
@@ -54,7 +54,7 @@ async def produce(
     ignore_other: bool,
     skip_empty: bool,
 ) -> None:
-    """Send the records, and say how many are acknowledged. NotDone."""
+    """Send the records, and print how many are acknowledged. NotDone."""
     layout = Layout(
         format or format_of(file),
         dict(field),
@@ -84,7 +84,7 @@ async def produce(
 
 @dataclass(frozen=True)
 class _Defaults:
-    """What a message has where its record says nothing else."""
+    """Values for messages whose record does not give others."""
 
     keys: tuple[str, ...]
     tag: str | None
@@ -92,7 +92,7 @@ class _Defaults:
 
 
 class _Producing:
-    """One run."""
+    """One run of the command."""
 
     def __init__(
         self,
@@ -116,17 +116,17 @@ class _Producing:
         self._waiting = 0
         self.sent = 0
         self.stop = False
-        """Whether no further record is to be read."""
+        """Whether to read no further record."""
         self.acknowledged = 0
-        """Of the records after those skipped, without a gap."""
+        """Number of records that are acknowledged without a gap, counted after those skipped."""
         self.beyond = 0
-        """Acknowledged behind the first that is not."""
+        """Number of acknowledged records after the first one that is not acknowledged."""
         self.failure = ""
-        """What went wrong first, with the line."""
+        """The first error, with its line."""
 
     async def run(self, source: Input, layout: Layout) -> None:
-        """Read and send until the end of the input, the count, or the first failure; then wait for what is in
-        flight."""
+        """Read and send until the end of the input, the count, or the first failure. Then wait for the
+        messages in flight."""
         splitter, reader = Splitter(), Reader(layout)
         try:
             async for data in source.chunks():
@@ -149,7 +149,7 @@ class _Producing:
             self._failed(f"{source.name}: {error.strerror}")
 
     async def settle(self) -> None:
-        """Wait until everything that was sent has its answer; the producer's time-outs bound that."""
+        """Wait until every sent message has its result; the producer's time-outs limit that."""
         while self._waiting:
             self._moved.clear()
             await self._moved.wait()
@@ -210,7 +210,7 @@ class _Producing:
         self.failure = self.failure or text
 
     def _show(self, last: bool = False) -> None:
-        """The line of progress, on a terminal."""
+        """Show the progress line, on a terminal."""
         if not sys.stderr.isatty():
             return
         now = asyncio.get_running_loop().time()
@@ -222,8 +222,8 @@ class _Producing:
 
 
 async def _interruptible(work: _Producing, source: Input, layout: Layout) -> int:
-    """Run it. Ctrl-C and SIGTERM end the reading, and what is in flight is waited for; a second one ends
-    that. The exit code of the signal, 0 without one."""
+    """Run it. Ctrl-C and SIGTERM end the reading, and messages in flight are waited for; a second signal ends
+    that. Returns the exit code of the signal, 0 without one."""
     code = 0
     stages: list[asyncio.Task[None]] = []
 

@@ -1,7 +1,7 @@
 """Records of an input: lines, JSON lines or CSV, each of which becomes a message. Pure.
 
-A record is whole before anything of it is sent, and what is wrong with one is said with the number of its
-line. `Splitter` cuts the bytes of an input into lines, `Reader` makes records of lines.
+A record is read completely before it is sent, and errors name the number of its line. `Splitter` splits the
+bytes of an input into lines, `Reader` makes records from lines.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from difflib import get_close_matches
 LINES, JSON, CSV = "lines", "json", "csv"
 FORMATS = (LINES, JSON, CSV)
 ENDINGS = {".json": JSON, ".jsonl": JSON, ".ndjson": JSON, ".csv": CSV, ".tsv": CSV}
-"""Formats of files that are named like this; others hold lines."""
+"""Formats of files with these endings; other files hold lines."""
 MAX_RECORD_BYTES = 16 * 1024 * 1024
-"""A longer record is refused: its body could be in no message."""
+"""Largest record in bytes. A longer one is refused, because no message could hold its body."""
 PARTS = ("body", "key", "tag", "ordering-key")
-"""What of a message a column or field may be."""
+"""The parts of a message that a column or field may be."""
 WHOLE = "*"
-"""In place of a column: the whole record, as a JSON object."""
+"""Given in place of a column: the whole record, as a JSON object."""
 _NAMES = {
     "body": "body",
     "key": "key",
@@ -34,14 +34,15 @@ _NAMES = {
     "orderingKey": "ordering-key",
     "ordering_key": "ordering-key",
 }
-"""Columns and fields that are known by their name."""
+"""Columns and fields that are recognised by their name."""
 _BASE64, _PROPERTIES = "bodyBase64", "properties"
 _PLACE = ("topic", "brokerName", "queueId", "queueOffset", "msgId", "storeTimestamp")
-"""What `consume` also prints of a message: another one has others."""
+"""Fields that `consume` prints too, and that are ignored here: a new message gets its own."""
 
 
 class BadRecord(Exception):
-    """A record cannot be sent. `line` is where it begins, from 1 on; the text says what is wrong."""
+    """A record cannot be sent. `line` is the number of its first line, from 1 on; the text says what is
+    wrong."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
@@ -50,10 +51,10 @@ class BadRecord(Exception):
 
 @dataclass(frozen=True)
 class Record:
-    """What one message is made of."""
+    """The parts of one message."""
 
     line: int
-    """Where it begins, from 1 on."""
+    """Number of its first line, from 1 on."""
     body: bytes
     keys: tuple[str, ...] = ()
     tag: str | None = None
@@ -63,19 +64,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an input is to be read."""
+    """How an input is read."""
 
     format: str = LINES
     fields: Mapping[str, str] | None = None
-    """Part of a message -> its column or field, where that has another name."""
+    """Part of a message -> its column or field, if that has another name."""
     key_separator: str = ""
-    """In lines: what stands between the key and the body."""
+    """For the format of lines: the text between the key and the body."""
     delimiter: str = ","
-    """Between the columns of CSV."""
+    """The character between the columns of CSV."""
     ignore_other: bool = False
-    """Leave out columns and fields that are no part of a message."""
+    """Ignore columns and fields that are not part of a message."""
     skip_empty: bool = False
-    """Pass over empty lines."""
+    """Skip empty lines."""
 
 
 def format_of(path: str) -> str:
@@ -84,14 +85,14 @@ def format_of(path: str) -> str:
 
 
 class Splitter:
-    """Cuts the bytes of an input into lines, which keep nothing of their ends."""
+    """Splits the bytes of an input into lines, without their line ends."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._line = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The lines that are whole now, with their numbers. BadRecord for one that is too long."""
+        """The lines that are complete now, with their numbers. BadRecord for one that is too long."""
         self._rest += data
         *whole, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
@@ -102,14 +103,14 @@ class Splitter:
             raise BadRecord(self._line + 1, f"longer than {MAX_RECORD_BYTES} bytes")
 
     def end(self) -> Iterator[tuple[int, bytes]]:
-        """The last line, if no line feed ended it."""
+        """The last line, if it does not end with a line feed."""
         if self._rest:
             yield self._line + 1, bytes(self._rest).removesuffix(b"\r")
             self._rest.clear()
 
 
 class Reader:
-    """Makes records of lines."""
+    """Makes records from lines."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -123,7 +124,8 @@ class Reader:
             csv.field_size_limit(MAX_RECORD_BYTES)
 
     def take(self, number: int, line: bytes) -> Record | None:
-        """The record that ends with this line, None where it goes on or there is none. BadRecord."""
+        """The record that ends with this line. None when the record goes on, or the line holds no record.
+        BadRecord."""
         if self._layout.format == CSV:
             return self._csv(number, line)
         if not line.strip() and self._layout.skip_empty:
@@ -133,7 +135,7 @@ class Reader:
         return self._line(number, line)
 
     def end(self) -> None:
-        """BadRecord when the last record is not whole."""
+        """BadRecord when the last record is not complete."""
         if self._quoted:
             raise BadRecord(self._began, "a quotation mark is opened here and never closed")
 
@@ -203,7 +205,7 @@ class Reader:
     # Both
 
     def _known(self, number: int, names: Sequence[str]) -> None:
-        """BadRecord for columns or fields that would be left out without a word."""
+        """BadRecord for columns or fields that would be ignored without notice."""
         if self._layout.ignore_other or WHOLE in self._fields.values():
             return
         taken = {*_NAMES, *self._fields.values(), _BASE64, _PROPERTIES, *_PLACE}
@@ -275,7 +277,8 @@ def _as_body(number: int, value: object) -> bytes:
 
 
 def _encoded(number: int, what: str, text: str) -> bytes:
-    """In UTF-8. JSON can name half a character (a surrogate), which has no bytes there."""
+    """Encode in UTF-8. BadRecord for half of a character (a surrogate), which JSON can express and UTF-8
+    cannot."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -295,7 +298,7 @@ def _as_keys(number: int, value: object) -> tuple[str, ...]:
 
 
 def _as_text(number: int, what: str, value: object) -> str | None:
-    """A text or a number as text; None for nothing and for an empty text."""
+    """A text, or a number as text; None for null and for an empty text."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):

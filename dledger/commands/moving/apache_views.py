@@ -1,10 +1,8 @@
 """ConsumeQueues and IndexFiles as Apache's brokers build them from their log. Blocking.
 
-They need not be exported to be there some day, but a broker that starts without them sets the progress of
-its delay
-levels back to the end of queues that it takes for empty, dispatches from the log only when the next entry
-is committed
-(5.4), and never indexes what lies before the end of its ConsumeQueues.
+Apache's brokers would build them by themselves in the end. But a broker that starts without them sets the
+progress of its delay levels back to the end of queues that it takes for empty, dispatches from the log only
+when the next entry is committed (5.4), and never indexes what lies before the end of its ConsumeQueues.
 """
 
 from __future__ import annotations
@@ -37,16 +35,16 @@ from dledger.runtime.settings import ConfigError
 
 QUEUES_DIR, KEYS_DIR = "consumequeue", "index"
 PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""Unit in front of the first message of a queue that does not begin at 0 (fillPreBlank)."""
+"""Unit before the first message of a queue that does not begin at 0 (fillPreBlank)."""
 SEGMENT_SIZE = 1 << 30
-"""mappedFileSizeCommitLog, where a file does not say it."""
+"""Default of mappedFileSizeCommitLog, in bytes."""
 BUFFERED_UNITS = 200_000
 _TAGS = TAGS.encode()
 
 
 @dataclass(frozen=True)
 class ApacheSizes:
-    """What a broker of Apache's is configured with: its files must have these sizes."""
+    """File sizes in the configuration of an Apache broker; its files must have them."""
 
     queue_file: int = FILE_SIZE
     slots: int = SLOTS
@@ -56,10 +54,10 @@ class ApacheSizes:
 
 
 def read_sizes(path: str) -> ApacheSizes:
-    """From a broker.conf of Apache's; MovingFailed for a file, or a number, that cannot be read.
+    """Read sizes from a broker.conf of Apache's. MovingFailed for a file, or a number, that cannot be read.
 
-    Since 4.5 its broker reads names with two p (`mapped...`) only, and so does this:
-    with a file that says `maped...` the default sizes count.
+    Since 4.5 Apache's broker reads only names with two p (`mapped...`), and so does this function: with a
+    file that says `maped...` the default sizes are used.
     """
     try:
         # The last of two lines counts, as in java.util.Properties.
@@ -82,23 +80,23 @@ def read_sizes(path: str) -> ApacheSizes:
 
 
 class ApacheViews:
-    """Builds the same files below several roots."""
+    """Builds the same files in several store directories."""
 
     def __init__(self, roots: Sequence[str], sizes: ApacheSizes) -> None:
         self._roots = list(roots)
         self._sizes = sizes
         self._queues: dict[tuple[str, int], tuple[int, bytearray]] = {}
-        """Queue -> offset of the first unit that waits, and what waits."""
+        """Queue -> offset of the first unit that is not written yet, and the units."""
         self._begun: set[tuple[str, int]] = set()
         self._waiting = 0
         self._written: dict[str, None] = {}
-        """Files of queues, in order of their first write: fsynced at the end."""
+        """Files of queues in the order of their first write; they are fsynced at the end."""
         self._writer: IndexFileWriter | None = None
         self._maps: list[mmap.mmap] = []
         self._last_name = ""
 
     def add(self, record: Record) -> None:
-        """The next message of the log."""
+        """Add the next message of the log."""
         kind = record.sys_flag & TRANSACTION_MASK
         properties = record.properties.encode()
         if kind in (0, TRANSACTION_COMMIT):
@@ -195,7 +193,7 @@ class ApacheViews:
         self._maps = []
 
     def close(self) -> None:
-        """Everything is written and durable."""
+        """Write everything and make it durable."""
         self._flush_queues()
         for path in self._written:
             fd = os.open(path, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""What `dledger import`, `dledger export` and `dledger mirror` do. Progress goes to standard error.
+"""The work of `dledger import`, `dledger export` and `dledger mirror`. Progress goes to standard error.
 
 Their options are declared in `dledger.commands.declared.moving`.
 """
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 3
 TOLD_EVERY_S = 60.0
-"""How often the same trouble is told."""
+"""Interval at which the same problem is reported again."""
 MAX_TOLD = 1000
-"""Texts that are remembered for that."""
+"""Most texts that are remembered for that."""
 
 
 def import_command(args: Options) -> int:
-    """`dledger import`; the exit code of the process."""
+    """Run `dledger import`; returns the exit code of the process."""
     try:
         targets = _targets(args.stores)
         request = Request(
@@ -73,7 +73,7 @@ def import_command(args: Options) -> int:
 
 
 def export_command(args: Options) -> int:
-    """`dledger export`; the exit code of the process."""
+    """Run `dledger export`; returns the exit code of the process."""
     try:
         targets = _targets(args.targets)
         sizes = read_sizes(args.broker_conf) if args.broker_conf else ApacheSizes()
@@ -92,7 +92,7 @@ def export_command(args: Options) -> int:
 
 
 def mirror_command(args: Options) -> int:
-    """`dledger mirror`; the exit code of the process."""
+    """Run `dledger mirror`; returns the exit code of the process."""
     try:
         if args.check:
             return _tell_check(args, asyncio.run(_check(args)))

@@ -1,6 +1,7 @@
-"""What options of `dledger import`, `export` and `mirror` are when nobody gives them."""
+"""Defaults of options of `dledger import`, `export` and `mirror`."""
 
 CHECKPOINT_BYTES = 256 << 20
-"""Bytes that are written between two points from which a cut run goes on."""
+"""Bytes that are written between two checkpoints from which an interrupted run goes on."""
 LOOK_BACK = 4096
-"""Messages of others at the end of a new queue behind which the last copy is looked for."""
+"""Messages at the end of a new queue that are searched for the last copy, if others have sent messages after
+it."""

@@ -1,13 +1,10 @@
 """The store of a broker of ours becomes those of Apache's brokers in DLedger mode. Blocking.
 
-Every entry keeps its index, term and place, so physical offsets and message ids stay. What only our
-programs know is
-zeroed (channel, both CRCs). A message that is not to be seen there, as its topic was deleted, keeps its
-place as well
-and becomes one that Apache's brokers do not dispatch (sysFlag TRANSACTION_PREPARED), as our entries
-without a message
-are from the start. Tables become `config/*.json`. ConsumeQueues and IndexFiles are built by the broker
-that starts.
+Every entry keeps its index, term and place, so physical offsets and message ids stay the same. Fields that
+only our programs know are zeroed (channel, both CRCs). A message that must not be visible there, because its
+topic was deleted, also keeps its place, but becomes one that Apache's brokers do not dispatch (sysFlag
+TRANSACTION_PREPARED). Our entries without a message already have that form. Tables become `config/*.json`.
+ConsumeQueues and IndexFiles are built by the broker that starts.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ from dledger.runtime.atomic_file import read_file, replace_file, write_synced
 
 TERM_FILE = "currterm"
 VIEW_BYTES = 20 + 2 * 24
-"""Of ConsumeQueue and IndexFile for a message with two keys."""
+"""Bytes of ConsumeQueue and IndexFile for a message with two keys."""
 _SYS_FLAG_AT = 36
 _INT = struct.Struct(">i")
 _TIMERS = "timers"
@@ -82,7 +79,7 @@ _TIMERS = "timers"
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is asked for. `store`: storePathRootDir of a broker of ours."""
+    """The request. `store`: storePathRootDir of a broker of ours."""
 
     store: str
     targets: tuple[Target, ...]
@@ -93,7 +90,7 @@ class ExportRequest:
 
 @dataclass
 class Exported:
-    """What was done."""
+    """The result of an export."""
 
     store: str
     group: str
@@ -112,25 +109,25 @@ class Exported:
 
 @dataclass
 class _Content:
-    """What the log comes to."""
+    """The content of the log after all operations are applied."""
 
     state: ReplicatedState
     log: Walk
     messages: int = 0
     deleted: dict[str, int] = field(default_factory=dict)
-    """Topic -> physical offset below which its messages are of one that was deleted."""
+    """Topic -> physical offset below which its messages belong to a deleted topic of this name."""
     due: dict[int, int] = field(default_factory=dict)
     """Queue offset of a timer message -> when it is due, in ms."""
 
     @property
     def timers(self) -> int:
-        """Timer messages that wait."""
+        """Number of timer messages that still wait."""
         rows = in_order(self.state[TIMERS].rows.values())
         return sum(still_waits(rows, due, offset) for offset, due in self.due.items())
 
 
 def export_store(files: Files, request: ExportRequest, progress: Progress) -> Exported:
-    """Do it, or go on with it. MovingFailed, StoreUnreadable, OSError."""
+    """Export the store, or continue an interrupted export. MovingFailed, StoreUnreadable, OSError."""
     asked = {"export": os.path.abspath(request.store), "leave": sorted(request.leave)}
     staging = Staging(files, request.targets, asked)
     done = staging.finished()
@@ -228,7 +225,7 @@ def _export(
 
 
 def _read(files: Files, directory: str, size: int, progress: Progress) -> _Content:
-    """Walk the log and play its operations."""
+    """Read the log and apply its operations."""
     starts = segment_starts(files, directory, size)
     state = _state_at(files, directory, starts[0]) if starts and starts[0] else ReplicatedState()
     content = _Content(state, Walk())
@@ -289,7 +286,8 @@ def _play(content: _Content, header: EntryHeader, body: memoryview) -> None:
 
 
 def _check_unfinished(content: _Content, leave: frozenset[str]) -> dict[str, int]:
-    """What is under way, and is left behind; MovingFailed when that was not asked for."""
+    """Count unfinished operations, which are left out of the export. MovingFailed when the request does not
+    allow that."""
     state = content.state
     open_now = {
         "accounts": len(state[USERS].rows) + len(state[ACLS].rows),

@@ -1,19 +1,16 @@
 """A log of Apache's becomes the log of a new group of ours (decision 0035). Blocking.
 
-1. The source is read and checked whole (`survey`); nothing is written before.
-2. A plan is noted in the first store, durably: what is imported, from which files, into which stores, and
-who they
-   are. A run that is cut short goes on by it; another command is refused meanwhile.
-3. Records become entries, in order, in all stores alike; every `checkpoint_bytes` everything is fsynced
-and noted.
-   Behind them come the tables: topics, groups, consumer offsets, delays, transactions.
-4. The first store is read again: every record of every queue is compared by its digest with what was
-surveyed.
-5. Identity, term, the snapshot that the log begins at; then each store gets its name by one rename, the
-first last.
+1. The source is read and checked completely (`survey`); nothing is written before.
+2. A plan is recorded durably in the first store: what is imported, from which files, into which stores, and
+their ids. An interrupted run goes on by it; another command is refused meanwhile.
+3. Records become entries, in order, in all stores alike. Every `checkpoint_bytes` everything is fsynced and
+recorded. After them come the tables: topics, groups, consumer offsets, delays, transactions.
+4. The first store is read again: the records of every queue are compared with the survey by their digest.
+5. Identity, term and the snapshot at which the log begins are written. Then each store gets its name by one
+rename, the first store last.
 
-The log begins behind a snapshot that says at which offset each queue goes on, for retention has taken what
-was before.
+The log begins after a snapshot with the offset at which each queue goes on, because retention has deleted
+what was before.
 """
 
 from __future__ import annotations
@@ -92,17 +89,17 @@ from dledger.runtime import Files, Ids
 from dledger.runtime.atomic_file import replace_file, write_synced
 
 BASE_INDEX = 0
-"""Entry before the first one: there is none, the snapshot stands for it."""
+"""Index of the entry before the first one. It does not exist; the snapshot takes its place."""
 OFFSETS_A_TIME = 500
-"""Consumer offsets in one operation."""
+"""Most consumer offsets in one operation."""
 TRANSACTION_WAIT_MS = 6000
-"""After what time the producer of an open transaction is asked (transactionTimeOut)."""
+"""Time after which the producer of an open transaction is asked, in ms (transactionTimeOut)."""
 SPARE_SEGMENTS = 2
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. `replicas`: other stores of the source's group, to compare how far they are."""
+    """The request. `replicas`: other stores of the source's group, to compare how far they are."""
 
     source: str
     targets: tuple[Target, ...]
@@ -117,7 +114,7 @@ class Request:
 
 @dataclass
 class Imported:
-    """What was done."""
+    """The result of an import."""
 
     source: str
     group: str
@@ -140,7 +137,7 @@ class Imported:
 
 
 def import_stores(files: Files, ids: Ids, request: Request, progress: Progress) -> Imported:
-    """Do it, or go on with it. MovingFailed, SourceUnusable, OSError."""
+    """Import the store, or continue an interrupted import. MovingFailed, SourceUnusable, OSError."""
     job = _Job(files, ids, request, progress)
     try:
         return job.run()
@@ -165,13 +162,13 @@ class _Job:
         self._out: EqualFiles | None = None
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock, so that other commands may run."""
         if self._out is not None:
             self._out.close()
         self._staging.close()
 
     def run(self) -> Imported:
-        """All of it."""
+        """Run all steps."""
         files, request = self._files, self._request
         done = self._staging.finished()
         if done is not None:  # all is written, only tidying was cut short
@@ -374,7 +371,7 @@ class _Job:
     def _tables(
         self, writer: LogWriter, state: ReplicatedState, config: SourceConfig, found: Survey
     ) -> dict[str, int]:
-        """Operations behind the messages; how many rows of each."""
+        """Append the operations that come after the messages; returns how many rows of each kind."""
         now = found.store_ms
         for topic in _topics(config, found):
             self._op(writer, state, topic.op(), now)
@@ -422,8 +419,8 @@ class _Job:
                 )
 
     def _read_again(self, directory: str, size: int, end: int, selection: Selection) -> None:
-        """What is written up to position `end` is what was read: every record, by the digest of its
-        queue."""
+        """Check that everything written up to position `end` equals what was read: all records, by the digest
+        of their queue."""
         found: dict[tuple[str, int], QueueTally] = {}
         self._progress.begins("reading it again", end - size, size)
 
@@ -508,7 +505,7 @@ def _follow(tally: QueueTally, record: Record) -> None:
 
 
 def _stamps(files: Files, log: SourceLog) -> list[list[str]]:
-    """What would show that the source is not what it was when the import began."""
+    """Properties of the source's files that show whether it has changed since the import began."""
     config = f"{log.root}/{CONFIG_DIR}"
     names = [
         f"{config}/{name}" for name in sorted(files.listdir(config)) if not files.is_dir(f"{config}/{name}")
@@ -517,7 +514,7 @@ def _stamps(files: Files, log: SourceLog) -> list[list[str]]:
 
 
 def _topics(config: SourceConfig, found: Survey) -> list[TopicConfig]:
-    """Those of the file, and where messages are of others, those; not the topics that every broker has."""
+    """Topics of the file, and other topics that have messages; without the topics that every broker has."""
     topics: dict[str, TopicConfig] = {}
     for name, row in (config.topics or {}).items():
         if not is_bookkeeping(name) and not is_system_topic(name):

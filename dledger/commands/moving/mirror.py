@@ -1,20 +1,22 @@
-"""`dledger mirror`: copy topics of one cluster to another while both run, and where their groups stand.
+"""`dledger mirror`: copy topics of one cluster to another while both run, and the offsets of their groups.
 
-A message is read from the old cluster as consumers read it, and sent to the new one: same body, tag, keys,
-flag, unique id and own properties. What it is a copy of stands in its property `MIRRORED_FROM`
-(`broker:queue:offset`). Nothing else is remembered: whoever starts the command again reads from the end of
-each new queue how far it is, so that nothing is left out and nothing is sent twice, whatever cut it short. A
-send of which nobody knows how it ended is looked up the same way.
+A message is read from the old cluster as consumers read it, and sent to the new one with the same body, tag,
+keys, flag, unique id and own properties. Its property `MIRRORED_FROM` (`broker:queue:offset`) names the
+original. Nothing else is stored: when the command is started again, it finds its position at the end of each
+new queue. So no message is left out or sent twice, whatever interrupted the command. A send with an unknown
+outcome is looked up in the same way.
 
 Each old queue has one new queue, and the copies of a queue are in its order. A group's offset in the new
-queue is the place of the first copy whose offset is not below that of the group: found by halving, as copies
-are in order (`mirrored_queues`). How far a group may be moved: `mirrored_groups`.
+queue is the place of the first copy whose original is not below the group's offset. It is found by binary
+search, because copies are in order (`mirrored_queues`). `mirrored_groups` explains how far a group may be
+moved.
 
-A message that came from the new cluster is not copied back: its properties say what it is a copy of.
+A message that came from the new cluster is not copied back: its properties name its original.
 
-Of the groups that move, retries and dead letters are copied as well, with the number of their deliveries:
-in the old cluster nobody consumes them any more. A retry may be given back again in the new cluster, with all
-its properties, and is no copy then: its property says how often the copy had been delivered.
+Retries and dead letters of the groups that move are copied as well, with the number of their deliveries,
+because no consumer of the old cluster reads them any more. If the new cluster's consumers send a retry back
+again, it keeps all its properties but is no longer a copy: its property says how often the copy had been
+delivered.
 """
 
 from __future__ import annotations
@@ -54,9 +56,9 @@ from dledger.remoting.bodies import PERM_READ, PERM_WRITE, MessageQueue
 from dledger.remoting.registration import TopicConfig
 
 IDLE_S = 0.2
-"""Pause of a queue that has nothing new."""
+"""Pause of a queue without new messages."""
 RETRY_S = 0.5
-"""Pause after a server that refuses or does not answer."""
+"""Pause after a server refused or did not answer."""
 SKIPPED_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _NOT_COPIED = frozenset(
     {
@@ -88,19 +90,20 @@ _NOT_COPIED = frozenset(
         EARLIER,
     }
 )
-"""What brokers and clients write for themselves."""
+"""Properties that brokers and clients write for their own use."""
 _NOT_COPIED_AGAIN = (
     _NOT_COPIED - {names.RETRY_TOPIC, names.UNIQ_KEY, names.KEYS, names.TAGS, ORIGIN, EARLIER}
 ) | {
     RETRY_ORIGIN,
     DEAD_ORIGIN,
 }
-"""The same in topics of groups, where messages keep what says which they are, and what topic they are of."""
+"""Properties that are not copied in topics of groups. There a message keeps its ids, and the name of its own
+topic."""
 
 
 @dataclass
 class Mirrored:
-    """What was done."""
+    """The result of a mirror run."""
 
     topics: list[str] = field(default_factory=list)
     copied: int = 0
@@ -113,17 +116,17 @@ class Mirrored:
     left: dict[str, int] = field(default_factory=dict)
     """Group -> messages that it has not consumed in the old cluster."""
     held: dict[str, int] = field(default_factory=dict)
-    """Group -> queues in which it stays before a message that is not a copy."""
+    """Group -> queues in which it waits before a message that is not a copy."""
     set_back: dict[str, int] = field(default_factory=dict)
-    """Group -> queues in which it was set back in the new cluster, where it is left."""
+    """Group -> queues in which it was set back in the new cluster; it is left there."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """What still waits in the old cluster, and how many of it."""
+    """Kinds of messages that still wait in the old cluster, and their number."""
     ended_by: int = 0
-    """Exit code of the signal that has ended it; 0 for none."""
+    """Exit code of the signal that ended it; 0 without one."""
 
 
 class Mirror:
-    """Copies from one cluster to another, until told to stop."""
+    """Copies from one cluster to another until it is stopped."""
 
     def __init__(
         self,
@@ -133,8 +136,8 @@ class Mirror:
         tell: Callable[[str], None],
         look_back: int = LOOK_BACK,
     ) -> None:
-        """`tell` hears of what does not work for the moment, and of what differs between the clusters.
-        `look_back`: messages at the end of a new queue among which the last copy is looked for."""
+        """`tell` is called with temporary failures, and with differences between the clusters. `look_back`:
+        messages at the end of a new queue that are searched for the last copy."""
         self._old = old
         self._new = new
         self._producer = producer
@@ -144,14 +147,13 @@ class Mirror:
         self.queues: list[QueueCopy] = []
         self._topics: Sequence[str] = ()
         self._closed: dict[str, TopicConfig] = {}
-        """Topics that were made here and may not be written to, as they are to be when all is copied."""
+        """Topics that were made here and must not be writable. They are closed when everything is copied."""
         self._start: Callable[[QueueCopy], object] | None = None
         """Begins to copy a queue, while the mirror runs."""
         self.ended: bool = False
 
     async def prepare(self, topics: Sequence[str]) -> None:
-        """Find the queues, make topics that are missing, and find how far an earlier run came.
-        MovingFailed."""
+        """Find the queues, create missing topics, and find the position of an earlier run. MovingFailed."""
         self._topics = topics
         for topic in topics:
             sources = await queues_of(self._old, topic)
@@ -172,8 +174,8 @@ class Mirror:
             await self._pair(sources, targets)
 
     async def prepare_groups(self, groups: Sequence[str]) -> None:
-        """The same for the retries and dead letters of these groups. A group has such a topic from its first
-        consumer, or its first dead letter, on: those that come later are found when this is called again."""
+        """Prepare the retries and dead letters of these groups in the same way. A group has such a topic only
+        after its first consumer, or its first dead letter; later ones are found when this is called again."""
         copied = {copy.source.topic for copy in self.queues}
         for topic in topics_of_groups(groups, self._topics, frozenset(await self._old.topics.names())):
             if topic in copied:
@@ -188,7 +190,7 @@ class Mirror:
                 await self._pair(sources, targets)
 
     async def _pair(self, sources: Sequence[MessageQueue], targets: Sequence[MessageQueue]) -> None:
-        """Each old queue gets its new one, and is copied from now on: all of them, or after an error none."""
+        """Assign a new queue to each old one and start to copy: all of them, or after an error none."""
         pairs = [QueueCopy(source, target) for source, target in zip(sources, targets, strict=False)]
         for copy in pairs:
             copy.next = await self.clusters.resume(copy, self._look_back)
@@ -198,8 +200,8 @@ class Mirror:
                 self._start(copy)
 
     async def _queues_for(self, topic: str, count: int) -> list[MessageQueue]:
-        """At least so many queues of a topic of a group in the new cluster, which makes such topics with
-        one."""
+        """At least `count` queues of a topic of a group in the new cluster, which creates such topics with
+        one queue."""
         while True:
             with suppress(TopicNotFound):
                 found = await queues_of(self._new, topic)
@@ -219,7 +221,8 @@ class Mirror:
         return None
 
     async def _carry_settings(self, topic: str, queues: int) -> None:
-        """Give a topic that was made here what its original has. While it is copied it must take messages."""
+        """Give a topic that was made here the settings of its original. While it is copied it must be
+        writable."""
         wanted = await self._settings(self._old, topic)
         if wanted is None:
             return
@@ -246,8 +249,8 @@ class Mirror:
                 self._tell(f"topic {wanted.topicName}: {said}")
 
     async def close_topics(self) -> None:
-        """Topics that may not be written to in the old cluster, and were made here: nobody may write to them,
-        now that all is copied."""
+        """Make topics read-only that are read-only in the old cluster and were made here, when all of their
+        messages are copied."""
         for topic, wanted in list(self._closed.items()):
             if not any(copy.behind for copy in self.queues if copy.source.topic == topic):
                 await self._put(wanted)
@@ -271,7 +274,8 @@ class Mirror:
     # -- copying --------------------------------------------------------------------------------------
 
     async def run(self, *, once: bool) -> None:
-        """Copy for ever, or `once`: until each queue is copied up to where it ended when it was looked at."""
+        """Copy until cancelled, or with `once` until each queue is copied up to the end that it had when it
+        was looked at."""
         try:
             async with asyncio.TaskGroup() as tasks:
 
@@ -317,7 +321,7 @@ class Mirror:
                 await asyncio.sleep(RETRY_S)
 
     async def _some(self, copy: QueueCopy) -> bool:
-        """One pull, and its messages; whether there was nothing."""
+        """Pull once and copy the messages; returns whether there were none."""
         address = await self.clusters.address(self._old, copy.source)
         pulled = await self._old.messages.pull(address, copy.source, copy.next)
         copy.end = pulled.highest
@@ -359,7 +363,7 @@ class Mirror:
         copy.add_copies(sent.queue_offset, sent.queue_offset + 1)
 
     async def _put_again(self, copy: QueueCopy, found: ReceivedMessage) -> None:
-        """A retry or dead letter, which the group's consumers give back and count as they did."""
+        """Copy a retry or dead letter, whose deliveries the group's consumers go on counting."""
         source, target = copy.source, copy.target
         own = {name: value for name, value in found.properties.items() if name not in _NOT_COPIED_AGAIN}
         hop = f"{source.brokerName}:{source.queueId}:{found.queue_offset}"

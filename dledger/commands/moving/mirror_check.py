@@ -1,4 +1,4 @@
-"""`dledger mirror OLD NEW --check`: what is still to be done, without doing it."""
+"""`dledger mirror OLD NEW --check`: report what still has to be done, without doing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dledger.remoting.bodies import MessageQueue
 
 @dataclass
 class GroupCheck:
-    """How one group stands."""
+    """The state of one group."""
 
     left: int = 0
     """Messages that it has not consumed in the old cluster."""
@@ -32,21 +32,21 @@ class GroupCheck:
 
 @dataclass
 class Checked:
-    """What was found."""
+    """The result of the check."""
 
     behind: dict[str, int] = field(default_factory=dict)
-    """Topic -> messages that are not copied; only topics that have such."""
+    """Topic -> number of messages that are not copied; only topics with such messages."""
     groups: dict[str, GroupCheck] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
-    """What still waits in the old cluster, and how many of it."""
+    """Kinds of messages that still wait in the old cluster, and their number."""
 
     @property
     def moved(self) -> bool:
-        """Whether the old cluster has nothing any more that the new one lacks, and no consumers."""
+        """Whether the old cluster has nothing that the new one lacks, and no consumers."""
         return not (self.behind or self.waiting or any(one.old_consumers for one in self.groups.values()))
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The result as lines for people."""
         lines = [f"{topic}: {count} messages are not copied" for topic, count in self.behind.items()]
         lines += [f"{group}: {one}" for group, one in self.groups.items()]
         lines += [f"still in the old cluster: {count} {what}" for what, count in self.waiting.items()]
@@ -91,8 +91,8 @@ async def check(
 
 
 async def _behind(clusters: Clusters, copy: QueueCopy, begin: int, end: int) -> int:
-    """Messages in [begin, end) of an old queue that are to be copied: where the first has come from the new
-    cluster, as in a mirror back, those that are copies are not."""
+    """Number of messages in [begin, end) of an old queue that are still to be copied. If the first one came
+    from the new cluster, as in a mirror back, copies are not counted."""
     count, first = 0, True
     async for _, message in clusters.read(clusters.old, copy.source, begin, end):
         if first and not await clusters.came_from_new(copy, message):

@@ -2,14 +2,13 @@
 
 Three rules keep a group from losing messages:
 
-1. Its offset in the new cluster never passes a message that is not a copy, unless the group has consumed
-   that message as a copy in the old cluster (which is so in a mirror back). Others have sent it to the new
-   cluster, and the group has not consumed it. The group stays before it, and what was copied behind it comes
-   again.
-2. A group that was set back in the new cluster stays there. The highest place at which the mirror has put or
-   seen the group is remembered as the offset of another group in the new cluster, `dledger-mirror-` before
-   the name, so that it outlives the mirror.
-3. A queue of which a group has no offset in the old cluster gets none in the new one.
+1. Its offset in the new cluster never passes a message that is not a copy, unless the group has consumed that
+message as a copy in the old cluster (as happens in a mirror back). Such a message was sent to the new cluster
+directly, and the group has not consumed it. The group stays before it, and copies after it come again.
+2. A group that was set back in the new cluster stays there. The highest offset that the mirror has set or
+seen is stored as the offset of another group in the new cluster, whose name has the prefix `dledger-mirror-`.
+So it survives the mirror.
+3. A queue in which a group has no offset in the old cluster gets none in the new one.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from dledger.commands.moving.source_config import TRANSACTION_GROUP
 from dledger.remoting.bodies import MessageQueue, SubscriptionGroupConfig
 
 MEMORY_PREFIX = "dledger-mirror-"
-"""Before the name of a group: the group whose offsets say how far the mirror has seen it."""
+"""Prefix of the group whose offsets record how far the mirror has seen another group."""
 _DELAYS = "scheduleMessageOffset_"
-"""Runtime information of brokers: a delay level, how far it is, and where it ends."""
+"""Prefix in the runtime information of brokers: a delay level, its position, and its end."""
 _TIMED = ("timerCongestNum", "timerOffsetBehind", "timerMessagesWaiting")
-"""Runtime information of brokers: timer messages that wait, those not yet sorted in (RocketMQ 5), and those
-that wait at a broker of ours."""
+"""Fields in the runtime information of brokers: waiting timer messages, those not yet sorted (RocketMQ 5),
+and those that wait at one of our brokers."""
 _OPEN = "openTransactions"
-"""Runtime information of brokers of ours: half messages whose transaction is open."""
+"""Field in the runtime information of our brokers: half messages whose transaction is open."""
 DELAYED, TIMED, HALF = "delayed messages", "timer messages", "half messages"
-"""Kinds of what waits. Retries that wait for their delay are among the delayed messages."""
+"""Kinds of waiting messages. Retries that wait for their delay are among the delayed messages."""
 
 
 @dataclass
 class MovedGroup:
-    """How one group stands."""
+    """The state of one group."""
 
     moves: int = 0
     """How often an offset was set."""
     left: int = 0
     """Messages that it has not consumed in the old cluster."""
     held: set[MessageQueue] = field(default_factory=set)
-    """Queues in which it stays before a message that is not a copy."""
+    """Queues in which it waits before a message that is not a copy."""
     set_back: set[MessageQueue] = field(default_factory=set)
-    """Queues in which somebody has set it back in the new cluster."""
+    """Queues in which it was set back in the new cluster."""
 
     def __str__(self) -> str:
         parts = [f"{self.left} left in the old cluster"]
@@ -62,7 +61,7 @@ class MovedGroup:
 
 
 class MirroredGroups:
-    """Has groups go on in the new cluster where they are in the old one."""
+    """Moves groups in the new cluster to the position that they have in the old one."""
 
     def __init__(self, clusters: Clusters, groups: Sequence[str], tell: Callable[[str], None]) -> None:
         self._clusters = clusters
@@ -73,7 +72,7 @@ class MirroredGroups:
         self.moved: dict[str, MovedGroup] = {group: MovedGroup() for group in groups}
 
     async def move(self, queues: Sequence[QueueCopy]) -> None:
-        """Look at all groups once."""
+        """Check and move all groups once."""
         for group, moved in self.moved.items():
             if group not in self._prepared:
                 await self._prepare(group)
@@ -83,7 +82,8 @@ class MirroredGroups:
                 await self._move(group, moved, copy)
 
     async def _prepare(self, group: str) -> None:
-        """Make the group in the new cluster as it is in the old one; say how it differs where it is there."""
+        """Create the group in the new cluster as it is in the old one. If it exists, report the
+        differences."""
         wanted: SubscriptionGroupConfig | None = None
         for address in (await self._old.brokers.masters()).values():
             wanted = wanted or await self._old.groups.config(address, group)
@@ -151,7 +151,7 @@ class MirroredGroups:
         await self._remember(group, address, target, known)
 
     async def _highest_of(self, group: str, address: str, target: MessageQueue) -> int:
-        """The highest place of the group that is remembered; -1 for none."""
+        """The highest stored offset of the group; -1 for none."""
         known = self._highest.get((group, target))
         if known is None:
             memory = _memory_of(group)
@@ -170,8 +170,8 @@ class MirroredGroups:
     # -- what is left in the old cluster --------------------------------------------------------------
 
     async def waiting(self) -> dict[str, int]:
-        """What still waits in the old cluster, and is copied only when it comes: delayed messages, timer
-        messages, half messages. As far as its brokers can be asked."""
+        """Messages that still wait in the old cluster, and are copied only after their delivery: delayed
+        messages, timer messages, half messages. Only what its brokers report is counted."""
         found: dict[str, int] = {}
         for address in (await self._old.brokers.masters()).values():
             rows = await self._old.brokers.runtime(address)
@@ -192,11 +192,11 @@ _CARRIED = (
     "retryQueueNums",
     "retryMaxTimes",
 )
-"""Settings of a group whose difference is told."""
+"""Settings of a group that are compared; differences are reported."""
 
 
 async def committed_in_old(clusters: Clusters, group: str, queue: MessageQueue) -> int | None:
-    """Where a group goes on in the old cluster; None where it has no offset."""
+    """The offset of a group in the old cluster; None when it has none."""
     old = clusters.old
     address = await clusters.address(old, queue)
     offset = await old.offsets.committed(address, group, queue)
@@ -209,7 +209,7 @@ async def committed_in_old(clusters: Clusters, group: str, queue: MessageQueue) 
 
 
 def _memory_of(group: str) -> str:
-    """The group that remembers for this one; empty where its name would be too long."""
+    """The group that stores offsets for this one; empty when its name would be too long."""
     try:
         check_group(MEMORY_PREFIX + group)
     except InvalidMessage:
@@ -218,7 +218,7 @@ def _memory_of(group: str) -> str:
 
 
 async def _behind(admin: AsyncAdminClient, address: str, group: str, queue: MessageQueue) -> int:
-    """Messages behind the group's offset in a queue; all that are there, without one."""
+    """Number of messages after the group's offset in a queue; without an offset all stored messages."""
     offset = await admin.offsets.committed(address, group, queue)
     lowest = await admin.offsets.lowest(address, queue)
     return max(await admin.offsets.highest(address, queue) - max(offset or 0, lowest), 0)
@@ -230,7 +230,7 @@ def _delayed(rows: dict[str, str]) -> int:
 
 
 async def _half(admin: AsyncAdminClient, address: str) -> int:
-    """Half messages that Apache's broker has not finished; at most so many are open."""
+    """Half messages that an Apache broker has not finished: an upper bound of the open transactions."""
     queue = MessageQueue(HALF_TOPIC, "", 0)
     try:
         return await _behind(admin, address, TRANSACTION_GROUP, queue)

@@ -13,26 +13,27 @@ from dledger.formats.pop_handles import retry_topic_v1, retry_topic_v2
 from dledger.remoting.bodies import MessageQueue
 
 ORIGIN = "MIRRORED_FROM"
-"""Property of a copy: what it is a copy of, as `broker:queue:offset`."""
+"""Property of a copy that names its original as `broker:queue:offset`."""
 EARLIER = "MIRRORED_BEFORE"
-"""Property of a copy of a copy: what its original was a copy of, the latest first, separated by commas."""
+"""Property of a copy of a copy: the originals of its original, the latest first, separated by commas."""
 RETRY_ORIGIN = "MIRRORED_RETRY"
-"""The same of a copy in a retry topic, with how often it was delivered before: `broker:queue:offset:times`.
-Such a message also has the `MIRRORED_FROM` that its original had in its own topic. One that is given back
-again keeps the property, but not the number of deliveries: it is no copy."""
+"""Property of a copy in a retry topic: its original and how often that was delivered before, as
+`broker:queue:offset:times`. Such a message also has the `MIRRORED_FROM` that its original had in its own
+topic. When it is sent back again, it keeps the property, but its number of deliveries differs: then it is not
+a copy."""
 DEAD_ORIGIN = "MIRRORED_DEAD"
-"""The same of a copy in a topic of dead letters: `broker:queue:offset`."""
+"""Property of a copy in a topic of dead letters that names its original as `broker:queue:offset`."""
 MAX_EARLIER = 16
-"""So many of these are kept."""
+"""Most originals that are kept in `MIRRORED_BEFORE`."""
 LOOK_FOR_RETURNED = 128
-"""Messages before a group's offset among which one is looked for that has come from the new cluster."""
+"""Messages before a group's offset that are searched for one that came from the new cluster."""
 READ_MESSAGES = 32
-"""Messages that are read at once backwards."""
+"""Messages that are read at once when searching backwards."""
 
 
 @dataclass
 class QueueCopy:
-    """One old queue and its new one. `next`: offset of the next message to be copied; `end`: of the old
+    """One old queue and its new one. `next`: offset of the next message to copy; `end`: end of the old
     queue."""
 
     source: MessageQueue
@@ -41,23 +42,23 @@ class QueueCopy:
     end: int = 0
     copied: int = 0
     lost: int = 0
-    """Messages that the old cluster's retention took before they were copied."""
+    """Messages that the old cluster's retention deleted before they were copied."""
     skipped: int = 0
-    """Messages that are copies of messages of the new cluster."""
+    """Messages that are copies of messages of the new cluster, and were therefore skipped."""
     copies: tuple[int, int] = (0, 0)
-    """Offsets [begin, end) of the new queue at which all messages are known to be copies of this one."""
+    """Offsets [begin, end) of the new queue in which all messages are known to be copies from this one."""
     last_copy: int = -1
-    """Offset of the last copy in the new queue, as far as is known."""
+    """Offset of the last copy in the new queue, as far as it is known."""
     returns: bool | None = None
-    """Whether messages of the old queue have come from the new one; None before anybody has looked."""
+    """Whether messages of the old queue came from the new one; None until that was checked."""
 
     @property
     def behind(self) -> int:
-        """Messages that are not copied yet."""
+        """Number of messages that are not copied yet."""
         return max(self.end - self.next, 0)
 
     def add_copies(self, begin: int, end: int) -> None:
-        """All messages of the new queue in [begin, end) are copies."""
+        """Note that all messages of the new queue in [begin, end) are copies."""
         if begin < end:
             self.last_copy = max(self.last_copy, end - 1)
         known_begin, known_end = self.copies
@@ -68,7 +69,7 @@ class QueueCopy:
 
 
 class Clusters:
-    """The two clusters, and where a queue can be asked for."""
+    """The two clusters, and the brokers to ask for their queues."""
 
     def __init__(self, old: AsyncAdminClient, new: AsyncAdminClient) -> None:
         self.old = old
@@ -76,14 +77,14 @@ class Clusters:
         self._at: dict[tuple[bool, str, str], str] = {}
 
     async def address(self, admin: AsyncAdminClient, queue: MessageQueue) -> str:
-        """The broker that has this queue of one of them."""
+        """The address of the broker that has this queue in one of the clusters."""
         key = (admin is self.new, queue.topic, queue.brokerName)
         if key not in self._at:
             self._at[key] = await admin.offsets.address_of(queue.topic, queue.brokerName)
         return self._at[key]
 
     def forget_addresses(self) -> None:
-        """Others lead, perhaps."""
+        """Look the brokers up again, because leaders may have changed."""
         self._at.clear()
 
     async def read(
@@ -96,9 +97,9 @@ class Clusters:
                 yield stored.message.queue_offset, stored.message
 
     async def resume(self, copy: QueueCopy, look_back: int) -> int:
-        """Offset of the first message that has no copy. MovingFailed where the last `look_back` messages of
-        the new queue do not tell. Of a topic of a group all are looked at: behind the copies lie the retries
-        of the new cluster's own, however many."""
+        """Offset of the first message without a copy. MovingFailed when the last `look_back` messages of the
+        new queue do not show it. In a topic of a group all messages are searched, because any number of the
+        new cluster's own retries may follow the copies."""
         address = await self.address(self.new, copy.target)
         lowest = await self.new.offsets.lowest(address, copy.target)
         highest = await self.new.offsets.highest(address, copy.target)
@@ -123,16 +124,19 @@ class Clusters:
         return await self.old.offsets.lowest(await self.address(self.old, copy.source), copy.source)
 
     async def came_from_new(self, copy: QueueCopy, message: ReceivedMessage) -> bool:
-        """Whether a message of the old cluster is a copy of one of the new cluster, also by way of others."""
+        """Whether a message of the old cluster is a copy of one of the new cluster, also through other
+        clusters."""
         return await self._origin_in_new(copy, message) is not None
 
     async def _origin_in_new(
         self, copy: QueueCopy, message: ReceivedMessage
     ) -> tuple[MessageQueue, int] | None:
-        """The place in the new cluster that a message of the old one has come from; None for none.
+        """The place in the new cluster from which a message of the old one was copied; None when it was not.
 
-        Names of brokers do not tell clusters apart, so the message itself is looked for: same place, same
-        unique id. Where retention has taken what was at that place, the name decides."""
+        Both clusters may have brokers of the same name, so the message itself is looked up: it must have the
+        same place and the same unique id. When retention has deleted the message at that place, the name
+        decides.
+        """
         topic = copy.target.topic
         for hop in hops_of(message):
             broker, _, rest = hop.partition(":")
@@ -157,8 +161,8 @@ class Clusters:
         )
 
     async def place(self, copy: QueueCopy, offset: int) -> tuple[int, int]:
-        """Where a group that is at this offset of the old queue goes on in the new one; and the offset up to
-        which it has consumed the new queue's own messages, as copies in the old cluster (0 but for a mirror
+        """For a group at this offset of the old queue: its offset in the new queue, and the offset up to
+        which it has consumed the new queue's own messages, as copies in the old cluster (0 except in a mirror
         back)."""
         address = await self.address(self.new, copy.target)
         low = await self.new.offsets.lowest(address, copy.target)
@@ -177,9 +181,9 @@ class Clusters:
         return low, min(returned, low)
 
     async def _returned(self, copy: QueueCopy, offset: int) -> int:
-        """The offset in the new queue behind the last of its messages whose copy stands shortly before
-        `offset` in the old queue; 0 for none. Further back there is no need to look: between are messages of
-        the old cluster, whose copies stand behind those messages in the new queue."""
+        """The offset in the new queue after the last of its messages whose copy lies shortly before `offset`
+        in the old queue; 0 when there is none. Earlier messages need not be searched: those in between belong
+        to the old cluster, and their copies come after those messages in the new queue."""
         if copy.returns is False and not copy.skipped:
             return 0
         address = await self.address(self.old, copy.source)
@@ -193,7 +197,8 @@ class Clusters:
         return found
 
     async def _copy_at(self, copy: QueueCopy, begin: int, end: int) -> tuple[int, int]:
-        """The first copy in a range: its place and the offset of its original; (-1, -1) without one."""
+        """The first copy in a range: its place and the offset of its original; (-1, -1) when there is
+        none."""
         async for at, message in self.read(self.new, copy.target, begin, end):
             origin = origin_of(message, copy.source)
             if origin >= 0:
@@ -201,7 +206,8 @@ class Clusters:
         return -1, -1
 
     async def copies_end(self, copy: QueueCopy, begin: int, end: int) -> int:
-        """The first offset in [begin, end) of the new queue whose message is no copy; `end` without one."""
+        """The first offset in [begin, end) of the new queue whose message is not a copy; `end` when all are
+        copies."""
         known_begin, known_end = copy.copies
         at = known_end if known_begin <= begin < known_end else begin
         if at < end:
@@ -214,8 +220,8 @@ class Clusters:
 
 
 def topics_of_groups(groups: Iterable[str], topics: Sequence[str], known: Container[str]) -> list[str]:
-    """Those of the `known` topics that hold retries and dead letters of these groups, also retries of what
-    they pop from these topics."""
+    """Topics of `known` that hold retries and dead letters of these groups, including retries of messages
+    that they pop from `topics`."""
     wanted = dict.fromkeys(
         name
         for group in groups
@@ -239,7 +245,7 @@ async def queues_of(admin: AsyncAdminClient, topic: str) -> list[MessageQueue]:
 
 
 def hops_of(message: ReceivedMessage) -> list[str]:
-    """What a message is a copy of, the latest first: `broker:queue:offset`."""
+    """The originals of a message, the latest first: `broker:queue:offset`."""
     topic, properties = message.queue.topic, message.properties
     if topic.startswith(RETRY_PREFIX):
         hop, _, times = properties.get(RETRY_ORIGIN, "").rpartition(":")
@@ -257,7 +263,7 @@ def _is_hop(text: str) -> bool:
 
 
 def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
-    """Offset in this old queue that a message is the copy of; -1 when it is none."""
+    """Offset of a message's original in this old queue; -1 when it is not a copy from there."""
     for hop in hops_of(message)[:1]:
         queue, _, offset = hop.rpartition(":")
         if queue == f"{source.brokerName}:{source.queueId}":
@@ -266,12 +272,12 @@ def origin_of(message: ReceivedMessage, source: MessageQueue) -> int:
 
 
 def origin_property(topic: str, hop: str, times: int) -> dict[str, str]:
-    """The property of a copy in this topic, of a message that was delivered so often before."""
+    """The property for a copy in this topic. `times`: how often the original was delivered."""
     if topic.startswith(RETRY_PREFIX):
         return {RETRY_ORIGIN: f"{hop}:{times}"}
     return {DEAD_ORIGIN if topic.startswith(DLQ_PREFIX) else ORIGIN: hop}
 
 
 def is_of_group(topic: str) -> bool:
-    """Whether it holds retries or dead letters of a group."""
+    """Whether the topic holds retries or dead letters of a group."""
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))

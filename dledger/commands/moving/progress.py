@@ -1,4 +1,4 @@
-"""What is said of a long run: on standard error, so that standard output is the result alone."""
+"""Progress of a long run, on standard error, so that standard output holds only the result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 import time
 
 EVERY_S = 0.5
-"""Between two lines on a terminal; elsewhere ten seconds."""
+"""Pause between two lines on a terminal, in seconds; elsewhere it is ten seconds."""
 ELSEWHERE_S = 10.0
 LOOK_EVERY = 1024
 """Calls between two looks at the clock."""
 
 
 class Progress:
-    """One step after another; `quiet` says nothing."""
+    """Reports one step after another; with `quiet` it prints nothing."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         self._name = name
@@ -26,13 +26,13 @@ class Progress:
         self._said = self._began = 0.0
 
     def begins(self, step: str, total: int, begin: int = 0) -> None:
-        """A step over `total` bytes, the first of which is at `begin`."""
+        """Begin a step over `total` bytes, the first of which is at `begin`."""
         self._step, self._total, self._begin, self._calls = step, max(total, 1), begin, 0
         self._said = self._began = time.monotonic()
         self._say(f"{step}: {total / 1e6:.0f} MB")
 
     def at(self, position: int) -> None:
-        """So far it is."""
+        """Report the position that the step has reached."""
         self._calls += 1
         if self._calls % LOOK_EVERY:
             return
@@ -43,7 +43,7 @@ class Progress:
             self._say(f"{self._step}: {done:.0%}", over=True)
 
     def ends(self) -> None:
-        """The step is done."""
+        """End the step."""
         self._say(f"{self._step}: done in {time.monotonic() - self._began:.1f} s")
 
     def _say(self, text: str, *, over: bool = False) -> None:

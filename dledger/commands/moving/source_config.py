@@ -1,4 +1,4 @@
-"""What a broker of Apache's keeps beside its log: `config/*.json`, and the ends of its ConsumeQueues.
+"""Files that an Apache broker keeps beside its log: `config/*.json`, and the ends of its ConsumeQueues.
 Blocking."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 OWN_TOPICS = frozenset({OP_HALF_TOPIC})
-"""Bookkeeping of Apache's brokers that ours keep in tables: what it says is taken over, its messages are
-not."""
+"""Bookkeeping topics of Apache's brokers whose content ours keep in tables: the content is imported, the
+messages are not."""
 OWN_GROUPS = frozenset(
     {
         "TOOLS_CONSUMER",
@@ -39,37 +39,37 @@ OWN_GROUPS = frozenset(
         TRANSACTION_GROUP,
     }
 )
-"""Groups that every broker of Apache's has for itself."""
+"""Groups that every Apache broker has for its own use."""
 _TIMER_CHECKPOINTS = ("timercheck", "timercheckpoint")
 _BATCH_QUEUES = "batchconsumequeue"
 
 
 def is_bookkeeping(topic: str) -> bool:
-    """Whether messages of this topic are a broker's notes to itself."""
+    """Whether messages of this topic are a broker's own bookkeeping."""
     return topic in OWN_TOPICS or topic.startswith(REVIVE_PREFIX)
 
 
 @dataclass
 class SourceConfig:
-    """Tables of a broker of Apache's, as its files have them."""
+    """Tables of an Apache broker, as its files have them."""
 
     topics: dict[str, Mapping[str, Any]] | None = None
-    """TopicConfig by name; None where there is no topics.json."""
+    """TopicConfig by name; None when there is no topics.json."""
     groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     offsets: dict[str, dict[Queue, int]] = field(default_factory=dict)
     """Group -> queue -> next offset to consume."""
     delays: dict[int, int] | None = None
-    """Level -> queue offset of the first message that waits; None where there is no delayOffset.json."""
+    """Level -> queue offset of the first message that waits; None when there is no delayOffset.json."""
     timer_read_ms: int | None = None
-    """Timer messages that are due before this are delivered; None where nothing says so."""
+    """Timer messages that are due before this time are delivered; None when it is not recorded."""
     queue_ends: dict[Queue, tuple[int, int]] = field(default_factory=dict)
-    """What the ConsumeQueues say of each queue: next offset, and physical offset of the last message (-1:
-    none)."""
+    """For each queue, according to its ConsumeQueue: the next offset, and the physical offset of the last
+    message (-1 when there is none)."""
     notes: list[str] = field(default_factory=list)
 
 
 def read_config(files: Files, root: str) -> SourceConfig:
-    """All of it; SourceUnusable for a file that is there and cannot be read."""
+    """Read all tables. SourceUnusable for a file that exists and cannot be read."""
     config = SourceConfig()
     topics = _table(files, root, "topics.json", "topicConfigTable", config)
     if topics is None and any(

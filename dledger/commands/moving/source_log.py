@@ -1,13 +1,11 @@
-"""Records of a log that Apache RocketMQ wrote: a CommitLog, a DLedger log, or the one behind the other.
-Blocking.
+"""Records of a log that Apache RocketMQ wrote: a CommitLog, a DLedger log, or a DLedger log after a
+CommitLog. Blocking.
 
-An upgraded broker has both (dividedCommitlogOffset): CommitLog files up to where its DLedger log begins.
-Physical
-offsets go on from one into the other.
+An upgraded broker has both (dividedCommitlogOffset): CommitLog files up to the begin of its DLedger log.
+Physical offsets continue from one into the other.
 
-Nothing is believed that does not fit: magic, size, place, the CRC of the message, and of DLedger entries
-index,
-term and pos. Where a log may end is its last file; what does not fit in another one is damage.
+Every field is checked: magic, size, place, the CRC of the message, and for DLedger entries index, term and
+pos. The log may end within its last file; a record in another file that does not pass the checks is damage.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from dledger.formats.store_files import parse_segment_name, segment_name
 from dledger.runtime import Files
 
 MAX_RECORD_SIZE = MAX_ENTRY_SIZE - HEADER_SIZE
-"""Bytes of a record that fits into an entry of ours."""
+"""Largest record in bytes that fits into one of our entries."""
 _HEAD = struct.Struct(">ii")
 _RECORD = struct.Struct(">iiIiiqqiq8sqq")
 """Fields of a record up to the store host, with IPv4 hosts."""
@@ -54,12 +52,12 @@ _INT = struct.Struct(">i")
 
 
 class SourceUnusable(Exception):
-    """A source that cannot be taken over as it is; the text says why and what to do."""
+    """A source that cannot be imported as it is; the text says why and what to do."""
 
 
 class Piece(NamedTuple):
-    """A file of the log. `start`: physical offset of its first byte; `entries`: DLedger's, not plain
-    records."""
+    """A file of the log. `start`: physical offset of its first byte; `entries`: whether it holds DLedger
+    entries instead of plain records."""
 
     path: str
     start: int
@@ -68,7 +66,7 @@ class Piece(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as it lies in its file. `position`: its physical offset; `raw`: all of its bytes."""
+    """A record as it is in its file. `position`: its physical offset; `raw`: all of its bytes."""
 
     position: int
     raw: bytes
@@ -87,9 +85,9 @@ class SourceLog:
     root: str
     pieces: tuple[Piece, ...]
     replica: Replica | None = None
-    """The DLedger part."""
+    """The DLedger part of the log."""
     unwritten: int = 0
-    """Bytes at the end of the last file that are zeros: it was prepared in its whole size."""
+    """Zero bytes at the end of the last file, which was allocated in its full size."""
 
     @property
     def begin(self) -> int:
@@ -103,15 +101,15 @@ class SourceLog:
 
     @property
     def divided(self) -> int:
-        """Where the DLedger log begins behind a CommitLog (dividedCommitlogOffset); -1 when it does not."""
+        """Where the DLedger log begins after a CommitLog (dividedCommitlogOffset); -1 when there are not
+        both."""
         kinds = [piece.entries for piece in self.pieces]
         return self.pieces[kinds.index(True)].start if True in kinds and False in kinds else -1
 
 
 def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> SourceLog:
-    """The log under a `storePathRootDir` of Apache's; `commit_logs`: directories of its CommitLog or
-    segments, where
-    they are not below it. SourceUnusable."""
+    """The log under a `storePathRootDir` of Apache's. `commit_logs`: directories of its CommitLog or
+    segments, when they are not below it. SourceUnusable."""
     root = root.rstrip("/") or "/"
     if not files.is_dir(root):
         raise SourceUnusable(f"{root}: no such directory")
@@ -176,7 +174,7 @@ def open_source(files: Files, root: str, commit_logs: Sequence[str] = ()) -> Sou
 
 
 def zeros_at_end(files: Files, piece: Piece) -> int:
-    """Bytes of a file behind the last one that is not zero, in whole chunks."""
+    """Bytes of a file after the last one that is not zero, in whole chunks."""
     zeros = bytes(_CHUNK)
     end = piece.size
     file = files.open_read(piece.path)
@@ -194,9 +192,8 @@ def zeros_at_end(files: Files, piece: Piece) -> int:
 class LogReader:
     """Walks the records of a source, from a physical offset on.
 
-    `ended_by` says afterwards what stood behind the last record, empty for zeros; `entry` is the last
-    (index, term) of
-    a DLedger log, (-1, -1) before one; `others` counts its entries without a message.
+    `ended_by` says afterwards what followed the last record, empty for zeros. `entry` is the last (index,
+    term) of a DLedger log, (-1, -1) before one. `others` counts its entries without a message.
     """
 
     def __init__(self, files: Files, log: SourceLog) -> None:
@@ -208,7 +205,7 @@ class LogReader:
         self.others: int = 0
 
     def messages(self, begin: int = 0) -> Iterator[Message]:
-        """Records at or behind physical offset `begin`, which is where one began or ended."""
+        """Records at or after physical offset `begin`, at which a record must begin or end."""
         pieces = [piece for piece in self._log.pieces if piece.start + piece.size > begin]
         for number, piece in enumerate(pieces):
             file = self._files.open_read(piece.path)
@@ -303,7 +300,7 @@ def _damaged(piece: Piece, at: int, problem: str) -> SourceUnusable:
 
 _CHUNK = 1 << 16
 _SMALL = 1 << 22
-"""Bytes of a file that is read at once."""
+"""Files up to this size in bytes are read at once."""
 
 
 def _message(data: bytes | memoryview, at: int, length: int, magic: int, position: int, end: int) -> Message:
@@ -357,8 +354,7 @@ def _message(data: bytes | memoryview, at: int, length: int, magic: int, positio
 
 def more_advanced(files: Files, log: SourceLog, end: tuple[int, int], others: Sequence[str]) -> None:
     """SourceUnusable when the DLedger log of another replica ends with a higher (term, index): it may hold
-    messages
-    that were acknowledged, and that this one lacks."""
+    messages that were acknowledged, and that this one lacks."""
     for root in others:
         other = open_source(files, root)
         if other.replica is None:

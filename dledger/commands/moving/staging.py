@@ -1,6 +1,5 @@
-"""Stores under way: where they are written, what is noted so that a cut run goes on, how they get their
-names.
-Blocking."""
+"""Stores in progress: where they are written, what is recorded so that an interrupted run can go on, and how
+they get their names. Blocking."""
 
 from __future__ import annotations
 
@@ -17,24 +16,24 @@ PLAN_FILE, PROGRESS_FILE, LOCK_FILE = "moving-plan", "moving-progress", "moving-
 
 
 class MovingFailed(Exception):
-    """There is no import or export, or it is not finished; the text says why and what to do."""
+    """The import or export failed, or is not finished; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A store to be made. `root`: its storePathRootDir."""
+    """A store to be made. `root` is its storePathRootDir."""
 
     node: str
     root: str
 
     @property
     def staging(self) -> str:
-        """Where it is written."""
+        """The directory in which it is written."""
         return f"{self.root}/{IMPORTING_DIR}"
 
     @property
     def final(self) -> str:
-        """Where it is in the end."""
+        """Its final directory."""
         return f"{self.root}/dledger-{self.node}"
 
 
@@ -42,7 +41,7 @@ class Staging:
     """The stores of one run. Plan, progress and lock are in the first one, which gets its name last."""
 
     def __init__(self, files: Files, targets: Sequence[Target], asked: Mapping[str, object]) -> None:
-        """`asked`: what tells this run from another one."""
+        """`asked` identifies the request: another run with the same one continues this run."""
         self._files = files
         self._targets = tuple(targets)
         self._first = targets[0]
@@ -53,15 +52,16 @@ class Staging:
 
     @property
     def directories(self) -> str:
-        """For a message: what to remove to begin anew."""
+        """For a message: the directories to remove in order to start again."""
         return " ".join(target.staging for target in self._targets)
 
     def finished(self) -> dict[str, Any] | None:
-        """The plan of a run that only has to be tidied up."""
+        """The plan of a run that only has to be cleaned up; None when there is none."""
         return self._read(f"{self._first.final}/{PLAN_FILE}")
 
     def under_way(self) -> dict[str, Any] | None:
-        """The plan of a run that was cut short; the lock is taken. MovingFailed when it is another one."""
+        """The plan of an interrupted run; None when there is none. Takes the lock. MovingFailed when it is
+        another request."""
         plan = self._read(f"{self._first.staging}/{PLAN_FILE}")
         if plan is not None:
             self._take_lock()
@@ -84,7 +84,7 @@ class Staging:
         return plan
 
     def check_empty(self) -> None:
-        """MovingFailed for a directory that holds something."""
+        """MovingFailed for a directory that is not empty."""
         for target in self._targets:
             there = [name for name in self._files.listdir(target.root) if name != IMPORTING_DIR]
             if there:
@@ -95,7 +95,7 @@ class Staging:
                 )
 
     def check_room(self, wanted: int) -> None:
-        """MovingFailed where a file system has less room than `wanted` bytes for each store on it."""
+        """MovingFailed when a file system has less room than `wanted` bytes for each store on it."""
         shares: dict[int, list[str]] = {}
         for target in self._targets:
             self._files.mkdir(target.root)
@@ -109,7 +109,7 @@ class Staging:
                 )
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Note what is to be done, before anything is written."""
+        """Record the plan before anything is written."""
         for target in self._targets:
             self._files.rmtree(target.staging)
             self._files.mkdir(target.staging)
@@ -128,27 +128,27 @@ class Staging:
             raise MovingFailed(f"{self._first.root}: another process writes there") from error
 
     def progress(self) -> dict[str, Any] | None:
-        """What was noted last; None before anything was."""
+        """The last recorded progress; None before the first one."""
         data = read_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}")
         return None if data is None else decode_json(data)
 
     def note_progress(self, value: dict[str, object]) -> None:
-        """How far everything is durable."""
+        """Record how far everything is durable."""
         replace_file(self._files, f"{self._first.staging}/{PROGRESS_FILE}", encode_json(value))
 
     def to_write(self) -> list[Target]:
-        """Those that have not got their names yet."""
+        """The stores that do not have their final names yet."""
         return [target for target in self._targets if not self._files.exists(target.final)]
 
     def publish(self) -> None:
-        """Give the stores their names, the first one last."""
+        """Rename the stores to their final names, the first one last."""
         for target in reversed(self.to_write()):
             self._files.rename(target.staging, target.final)
             self._files.sync_dir(target.root)
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what was noted; the plan last."""
+        """Remove the records of the run, the plan last."""
         final = self._first.final
         for name in (PROGRESS_FILE, LOCK_FILE, PLAN_FILE):
             if self._files.exists(f"{final}/{name}"):
@@ -156,7 +156,7 @@ class Staging:
                 self._files.sync_dir(final)
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock, so that other commands may run."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

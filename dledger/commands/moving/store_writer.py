@@ -1,4 +1,4 @@
-"""Several equal stores, written together, so that a cut run can go on where it was. Blocking."""
+"""Writes several equal stores together, so that an interrupted run can go on where it was. Blocking."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dledger.formats.store_files import DATA_DIR, INDEX_DIR, segment_name
 from dledger.runtime import File, Files
 
 INDEX_FILE_SIZE = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
-"""Bytes of an index file, ours and Apache's."""
+"""Bytes of an index file, in our stores and Apache's."""
 BUFFER_BYTES = 4 << 20
 TERM = 1
-"""Of all entries that come from elsewhere."""
+"""Term of all imported entries."""
 
 
 class EqualFiles:
-    """The same files in several directories."""
+    """Writes the same files in several directories."""
 
     def __init__(self, files: Files, directories: Sequence[str], segment_size: int) -> None:
         self._files = files
@@ -43,7 +43,7 @@ class EqualFiles:
                 files.mkdir(f"{directory}/{name}")
 
     def write(self, kind: str, at: int, data: bytes | bytearray | memoryview) -> None:
-        """Bytes of `data/` or `index/` at this offset of all files, within one file."""
+        """Write bytes of `data/` or `index/` at this offset in all directories, within one file."""
         size = self._segment_size if kind == DATA_DIR else INDEX_FILE_SIZE
         name = segment_name(at - at % size)
         for directory in self._directories:
@@ -66,7 +66,7 @@ class EqualFiles:
         return file
 
     def sync(self) -> None:
-        """What was written is durable."""
+        """Make everything that was written durable."""
         for _, file in self._open.values():
             file.fdatasync()
         for directory in self._directories:
@@ -74,7 +74,7 @@ class EqualFiles:
                 self._files.sync_dir(f"{directory}/{name}")
 
     def close(self) -> None:
-        """Without a sync."""
+        """Close the files without a sync."""
         for _, file in self._open.values():
             file.close()
         self._open = {}
@@ -82,7 +82,7 @@ class EqualFiles:
 
 @dataclass
 class LogEnd:
-    """Where the log goes on: the next entry's index and pos, and the chain value before it."""
+    """Where the log continues: the next entry's index and pos, and the chain value before it."""
 
     index: int
     pos: int
@@ -90,7 +90,7 @@ class LogEnd:
 
 
 class LogWriter:
-    """Appends entries with our checksums, as a leader would have."""
+    """Appends entries with our checksums, as a leader would do it."""
 
     def __init__(self, out: EqualFiles, segment_size: int, end: LogEnd) -> None:
         self._out = out
@@ -103,7 +103,7 @@ class LogWriter:
         self._index_at = end.index * INDEX_UNIT_SIZE
 
     def place(self, record_size: int) -> int:
-        """Physical offset that a record of this size will have; rolls where it does not fit."""
+        """Physical offset that a record of this size will get; begins a new segment when it does not fit."""
         end, size = self.end, HEADER_SIZE + record_size
         room = self._size - end.pos % self._size
         if size + MIN_BLANK_SIZE > room:
@@ -114,9 +114,8 @@ class LogWriter:
         return end.pos + HEADER_SIZE
 
     def add(self, raw: bytes, kind: int, queue_offset: int | None = None) -> None:
-        """Append a record at the place that `place` gave for its size; its physical offset is filled in,
-        and another
-        queue offset where one is given."""
+        """Append a record at the place that `place` returned for its size. Its physical offset is filled in,
+        and `queue_offset` if it is given."""
         end = self.end
         position = (end.pos + HEADER_SIZE).to_bytes(8, "big")
         before = raw[:PHYSICAL_OFFSET_AT]
@@ -137,7 +136,7 @@ class LogWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits; not durable yet."""
+        """Write collected entries; they are not durable yet."""
         data = b"".join(self._parts)
         if data:
             self._out.write(DATA_DIR, self._data_at, data)
@@ -151,6 +150,6 @@ class LogWriter:
         self._parts, self._units, self._waiting = [], [], 0
 
     def sync(self) -> None:
-        """Everything that was added is durable."""
+        """Make everything that was added durable."""
         self.flush()
         self._out.sync()

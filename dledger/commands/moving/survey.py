@@ -1,8 +1,7 @@
-"""What a source holds: read whole and checked before anything is written. Blocking.
+"""Reads and checks a whole source before anything is written. Blocking.
 
-Every record gets its place: kept, at the queue offset that it has, or left out for a reason that is
-counted. The same
-decisions are made again when the log is written, by the same code.
+Every record gets its place: it is kept at its queue offset, or left out for a reason that is counted. The
+same code makes the same decisions again when the log is written.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from dledger.runtime import Files
 INNER_BATCH = 0x80
 """sysFlag of a record that holds several messages (MessageSysFlag.INNER_BATCH_FLAG)."""
 MAX_OPEN = 500_000
-"""Open transactions, or timer messages that wait, that a source may have."""
+"""Most open transactions, and most waiting timer messages, of a source."""
 NO_PLACE = "took no place in a queue"
 BOOKKEEPING = "notes of the broker to itself"
 DELETED = "of deleted topics"
 REPEATED = "not reachable by queue offset"
 TIMER_DONE = "timer messages that are done"
 LEFT_OUT = (NO_PLACE, BOOKKEEPING, DELETED, REPEATED, TIMER_DONE)
-"""Why a record is left out."""
+"""Reasons why a record is left out."""
 _KEPT_ALWAYS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 _TAGS, _UNIQ, _OUT = TAGS.encode(), UNIQ_KEY.encode(), TIMER_OUT_MS.encode()
 _RECALL = TIMER_DEL_UNIQKEY.encode()
@@ -54,9 +53,8 @@ _DONE, _CHECKPOINT = b"d", b"ck"
 
 @dataclass(slots=True)
 class QueueTally:
-    """One queue. `first`: offset that the source begins at; `digest`: running CRC-32 over its records,
-    without their
-    queue and physical offsets."""
+    """One queue. `first`: its first offset in the source; `digest`: running CRC-32 over its records, without
+    their queue and physical offsets."""
 
     topic: str
     queue_id: int
@@ -66,7 +64,7 @@ class QueueTally:
     digest: int = 0
 
     def add(self, raw: bytes) -> None:
-        """One more message."""
+        """Add a message."""
         view = memoryview(raw)
         self.digest = crc32(view[36:], crc32(view[:20], self.digest))
         self.count += 1
@@ -74,23 +72,22 @@ class QueueTally:
 
 @dataclass
 class Selection:
-    """Decides about records, in order of the log. `timers`: positions of the timer messages that are kept;
-    empty, as
-    in a survey, for none."""
+    """Decides about records, in the order of the log. `timers`: positions of the timer messages that are
+    kept; empty in a survey, which keeps none."""
 
     known_topics: frozenset[str] | None
     timers: frozenset[int] = frozenset()
     queues: dict[tuple[bytes, int], QueueTally] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEFT_OUT, 0))
     restarted: str = ""
-    """Topic that the last record begins anew: the one of that name before it was deleted."""
+    """Topic that the last record begins again, after an earlier one of that name was deleted."""
     _unknown: set[bytes] = field(default_factory=set)
 
     def place(self, message: Message) -> QueueTally | None:
         """The queue of a record that is kept, whose `next` is its offset there; None for one that is left
         out.
 
-        SourceUnusable for what has no right place.
+        SourceUnusable for a record with no valid place.
         """
         self.restarted = ""
         sys_flag = message.sys_flag
@@ -156,7 +153,7 @@ class Selection:
 
 @dataclass
 class OpenTransaction:
-    """A half message whose producer has not said what becomes of it. `at`: its queue offset."""
+    """A half message that is neither committed nor rolled back. `at`: its queue offset."""
 
     at: int
     store_ms: int
@@ -164,10 +161,8 @@ class OpenTransaction:
 
 @dataclass
 class Survey:
-    """What is taken over. `bytes`: of its entries, `largest`: of the largest; `end`: physical offset
-    behind the last record;
-    `popped`: messages
-    that were popped, and of which nothing says that they are acknowledged."""
+    """What is imported. `bytes`: of its entries; `largest`: of the largest entry; `end`: physical offset
+    after the last record; `popped`: messages that were popped, and for which no acknowledgement was found."""
 
     queues: list[QueueTally]
     timers: list[int]
@@ -184,7 +179,7 @@ class Survey:
     notes: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """For a plan."""
+        """The survey as JSON, for a plan."""
         return {
             "bytes": self.bytes,
             "end": self.end,
@@ -214,7 +209,7 @@ class Survey:
 
 
 class _Unfinished:
-    """Transactions, timers and pops that are under way, from the records of Apache's own topics."""
+    """Unfinished transactions, timers and pops, from the records of Apache's own topics."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
@@ -226,7 +221,7 @@ class _Unfinished:
         self.without_clock: int = 0
 
     def see(self, message: Message) -> None:
-        """A record of a topic of theirs."""
+        """Note a record of one of these topics."""
         topic = message.topic.decode(errors="replace")
         if topic == HALF_TOPIC:
             if message.queue_offset >= self._begin:
@@ -260,18 +255,18 @@ class _Unfinished:
             )
 
     def transactions(self) -> list[OpenTransaction]:
-        """Those that are open: of a half message that was put again, the last."""
+        """The open transactions. Of a half message that was stored again, only the last one counts."""
         last = {key: (at, ms) for at, (key, ms) in sorted(self._halves.items())}
         ended = {self._halves[at][0] for at in sorted(self._done & self._halves.keys())}
         return [OpenTransaction(at, ms) for key, (at, ms) in last.items() if key not in ended]
 
     def timers(self) -> list[tuple[int, int]]:
-        """(position, bytes) of those that wait, in order of the log."""
+        """(position, bytes) of the timer messages that wait, in the order of the log."""
         return sorted(self._timers.values())
 
 
 def known_topics(config: SourceConfig) -> frozenset[str] | None:
-    """Topics whose messages are kept; None for all, where there is no list of them."""
+    """Topics whose messages are kept; None for all, when there is no list of topics."""
     if config.topics is None:
         return None
     return frozenset(config.topics) | _KEPT_ALWAYS | {topic for topic, _ in config.queue_ends}
@@ -280,9 +275,10 @@ def known_topics(config: SourceConfig) -> frozenset[str] | None:
 def survey(
     files: Files, log: SourceLog, config: SourceConfig, told: Callable[[int], None], *, unclean: bool = False
 ) -> Survey:
-    """Read all of it. `told` hears of bytes read; `unclean`: the log may end before its queues do.
+    """Read the whole source. `told` is called with the number of bytes read. `unclean`: the log may end
+    before its queues do.
 
-    SourceUnusable says what is wrong with it; nothing was written.
+    SourceUnusable says what is wrong with the source; nothing was written.
     """
     reader = LogReader(files, log)
     selection = Selection(known_topics(config))
@@ -345,7 +341,7 @@ _REVIVE = REVIVE_PREFIX.encode()
 def _check_ends(
     log: SourceLog, config: SourceConfig, selection: Selection, reader: LogReader, *, unclean: bool
 ) -> None:
-    """What the rest of the store says of the end of the log must be true of what was read."""
+    """SourceUnusable when other files of the store contradict the end of the log that was read."""
     checkpoint = log.replica.checkpoint if log.replica else None
     if checkpoint is not None and checkpoint.committed_index > reader.entry[0]:
         raise SourceUnusable(

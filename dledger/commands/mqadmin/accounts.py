@@ -224,5 +224,5 @@ async def accounts(call: Call) -> None:
 
 
 def _hidden(name: str, value: object) -> object:
-    """Without secrets, as Apache's shows them: nobody reads them over a shoulder."""
+    """Replace secrets by asterisks, as Apache's mqadmin does."""
     return "******" if name == "secretKey" and value else value

@@ -53,7 +53,7 @@ async def broker_config(call: Call) -> None:
 
 
 async def _with_titles(call: Call, show: Callable[[str, str], Awaitable[None]]) -> None:
-    """Brokers one by one, each with a line that says whose slave it is."""
+    """Show brokers one by one, each below a line that says whose slave it is."""
     if "b" in call.given:
         address = call.given.text("b")
         await show(address, f"============{address}============")
@@ -109,12 +109,12 @@ async def _list_once(call: Call) -> None:
 
 
 def whole(text: str | None) -> int:
-    """A figure, 0 for what is none."""
+    """A whole number; 0 when the text is not one."""
     return int(text) if text and text.lstrip("-").isdecimal() else 0
 
 
 def number(text: str) -> float:
-    """The same with a fraction."""
+    """A number with a fraction; 0 when the text is not one."""
     try:
         return float(text)
     except ValueError:

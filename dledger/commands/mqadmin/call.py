@@ -1,4 +1,4 @@
-"""What a command gets: the client, what was given, and where to print. And how times are shown."""
+"""The argument of each command: the client, its options, and its output. Also formats times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dledger.commands.mqadmin.output import Output
 
 @dataclass
 class Call:
-    """One run of a command. `namesrv`: what was given with -n."""
+    """One run of a command. `namesrv` is the value of -n."""
 
     admin: AsyncAdminClient
     given: Given
@@ -25,7 +25,7 @@ class Call:
     failed: bool = False
 
     async def masters(self) -> list[str]:
-        """-b, else the masters of the cluster -c; WrongOptions without both."""
+        """The broker -b, otherwise the masters of the cluster -c. WrongOptions without both."""
         address = self.given.maybe("b")
         if address is not None:
             return [address]
@@ -34,7 +34,8 @@ class Call:
         return list((await self.admin.brokers.masters(self.given.text("c"))).values())
 
     async def brokers(self) -> list[str]:
-        """-b, else all brokers of the cluster -c, masters first; WrongOptions without both."""
+        """The broker -b, otherwise all brokers of the cluster -c, masters first. WrongOptions without
+        both."""
         address = self.given.maybe("b")
         if address is not None:
             return [address]
@@ -43,7 +44,7 @@ class Call:
         return (await self.admin.brokers.cluster()).addresses(self.given.text("c"))
 
     async def each(self, addresses: Iterable[str], do: Callable[[str], Awaitable[None]]) -> bool:
-        """Do it at each broker; where it fails at one, say so and go on. Whether it worked at all of them."""
+        """Call `do` for each broker; when one fails, report it and go on. Returns whether all succeeded."""
         before, self.failed = self.failed, False
         for address in addresses:
             try:
@@ -54,12 +55,12 @@ class Call:
         return worked
 
     def fail(self, error: ClientError) -> None:
-        """Say what went wrong; the command ends with the exit code of a failure."""
+        """Report an error; the command ends with the exit code of a failure."""
         self.failed = True
         self.out.fail(error_text(error))
 
     def producer(self, group: str) -> AsyncProducer:
-        """To send with, as `async with`."""
+        """Make a producer, to be used with `async with`."""
         options = ProducerOptions(timeout_s=5.0, compress_over=0)
         return AsyncProducer(group, self.namesrv or None, options, self.client)
 
@@ -68,14 +69,16 @@ Run = Callable[[Call], Awaitable[None]]
 
 
 def error_text(error: ClientError) -> str:
-    """As Apache's exceptions say it: the code and the server's own words, where a server refused."""
+    """An error in the form of Apache's exceptions: if a server refused, the code and the server's own
+    text."""
     if isinstance(error, Refused):
         return f"CODE: {error.code}  DESC: {error.remark} ({error.what}, {error.address})"
     return f"CODE: {error.code}  DESC: {error}" if error.code is not None else str(error)
 
 
 def millis(text: str) -> int:
-    """A time in ms since the epoch, or as `yyyy-MM-dd#HH:mm:ss:SSS` in this machine's time; WrongOptions."""
+    """Parse a time in ms since the epoch, or as `yyyy-MM-dd#HH:mm:ss:SSS` in this machine's time.
+    WrongOptions."""
     if text.removeprefix("-").isdecimal():
         try:
             return check_time(int(text), "the time")
@@ -89,12 +92,12 @@ def millis(text: str) -> int:
 
 
 def human(timestamp_ms: int) -> str:
-    """This machine's time with ms (UtilAll.timeMillisToHumanString2)."""
+    """Format a time in this machine's time zone, with ms (UtilAll.timeMillisToHumanString2)."""
     return f"{_local(timestamp_ms):%Y-%m-%d %H:%M:%S},{timestamp_ms % 1000:03d}"
 
 
 def seconds(timestamp_ms: int) -> str:
-    """The same without ms."""
+    """Format a time in this machine's time zone, without ms."""
     return f"{_local(timestamp_ms):%Y-%m-%d %H:%M:%S}"
 
 

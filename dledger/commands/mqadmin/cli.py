@@ -1,4 +1,4 @@
-"""How one of RocketMQ's commands runs: its client, its output, and what is said of a failure."""
+"""Runs one of RocketMQ's commands: makes its client and its output, and reports failures."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dledger.commands.mqadmin.output import Output
 from dledger.runtime.environment_variables import NAMESRV_ADDR
 
 NO_NAMESRV = "127.0.0.1:9876"
-"""What a client is made with that asks no NameServer."""
+"""NameServer of a client that asks none."""
 
 
 def run(command: Command, given: Given) -> int:
-    """Run it; the exit code. WrongOptions."""
+    """Run a command; returns the exit code. WrongOptions."""
     return asyncio.run(_run(command, given))
 
 

@@ -1,6 +1,7 @@
 """Reads of data that is not in memory, which Apache's brokers can limit.
 
-A request is sent as it is: Apache's servers answer it, ours say why they do not."""
+The request is sent as it is: Apache's servers answer it, ours say why they do not.
+"""
 
 from __future__ import annotations
 

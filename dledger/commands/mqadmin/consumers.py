@@ -1,5 +1,5 @@
-"""What consumers say of themselves, as Apache's mqadmin shows it, and what is wrong with it
-(ConsumerRunningInfo). Pure."""
+"""The state that consumers report, as Apache's mqadmin shows it, and its problems (ConsumerRunningInfo).
+Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from dledger.remoting.operator_bodies import RunningInfo
 
 SETTLED_MS = 120_000
-"""After its start the first consumer's subscription is compared with the others'."""
+"""How long after the start of the first consumer its subscription is compared with the others', in ms."""
 STUCK_MS = 60_000
-"""Messages that wait in a consumer for longer may be stuck."""
+"""Messages that wait in a consumer for longer than this may be stuck."""
 
 
 def info_text(info: RunningInfo) -> str:
-    """All of it."""
+    """The whole state of a consumer as text."""
     lines = ["#Consumer Properties#"]
     lines += [f"{key:<40}: {value}" for key, value in sorted(info.properties.items())]
     lines += ["", "", "#Consumer Subscription#"]
@@ -67,7 +67,7 @@ def _fields(held: msgspec.Struct) -> str:
 
 
 class Problems:
-    """What is wrong with the consumers of one group, by client id."""
+    """Problems of the consumers of one group, by client id."""
 
     def __init__(self, infos: Mapping[str, RunningInfo], now_ms: int) -> None:
         self._infos = dict(sorted(infos.items()))
@@ -75,7 +75,7 @@ class Problems:
 
     @property
     def same_subscription(self) -> bool:
-        """Whether all push consumers subscribe to the same: a group that does not loses messages."""
+        """Whether all push consumers have the same subscription; otherwise the group loses messages."""
         first = next(iter(self._infos.values()))
         text = first.properties.get("PROP_CONSUMER_START_TIMESTAMP", "")
         started = int(text) if text.isdecimal() else 0
@@ -85,7 +85,7 @@ class Problems:
         return all(_subscribed(info) == wanted for info in self._infos.values())
 
     def stuck_queues(self) -> Iterator[str]:
-        """Queues that are not consumed though they could be."""
+        """Queues that are not consumed although they could be."""
         for client, info in self._infos.items():
             if not info.push:
                 continue

@@ -1,6 +1,7 @@
-"""Containers of brokers, and what a slave is told of its master: of Apache RocketMQ only.
+"""Containers of brokers, and settings of a slave's master; only Apache RocketMQ has them.
 
-A request is sent as it is: Apache's servers answer it, ours say why they do not."""
+The request is sent as it is: Apache's servers answer it, ours say why they do not.
+"""
 
 from __future__ import annotations
 

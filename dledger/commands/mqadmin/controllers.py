@@ -1,6 +1,7 @@
-"""Controllers of Apache RocketMQ, which elect masters and know which replicas are in step.
+"""Controllers of Apache RocketMQ, which elect masters and know which replicas are in sync.
 
-A request is sent as it is: Apache's servers answer it, ours say why they do not."""
+The request is sent as it is: Apache's servers answer it, ours say why they do not.
+"""
 
 from __future__ import annotations
 

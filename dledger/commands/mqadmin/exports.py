@@ -1,4 +1,4 @@
-"""Commands that write what a cluster is into files of JSON: exportConfigs, exportMetadata, exportMetrics."""
+"""Commands that write the state of a cluster to JSON files: exportConfigs, exportMetadata, exportMetrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SYSTEM_GROUPS = (
 )  # fmt: skip
 SYSTEM_PREFIXES = ("CID_RMQ_SYS_", "rmq_sys_")
 RANDOM_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
-"""Whose rates exportMetrics tells apart from all others."""
+"""Topics whose rates exportMetrics counts separately from all others."""
 
 
 def _write(call: Call, name: str, value: object) -> None:

@@ -196,7 +196,7 @@ async def consumer_progress(call: Call) -> None:
 
 
 async def _clients(call: Call, group: str) -> dict[MessageQueue, str]:
-    """Whose queue each is. As Apache's, without those that do not answer."""
+    """The consumer of each queue. As in Apache's mqadmin, consumers that do not answer are left out."""
     found: dict[MessageQueue, str] = {}
     try:
         for one in (await call.admin.groups.connections(group)).connectionSet:
@@ -265,7 +265,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _plain(info: RunningInfo) -> dict[str, object]:
-    """Without tables whose keys are queues."""
+    """The state of a consumer without tables whose keys are queues."""
     rows = [{**msgspec.to_builtins(queue), **msgspec.to_builtins(one)} for queue, one in info.queues.items()]
     return {
         "properties": info.properties,
@@ -340,7 +340,8 @@ async def broker_consume_stats(call: Call) -> None:
 
 
 async def start_monitoring(call: Call) -> None:
-    """Backlog of every group, a line each minute, until it is ended (MonitorService)."""
+    """Print the backlog of every group, one line each per minute, until the command is ended
+    (MonitorService)."""
     while True:
         for group in await call.admin.groups.names():
             stats = ConsumeStats({}, 0.0)
@@ -359,4 +360,4 @@ async def start_monitoring(call: Call) -> None:
 
 
 MONITOR_S = 60.0
-"""Between two looks of startMonitoring."""
+"""Pause between two rounds of startMonitoring, in seconds."""

@@ -30,9 +30,9 @@ from dledger.commands.mqadmin.output import Table
 from dledger.remoting.bodies import MessageQueue
 
 _TIMES = MappingProxyType({"Pub": (1, 10), "SubAfter": (3, 7)})
-"""Which fields of a trace are numbers that are shown."""
+"""Indexes of the fields of a trace that are shown as numbers."""
 BODIES = "/tmp/rocketmq/msgbodys"
-"""Directory of the bodies that these commands write, as Apache's does."""
+"""Directory in which these commands write bodies, as in Apache's mqadmin."""
 FOUND = Table.of("messages", ("#Message ID", "#QID", "#Offset"), "%-50s %4s %40s")
 TRACE = "%-10s %-20s %-20s %-20s %-10s %-10s"
 PUB = Table.of("pub", ("#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status"), TRACE)
@@ -46,7 +46,7 @@ UNIT_OF_QUEUE = (
 
 
 def as_json(stored: StoredMessage) -> dict[str, object]:
-    """A message in JSON; `body` as text where it is UTF-8, else `bodyBase64`."""
+    """A message in JSON; `body` as text if it is UTF-8, otherwise `bodyBase64`."""
     message = stored.message
     shown: dict[str, object] = {
         "topic": message.topic,
@@ -93,7 +93,7 @@ def java_text(stored: StoredMessage) -> str:
 
 
 async def _show(call: Call, stored: StoredMessage, *, offset_id: bool, number: int = 0) -> None:
-    """All of one message, and what became of it."""
+    """Show one message completely, and which groups have consumed it."""
     message = stored.message
     path = _write_body(stored, number)
     rows: list[tuple[str, object]] = [("OffsetID:", message.offset_message_id)] if offset_id else []
@@ -140,7 +140,7 @@ def _text(body: bytes, charset: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """A name of a file for what a client chose: an id may hold anything, as `../`."""
+    """A file name for a text that a client chose. An id may contain anything, such as `../`."""
     return re.sub(r"[^0-9A-Za-z@#._-]", "_", text).lstrip(".")[:128] or "_"
 
 
@@ -319,7 +319,7 @@ async def _range(call: Call, address: str, queue: MessageQueue, begin: str, end:
 
 
 def print_messages(call: Call, pulled: Pulled, with_body: bool, charset: str) -> None:
-    """A line for each message."""
+    """Print one line for each message."""
     for one in pulled.messages:
         body = _text(one.message.body, charset) if with_body else "NOT PRINT BODY"
         shown = as_json(one)

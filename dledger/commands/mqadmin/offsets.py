@@ -1,4 +1,4 @@
-"""Commands that set where groups go on: resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset."""
+"""Commands that set offsets of groups: resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset."""
 
 from __future__ import annotations
 

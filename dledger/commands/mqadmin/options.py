@@ -1,8 +1,8 @@
 """Options of a command, declared and read as Apache's mqadmin reads them (commons-cli's DefaultParser). Pure.
 
-`-t topic`, `-ttopic`, `-t=topic`, `--topic topic`, `--topic=topic` and `-topic topic` are the same; a long
-name may be cut short while it is clear which one is meant. What looks like an option is no value, but a
-negative number is. What follows that is no option is left alone, as Apache's does.
+`-t topic`, `-ttopic`, `-t=topic`, `--topic topic`, `--topic=topic` and `-topic topic` mean the same. A long
+name may be abbreviated as long as it is unique. A word that looks like an option is not a value, but a
+negative number is. Words after that which are not options are ignored, as by Apache's mqadmin.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ HELP_WIDTH = 110
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Without `value` it is a switch. `one_of`: of the options with the same word there exactly
-    one is to be given."""
+    """One option. Without `value` it is a switch. Exactly one of the options with the same `one_of` must be
+    given."""
 
     short: str
     long: str
@@ -29,13 +29,13 @@ class Option:
 
     @property
     def names(self) -> str:
-        """As help shows it."""
+        """The names as the help shows them."""
         short = f"-{self.short}," if self.short else "   "
         return f"{short}--{self.long}{' <arg>' if self.value else ''}"
 
     @property
     def key(self) -> str:
-        """By what its value is asked for."""
+        """The key by which its value is read."""
         return self.short or self.long
 
 
@@ -43,16 +43,15 @@ HELP = Option("h", "help", "Print help", value=False)
 NAMESRV = Option("n", "namesrvAddr", "NameServers, eg: '192.168.0.1:9876;192.168.0.2:9876'")
 JSON = Option("", "json", "Print JSON (not in Apache's mqadmin)", value=False)
 EVERYWHERE = (HELP, NAMESRV, JSON)
-"""Options of every command. `--json` is ours."""
+"""Options of every command. `--json` is an extension of ours."""
 
 
 class WrongOptions(Exception):
-    """The command line is not one of this command."""
+    """The command line does not fit this command."""
 
 
 class Given:
-    """What a command line says. Values are stripped of spaces around them, as every command of Apache's
-    does."""
+    """The values of a command line. Spaces around them are removed, as by every command of Apache's."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -61,15 +60,15 @@ class Given:
         return key in self._values
 
     def text(self, key: str) -> str:
-        """A value that must be there."""
+        """A value that must have been given."""
         return self._values[key].strip()
 
     def maybe(self, key: str) -> str | None:
-        """A value, None where it is not given."""
+        """A value, None when it was not given."""
         return self.text(key) if key in self._values else None
 
     def number(self, key: str, default: int = 0) -> int:
-        """A whole number; WrongOptions for what is none."""
+        """A whole number. WrongOptions for anything else."""
         value = self.maybe(key)
         if value is None:
             return default
@@ -79,17 +78,17 @@ class Given:
             raise WrongOptions(f'For input string: "{value}": -{key} takes a whole number') from error
 
     def true(self, key: str, default: bool = False) -> bool:
-        """Whether the value is `true`, in any case of letters; all else is false, as for Java."""
+        """Whether the value is `true`, in any case of letters; any other value is false, as in Java."""
         value = self.maybe(key)
         return default if value is None else value.lower() == "true"
 
     def words(self, key: str) -> list[str]:
-        """Parts with commas between."""
+        """The parts of a value that are separated by commas."""
         return [part.strip() for part in (self.maybe(key) or "").split(",") if part.strip()]
 
 
 def parse(options: Sequence[Option], arguments: Sequence[str]) -> Given:
-    """Read a command line; WrongOptions. With `-h` nothing else need be there."""
+    """Read a command line. WrongOptions. With `-h` no other option is required."""
     return _Reading((*options, *EVERYWHERE), arguments).read()
 
 
@@ -190,7 +189,7 @@ class _Reading:
 
 
 def help_text(name: str, options: Sequence[Option]) -> str:
-    """How a command is used."""
+    """The help text of a command."""
     listed = sorted((*options, *EVERYWHERE), key=lambda option: option.key.lower())
     words, groups = [], []
     for option in listed:

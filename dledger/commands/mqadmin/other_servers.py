@@ -1,4 +1,4 @@
-"""Requests that only servers of Apache's answer."""
+"""Sends requests that only Apache's servers answer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dledger.remoting.frames import Fields
 async def send(
     call: Call, address: str, code: RequestCode, header: Fields = None, body: bytes = b""
 ) -> dict[str, str]:
-    """Send one request that only servers of Apache's answer; the fields of the answer."""
+    """Send one request that only Apache's servers answer; returns the fields of the answer."""
     return (await call.admin.brokers.other(address, code, header, body)).ext
 
 
 async def addresses(call: Call, slaves: bool) -> list[str]:
-    """The brokers that -b or -c names; `slaves`: those that do not lead, too."""
+    """The brokers that -b or -c names; with `slaves` also those that do not lead."""
     return await (call.brokers() if slaves else call.masters())

@@ -1,7 +1,7 @@
-"""What commands say: printed as Apache's mqadmin does, or, with `--json`, collected into one object.
+"""The output of commands: printed as Apache's mqadmin does, or, with `--json`, collected into one object.
 
-The object has the rows of tables by the table's name, with the columns' names without `#`; `messages` are the
-lines around them. Commands that go on for ever print one object a round.
+The object has the rows of tables by the table's name, with the columns' names without `#`. `messages` are the
+lines around them. Commands that run until they are ended print one object each round.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dledger.commands.terminal import plain
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in columns. `row` and `head` are formats of Java's and Python's printf; `cut`: characters of texts
-    that are longer, by column."""
+    """Rows in columns. `row` and `head` are formats for Java's and Python's printf. `cut`: the length to
+    which longer texts are cut, by column."""
 
     name: str
     columns: Sequence[str]
@@ -34,18 +34,18 @@ class Table:
         row: str | None = None,
         cut: Mapping[int, int] | None = None,
     ) -> Table:
-        """`row`: where it differs from the head's format."""
+        """Make a table. `row` is given when it differs from the head's format."""
         return Table(name, tuple(columns), head, row or head, cut or {})
 
     def line(self, values: Sequence[object]) -> str:
-        """One row."""
+        """Format one row."""
         return self.row % tuple(
             str(value)[: self.cut[at]] if at in self.cut else value for at, value in enumerate(values)
         )
 
 
 class Output:
-    """Where a command prints to."""
+    """The output of one command."""
 
     def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
         self.as_json = as_json
@@ -53,35 +53,35 @@ class Output:
         self._said: dict[str, Any] = {}
 
     def line(self, text: str = "") -> None:
-        """A line for people; in JSON one of `messages`, without what is blank or a rule."""
+        """Print a line for people. In JSON it is one of `messages`, unless it is blank or a rule."""
         if not self.as_json:
             self._print(text)
         elif text.strip(" -=\n"):
             self._said.setdefault("messages", []).append(text.strip())
 
     def value(self, name: str, value: object, text: str | None = None) -> None:
-        """One value, and how it is shown to people: not at all, without text."""
+        """Output one value. `text` is how people see it; without it they do not."""
         if self.as_json:
             self._said[name] = value
         elif text is not None:
             self._print(text)
 
     def item(self, name: str, value: object, text: str) -> None:
-        """One of several values, and how it is shown to people."""
+        """Output one of several values. `text` is how people see it."""
         if self.as_json:
             self._said.setdefault(name, []).append(value)
         else:
             self._print(text)
 
     def head(self, table: Table) -> None:
-        """The first line of a table."""
+        """Output the first line of a table."""
         if self.as_json:
             self._said.setdefault(table.name, [])
         else:
             self._print(table.head % tuple(table.columns))
 
     def row(self, table: Table, *values: object) -> None:
-        """One row."""
+        """Output one row of a table."""
         if self.as_json:
             names = [column.removeprefix("#") for column in table.columns]
             row = {name: _plain(value) for name, value in zip(names, values, strict=True)}
@@ -90,20 +90,20 @@ class Output:
             self._print(table.line(values))
 
     def table(self, table: Table, rows: Iterable[Sequence[object]]) -> None:
-        """All of one."""
+        """Output a whole table."""
         self.head(table)
         for row in rows:
             self.row(table, *row)
 
     def end_round(self) -> None:
-        """Everything said so far is whole."""
+        """End a round: in JSON, print the collected object."""
         if self.as_json and self._said:
             self._print(json.dumps(self._said))
             self._said = {}
         self._stream.flush()
 
     def fail(self, text: str) -> None:
-        """Something went wrong; the command goes on."""
+        """Report an error; the command goes on."""
         if self.as_json:
             self._said.setdefault("errors", []).append(text)
         print(plain(text), file=sys.stderr)

@@ -1,6 +1,7 @@
-"""What Apache's brokers keep in RocksDB: topics, groups, offsets, ConsumeQueues, timers, pops.
+"""Data that Apache's brokers keep in RocksDB: topics, groups, offsets, ConsumeQueues, timers, pops.
 
-A request is sent as it is: Apache's servers answer it, ours say why they do not."""
+The request is sent as it is: Apache's servers answer it, ours say why they do not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that send messages, most of them to see how long that takes: sendMessage, checkMsgSendRT,
+"""Commands that send messages, most of them to measure how long that takes: sendMessage, checkMsgSendRT,
 clusterRT."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dledger.commands.mqadmin.options import WrongOptions
 from dledger.commands.mqadmin.output import Table
 
 MAX_AMOUNT = 1_000_000
-"""Messages of one command."""
+"""Most messages of one command."""
 SENT = Table.of("sent", ("#Broker Name", "#QID", "#Send Result", "#MsgId"), "%-32s  %-4s  %-20s    %s")
 TIMED = Table.of("sent", ("#Broker Name", "#QID", "#Send Result", "#RT"), "%-32s  %-4s  %-20s    %s")
 CLUSTER_RT = Table.of(
@@ -24,7 +24,7 @@ CLUSTER_RT = Table.of(
     "%-24s  %-24s  %-8s  %-16s  %-16s",
 )
 CHINA = timezone(timedelta(hours=8))
-"""The time that clusterRT logs, wherever it runs."""
+"""The time zone of clusterRT's log, wherever it runs."""
 
 
 def _now() -> float:

@@ -1,4 +1,4 @@
-"""Static topics, which Apache's brokers map to queues of several of them."""
+"""Static topics, whose queues Apache's brokers map to queues of several brokers."""
 
 from __future__ import annotations
 

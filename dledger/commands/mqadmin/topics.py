@@ -83,7 +83,7 @@ async def _set_order(call: Call, config: TopicConfig) -> None:
 
 
 def attributes(text: str) -> dict[str, str]:
-    """`+key=value,-key`: what is to be set, and what removed; WrongOptions."""
+    """Parse `+key=value,-key`: attributes to set and to remove. WrongOptions."""
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
@@ -105,7 +105,7 @@ def _shown(config: TopicConfig) -> str:
 
 
 def listed(call: Call, kind: type[T]) -> list[T]:
-    """What the file -f lists; ClientError."""
+    """Read the list in the file -f. ClientError."""
     path = Path(call.given.text("f"))
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]

@@ -17,7 +17,8 @@ MEMBER = Group(
     "Members of a Raft group: list, add, remove, promote, transfer, prefer.",
     [*members(), *leadership()],
 )
-"""The same as `dledger member`, `transfer` and `prefer`, which know the nodes by the ports of their peers."""
+"""Commands that `dledger admin` shares with `dledger member`, `transfer` and `prefer`. They find the nodes by
+the ports of their peers."""
 ADMIN = Group(
     "admin",
     "Topics, groups, messages, offsets, brokers and accounts of a cluster.",

@@ -1,4 +1,4 @@
-"""`dledger admin offset`: where groups stand, and going elsewhere."""
+"""`dledger admin offset`: show offsets of groups, and move groups to other offsets."""
 
 from __future__ import annotations
 

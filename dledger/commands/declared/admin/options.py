@@ -1,4 +1,4 @@
-"""How the commands for operators are declared: what every one of them takes, and options of several."""
+"""Declares the commands for operators: their common options, and options that several of them have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTIONS = "dledger.commands.admin"
 
 
 def group(name: str, summary: str) -> Group:
-    """A group of commands about one thing."""
+    """Make a group of commands about one subject."""
     return Group(name, summary)
 
 
@@ -29,8 +29,8 @@ def action(
     *params: click.Parameter,
     changes: bool = False,
 ) -> None:
-    """Declare a command whose work is `async def action(admin, told, **values)`, at `module:function` of
-    `dledger.commands.admin`. `changes`: it takes --dry-run and --yes."""
+    """Declare a command whose work is done by `async def action(admin, told, **values)`, at `module:function`
+    of `dledger.commands.admin`. `changes`: it has the options --dry-run and --yes."""
     owner.add_command(operation(name, summary, f"{ACTIONS}.{place}", *params, changes=changes))
 
 
@@ -43,7 +43,7 @@ def operation(
     codes: ExitCodes = exit_codes.ADMIN,
     **more: Any,
 ) -> Command:
-    """The same as a command that belongs to no group, and whose work is in any module."""
+    """Declare a command as `action` does, but for any place and without a group."""
 
     def run(**values: Any) -> None:
         module, _, function = place.partition(":")
@@ -76,7 +76,7 @@ def _changes() -> list[click.Parameter]:
 
 
 def where() -> list[click.Parameter]:
-    """`--cluster` and `--broker`."""
+    """The options `--cluster` and `--broker`."""
     return [
         click.Option(["-c", "--cluster"], metavar="NAME", help="Brokers of this cluster. [default: all]"),
         click.Option(

@@ -1,4 +1,4 @@
-"""Commands that write what a cluster is into files of JSON: exportConfigs, exportMetadata, exportMetrics."""
+"""Commands that write the state of a cluster to JSON files: exportConfigs, exportMetadata, exportMetrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger.commands.declared.mqadmin.options import (
 from dledger.commands.mqadmin.options import Option
 
 DIRECTORY = "/tmp/rocketmq/export"
-"""Where they go without -f, as Apache's."""
+"""Directory of the files without -f, as in Apache's mqadmin."""
 _PATH = Option("f", "filePath", f"Directory of the file (default {DIRECTORY})")
 _CLUSTER = Option("c", "clusterName", "All brokers of this cluster", required=True)
 

@@ -1,4 +1,4 @@
-"""Options that several of RocketMQ's commands have, and what the declaration of one of them is."""
+"""Options that several of RocketMQ's commands have, and the class of their declarations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUTE_TOPIC = Option("c", "cluster", "Topic whose brokers are asked, for queues 
 @dataclass(frozen=True)
 class Command:
     """One command of the table. `place`: `module:function` in `dledger.commands.mqadmin`, imported when it
-    runs. `offline`: it asks nobody. `direct`: with -b it asks that broker alone."""
+    runs. `offline`: it sends no request. `direct`: with -b it asks only that broker."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class Command:
 
     @property
     def run(self) -> Callable[[Call], Awaitable[None]]:
-        """The function that does the work."""
+        """Import the function that does the work."""
         module, _, name = self.place.partition(":")
         found: Callable[[Call], Awaitable[None]] = getattr(
             import_module(f"dledger.commands.mqadmin.{module}"), name

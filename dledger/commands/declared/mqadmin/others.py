@@ -1,7 +1,8 @@
-"""Commands of what a Raft group has none of: controllers, containers, static topics, RocksDB, cold reads.
+"""Commands for things that a Raft group does not have: controllers, containers, static topics, RocksDB, cold
+reads.
 
-Those that are one request are sent: Apache's servers answer, ours say why not. Those that need more, or read
-files that only Apache's brokers have, say so.
+Commands that consist of one request send it: Apache's servers answer, ours say why they do not. Commands that
+need more, or read files that only Apache's brokers have, say so.
 """
 
 from __future__ import annotations

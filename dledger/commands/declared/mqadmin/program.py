@@ -1,7 +1,8 @@
-"""`dledger mqadmin`: RocketMQ's commands, whose options have its spelling (`-n`, `-t`, `--brokerAddr`).
+"""`dledger mqadmin`: RocketMQ's commands, whose options are spelt as there (`-n`, `-t`, `--brokerAddr`).
 
-The table of these commands (`dledger.commands.declared.mqadmin.table`) declares their options. Here they only
-become a click command: for completion, for the list, and so that nothing is loaded before a command is known.
+The table of these commands (`dledger.commands.declared.mqadmin.table`) declares their options. This module
+makes one click command of them: for completion, for the list, and so that nothing is loaded before the
+command is known.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REST = "arguments"
 
 
 def _words(ctx: click.Context, parameter: click.Parameter | None, incomplete: str) -> list[str]:
-    """Names of RocketMQ's commands, then the options of the one that is there."""
+    """Completions: names of RocketMQ's commands, and after a command its options."""
     words = ctx.params.get(_REST) or ()
     if not words:
         names = ["help", *COMMANDS]
@@ -37,15 +38,15 @@ def _words(ctx: click.Context, parameter: click.Parameter | None, incomplete: st
 
 
 class _Mqadmin(Command):
-    """Completes options which it does not parse itself."""
+    """Completes options that click does not parse."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Those of the command that is there."""
+        """Complete the options of the command that was typed."""
         return [CompletionItem(name) for name in _words(ctx, None, incomplete)]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run one of RocketMQ's commands; returns the exit code."""
     words = list(argv)
     if not words or words[0] in ("-h", "--help") or words == ["help"]:
         print(_all_commands())

@@ -1,4 +1,4 @@
-"""Commands that send messages, most of them to see how long that takes: sendMessage, checkMsgSendRT,
+"""Commands that send messages, most of them to measure how long that takes: sendMessage, checkMsgSendRT,
 clusterRT."""
 
 from __future__ import annotations

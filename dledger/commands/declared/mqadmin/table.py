@@ -1,4 +1,4 @@
-"""All commands, and the one that a word on the command line means."""
+"""All commands of `dledger mqadmin`, and a search by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 
 def find(word: str) -> Command | None:
-    """The command of this name or alias, in any case of letters, as Apache's."""
+    """The command of this name or alias, in any case of letters, as in Apache's mqadmin."""
     wanted = word.lower()
     for command in COMMANDS.values():
         if wanted in (command.name.lower(), command.alias.lower()):
@@ -49,7 +49,7 @@ def find(word: str) -> Command | None:
 
 
 def meant(word: str) -> str | None:
-    """The command that was probably meant."""
+    """The command that was probably meant; None when no name is similar."""
     names = {name.lower(): name for name in COMMANDS}
     near = get_close_matches(word.lower(), names, 1)
     return names[near[0]] if near else None
