@@ -1,7 +1,7 @@
-"""The command `dledger`: a table of sub-commands, each imported only when it is asked for.
+"""The command `dledger`: a table of sub-commands, each imported only when it is used.
 
-`dledger --help` and a wrong word therefore cost nothing but click. Every sub-command is a click command; what
-that takes is said in `dledger.commands.declaring`.
+So `dledger --help` and an unknown sub-command load nothing but click. Every sub-command is a click command;
+`dledger.commands.declaring` explains how it is declared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dledger.commands.standard_output import OutputFailed, guarded
 
 @dataclass(frozen=True)
 class Program:
-    """A sub-command: where its click command is, and what the list of commands says of it."""
+    """A sub-command: the place of its click command, and its text in the list of commands."""
 
     section: str
     summary: str
@@ -93,27 +93,27 @@ COMMANDS = MappingProxyType(
         "bench": Program(TRIALS, "measure a running group", f"{_DECLARED}.bench:BENCH"),
     }
 )
-"""In the order in which `dledger --help` lists them."""
+"""The sub-commands in the order of `dledger --help`."""
 SHORT_FOR = MappingProxyType({"verify": "audit verify", "sim": "chaos sim"})
-"""Words that stand for longer ones."""
+"""Short words for longer commands."""
 
 
 class Commands(click.Group):
-    """Finds a sub-command in the table, or says which one was probably meant."""
+    """Finds a sub-command in the table, or suggests the one that was probably meant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, as the table has them."""
+        """Names of the sub-commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The sub-command; what does its work is not imported yet."""
+        """Import the click command of a sub-command, but not the function that does its work."""
         program = COMMANDS.get(cmd_name)
         return None if program is None else load(program)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with a hint."""
+        """Find the sub-command as click does. An unknown one gets a hint."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = get_close_matches(args[0], COMMANDS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else " See `dledger --help`."
@@ -121,15 +121,15 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's; Ctrl-C ends it in order, without a word, and with the exit code that shells give to a
-        process that SIGINT ended."""
+        """Run the command as click does. Ctrl-C ends it in good order and silently, with the exit code that
+        shells give to a process that SIGINT ended."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """By section."""
+        """Write the sub-commands by section."""
         for section in dict.fromkeys(program.section for program in COMMANDS.values()):
             rows = [(name, one.summary) for name, one in COMMANDS.items() if one.section == section]
             with formatter.section(section):
@@ -137,7 +137,7 @@ class Commands(click.Group):
 
 
 def load(program: Program) -> click.Command:
-    """The click command of a row of the table."""
+    """Import the click command of a row of the table."""
     module, _, name = program.place.partition(":")
     found: click.Command = getattr(import_module(module), name)
     return found
@@ -150,7 +150,7 @@ def command() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> Any:
-    """The whole command; the exit code of the process."""
+    """Run the whole command; returns the exit code of the process."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     program = COMMANDS.get(arguments[0]) if arguments else None
     if program is not None and program.section == SERVERS:  # they run all the same: remoting.cli.announce

@@ -41,7 +41,7 @@ class StandaloneConfig:
     self_id: SelfId = ""
     """This node's id in `dLegerPeers`."""
     peers: Peers = field(default_factory=dict)
-    """All members at the foundation of the groups: `n0-host:port;n1-host:port`."""
+    """All members when the groups were founded: `n0-host:port;n1-host:port`."""
     store_dir: StoreRoot = ""
     """Directory of the groups' stores."""
     bind_host: BindAddress = "0.0.0.0"

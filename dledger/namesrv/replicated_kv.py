@@ -85,10 +85,10 @@ class KvPeers:
     """The NameServers that share a replicated key-value table."""
 
     peers: Annotated[tuple[str, ...], Setting("kvPeers", parse=_peers, format=";".join)] = ()
-    """Addresses of all of them: `ip:port;ip:port;ip:port`, loopback or private, with ports used for nothing
-    else. Empty: each NameServer has its own table."""
+    """Addresses of the NameServers that share one key-value table: `ip:port;ip:port;ip:port`, loopback or
+    private, with ports used for nothing else. Empty: each NameServer has its own table."""
     self_address: Annotated[str, Setting("kvSelfAddress", parse=_peer)] = ""
-    """The address of this NameServer among them."""
+    """The address of this NameServer in `kvPeers`."""
     directory: Annotated[str, Setting("kvDirectory")] = ""
     """Directory of its journal; empty: `kvConfig-kv` beside the file of the table, after that file's name."""
     password: Annotated[str, Setting("kvPassword", secret=True)] = ""

@@ -154,8 +154,8 @@ class RemotingClient:
     def forward(
         self, addr: str, request: Request, fields: Mapping[str, str], timeout_s: float, on_done: OnDone
     ) -> None:
-        """Forward another client's request with these header fields, as `invoke_nowait` does. `on_done` is
-        not called for a oneway request."""
+        """Forward another client's request with these header fields, as `invoke_nowait` does. For a oneway
+        request `on_done` is called only when it cannot be sent."""
         try:
             link = self._link(addr)
             self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF

@@ -245,8 +245,7 @@ class CheckTransactionStateHeader(Header):
 
 
 class RelayedCheckHeader(Header):
-    """39 from the leader of a group to its other members: the fields of the check, and the producer to
-    ask."""
+    """39 from the leader of a group to its other members: the check, and the producer to ask."""
 
     producerGroup: str
     tranStateTableOffset: I64
@@ -288,8 +287,7 @@ class QueryConsumerOffsetHeader(Header):
     queueId: I32
     setZeroIfNotFound: bool | None = None
     askMembership: bool | None = None
-    """An extension of ours: the answer shall have the field `membership` (see
-    `UpdateConsumerOffsetHeader`)."""
+    """Our extension: the answer shall have the field `membership` (see `UpdateConsumerOffsetHeader`)."""
 
 
 class UpdateConsumerOffsetHeader(Header):
@@ -300,11 +298,11 @@ class UpdateConsumerOffsetHeader(Header):
     queueId: I32
     commitOffset: I64
     setsBack: bool | None = None
-    """An extension of ours: whether a higher offset of the group may be set back. A consumer's ordinary
-    commit does not do that. None: the client does not say."""
+    """Our extension: whether a higher offset of the group may be set back. A consumer's ordinary commit does
+    not do that. None: the client does not say."""
     membership: str | None = None
-    """An extension of ours: the version of the group's membership that the sender got (14). A commit that
-    sets back is refused when it is not the current one."""
+    """Our extension: the version of the group's membership that the sender got (14). A commit that sets back
+    is refused when it is not the current one."""
 
 
 class ResetOffsetHeader(Header):
@@ -363,8 +361,7 @@ class DeleteSubscriptionGroupHeader(Header):
     groupName: str
     cleanOffset: bool = False
     life: str | None = None
-    """An extension of ours: which group of this name is meant, by the field `life` of the answer to 352.
-    Another one of the same name is not deleted."""
+    """Our extension: the field `life` of the answer to 352. Another group of this name is not deleted."""
 
 
 class GroupHeader(Header):
@@ -372,7 +369,7 @@ class GroupHeader(Header):
 
     group: str
     byLeader: bool = False
-    """An extension of ours: only the leader shall answer (352)."""
+    """Our extension: only the leader shall answer (352)."""
 
 
 # --- topics -------------------------------------------------------------------------------------------
@@ -389,7 +386,7 @@ class TopicConfigHeader(Header):
 
     topic: str
     byLeader: bool = False
-    """An extension of ours: only the leader shall answer."""
+    """Our extension: only the leader shall answer."""
 
 
 class DeleteTopicHeader(Header):
@@ -397,8 +394,7 @@ class DeleteTopicHeader(Header):
 
     topic: str
     life: str | None = None
-    """An extension of ours: which topic of this name is meant, by the field `life` of the answer to 351.
-    Another one of the same name is not deleted."""
+    """Our extension: the field `life` of the answer to 351. Another topic of this name is not deleted."""
 
 
 class CreateTopicHeader(Header):
@@ -473,9 +469,8 @@ class KvNamespaceHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103 REGISTER_BROKER. bodyCrc32: of the body as it is sent, 31 bits; 0 is not checked. wholeTable (an
-    extension of ours): the body has every topic of the broker group, so a topic that is missing in it is
-    removed."""
+    """103 REGISTER_BROKER. bodyCrc32: of the body as sent, 31 bits; 0 is not checked. wholeTable (ours): the
+    body has every topic of the broker group; a topic that is missing in it is removed."""
 
     brokerName: str
     brokerAddr: str

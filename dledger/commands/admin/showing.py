@@ -1,4 +1,4 @@
-"""What commands for people print: tables, or one JSON object."""
+"""Prints results of commands for people: tables, or one JSON object."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _numbers(table: Table) -> list[int]:
 
 
 def _draw(table: Table) -> bool:
-    """Draw it in a terminal by rich, which folds wide cells. False where rich is not installed."""
+    """Draw the table in a terminal with rich, which wraps wide cells. False when rich is not installed."""
     try:
         from rich import box
         from rich.console import Console

@@ -24,7 +24,7 @@ def _perm(value: int) -> str:
 
 
 async def own_topics(admin: AsyncAdminClient) -> list[str]:
-    """Names without those that brokers have for themselves."""
+    """Names of topics, except those that brokers have for their own use."""
     system: set[str] = set()
     for data in await broker_groups(admin):
         system |= {*(await admin.topics.system_names(one_of(data))), data.cluster, data.brokerName}
@@ -160,7 +160,7 @@ async def _put(
 
 
 def _unread(config: TopicConfig) -> str:
-    """A warning where producers may send to queues that no consumer reads."""
+    """A warning when producers may send to queues that no consumer reads; otherwise empty."""
     first, last = config.readQueueNums, config.writeQueueNums - 1
     if first > last:
         return ""
@@ -224,8 +224,8 @@ async def update_topic(
 async def _put_order(
     admin: AsyncAdminClient, topic: str, made: Sequence[tuple[str, TopicConfig, TopicConfig]]
 ) -> None:
-    """What NameServers say of the order goes with it. Of all brokers at once: producers would take the queues
-    of those that are named for all that there are."""
+    """Update the NameServers' entry of an ordered topic, for all its brokers at once. If it named only some
+    of them, producers would use only the queues of those."""
     queues = {name: after.writeQueueNums for name, _, after in made if after.order}
     if queues:
         route = await admin.topics.route(topic)

@@ -34,7 +34,7 @@ def _now() -> float:
 async def _timed(
     producer: AsyncProducer, message: Message, queue: MessageQueue | None = None
 ) -> tuple[bool, int]:
-    """Whether it was stored, and how many ms that took."""
+    """Send a message; returns whether it was stored, and how many ms that took."""
     began = _now()
     try:
         await producer.send(message, queue)
