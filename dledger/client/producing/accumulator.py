@@ -27,7 +27,7 @@ class BatchItem(NamedTuple):
 
 
 Key = tuple[str, MessageQueue | None]
-"""What messages of one batch have in common: the topic, and the queue where the application chose it."""
+"""The common part of all messages in one batch: the topic, and the queue if the application chose it."""
 
 
 class _Held:

@@ -1,20 +1,20 @@
-"""The way of a message to its acknowledgement: attempts, failover, order. One `PendingSend` per message.
+"""Carries a message until its acknowledgement: attempts, failover, order. One `PendingSend` per message.
 
-Each broker group has a *lane*. While its leader is known, messages go straight out, many at once, and per
-message there is no task, future or timer: `RemotingClient.invoke_nowait` calls back. When the leader is
-lost, the lane parks its messages (those in flight come back as failed, in their order) and one task looks
-for the new leader, with the oldest parked message as the question: a follower answers "not me" (code 14,
-certainly not executed, perhaps with the leader's address), the leader answers with the acknowledgement.
-Then the parked messages go out in the order in which they were sent, as fast as its connection takes them:
-what that one refuses (`ClientLimits.max_outbound`) is parked as well, for a short while each time. What was
-sent in the same turn and is smaller may find room before it: only ordered messages keep their order then.
+Each broker group has a *lane*. While its leader is known, messages are sent at once, many at the same time. A
+message needs no task, future or timer: `RemotingClient.invoke_nowait` calls back. When the leader is lost,
+the lane parks its messages (those in flight come back as failed, in their order). One task looks for the new
+leader by sending the oldest parked message. A follower answers that it is not the leader (code 14: certainly
+not executed, perhaps with the leader's address); the leader answers with the acknowledgement. Then the parked
+messages are sent in their order, as fast as the leader's connection accepts them. Messages that it refuses
+(`ClientLimits.max_outbound`) are parked again for a short while. A smaller message of the same turn may find
+room before them, so only ordered messages keep their order in this case.
 
-What is known of a failed attempt decides how it is repeated. *Not executed*: as it is. *Unknown* (connection
-lost after the write, time-out, code 1): under the same unique id, marked with the property `__RESEND`, and at
-the same broker group, which answers with the first result if there is one. RocketMQ's brokers do not look,
-and may store it twice.
+The outcome of a failed attempt decides how it is repeated. If it was *not executed*, the message is sent
+again unchanged. If the outcome is *unknown* (connection lost after the write, time-out, code 1), it is sent
+again under the same unique id, marked with the property `__RESEND`, to the same broker group, which returns
+the first result if there is one. RocketMQ's brokers do not check that, and may store it twice.
 
-*Ordered* messages of one queue go one by one: the next leaves when the one before is settled.
+*Ordered* messages of one queue are sent one by one: the next is sent when the previous one has its result.
 """
 
 from __future__ import annotations

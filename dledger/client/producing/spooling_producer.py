@@ -184,7 +184,8 @@ class AsyncSpoolingProducer(AsyncProducer):
                 return await self._keep(named, ordering_key)
 
     def _was_there(self, error: ClientError, topic: str) -> bool:
-        """Whether the topic is known, and is missing only because its brokers are."""
+        """Whether to keep a message of an unknown topic: this producer used the topic before, so that only
+        its brokers are missing, or `keep_unknown_topics` is set."""
         return isinstance(error, TopicNotFound) and (
             topic in self._topics or self.spool_options.keep_unknown_topics
         )
