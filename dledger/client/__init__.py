@@ -20,10 +20,10 @@ The life of a client and its connections:
 * `lifecycle`   start and end of every client
 * `loop_thread`   runs a client's event loop in a thread, for programs that have no event loop
 * `core`   connections, routes, leaders and heartbeats of one client
-* `name_servers`   asks one NameServer, or all of them where the answer of one is not enough
-* `address_hints`   finds out what answers at an address that is no NameServer's, for the error message
+* `name_servers`   asks one NameServer, or all of them when one answer is not enough
+* `address_hints`   finds out which server answers in place of a NameServer, for the error message
 * `routes`   reads a topic's route: its queues, and the addresses behind them
-* `broker_group`   one broker group: its addresses, and which of them is probably the leader
+* `broker_group`   one broker group: its addresses, and which of them is probably the leader's
 * `options`   settings that producers and consumers share
 
 Messages and what happens to them:
@@ -31,15 +31,15 @@ Messages and what happens to them:
 * `message`   messages, queues and results
 * `errors`   every exception of a client, sorted by what the application can do about it
 * `codecs`   typed bodies
-* `listeners`   what an application's listener is called with, and what it may return
-* `encoding`   message properties, send headers and records as they travel
+* `listeners`   arguments and results of an application's listener
+* `encoding`   encodes message properties and send headers, decodes records
 * `compression`   compressed bodies
-* `namespaces`   topics and groups with the name of an instance before them
-* `times`   points in time as people give them
+* `namespaces`   puts the name of an instance before the names of topics and groups
+* `times`   checks points in time that users give
 * `topics`   creates and deletes topics
 * `message_queries`   finds messages by key
 * `trace`, `trace_records`   message trace: how records are sent, and how they are written
-* `callback_failures`   logs what code of the application raised, without flooding the log
+* `callback_failures`   logs exceptions of the application's code, without flooding the log
 """
 
 from dledger.client.codecs import BodyFormat, Codec, UnreadableBody

@@ -1,1 +1,1 @@
-"""The command `dledger`: the outer shell of everything. `app` is the table of its sub-commands."""
+"""The command `dledger` with all of its sub-commands. `app` has the table of them."""

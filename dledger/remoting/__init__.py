@@ -1,18 +1,18 @@
 """RocketMQ's remoting protocol: bytes <-> commands, and an asyncio server and client for them.
 
 * `codes`            request, response and language numbers
-* `errors`           what a request can fail with
+* `errors`           errors of requests
 * `commands`         one request, one response
 * `frames`           bytes <-> commands in both serializations; pure
 * `headers`          the typed header of each request
 * `fastjson`         JSON as fastjson writes it: unquoted and object keys
 * `bodies`           typed bodies: heartbeat, route, cluster, topic lists; `auth_bodies` users and policies
-* `registration`     what a broker tells a NameServer: topic configs with a data version
+* `registration`     a broker's report to a NameServer: topic configs with a data version
 * `messages`         the body of a batch of messages
-* `server`, `connection`, `client`, `link`  the two ends of a socket; `limits` names every bound of theirs
-* `address_server`   where the NameServers are; `exposure` whether anybody may connect
+* `server`, `connection`, `client`, `link`  the two ends of a socket; `limits` has all of their limits
+* `address_server`   asks for the NameServers; `exposure` checks whether any machine may connect
 * `settings_requests`  requests that show and change the settings of a server
-* `cli`              outer shell of the commands: arguments, logging, signals
+* `cli`              the process of the commands: arguments, logging, signals
 
 One frame is `length (4), serialization type (1) and header length (3), header, body`; the header is JSON
 or RocketMQ's binary form, and an answer has the form of its request. `docs/reference/protocol.md` says more.

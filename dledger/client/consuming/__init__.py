@@ -12,11 +12,11 @@ The consumers that a program uses:
 * `sync_consumers`   the four consumers for programs without an event loop
 * `consumer_options`   the settings of consumers
 * `consume_hooks`   functions of the application that are called around each call of a listener; filters
-* `subscription`   what a consumer wants of a topic: everything, tags, or an SQL expression
+* `subscription`   which messages of a topic a consumer wants: all, by tags, or by an SQL expression
 
 Sharing the queues of a topic in a consumer group:
 
-* `group_consumer`   what push and lite pull consumers have in common
+* `group_consumer`   the common part of push and lite pull consumers
 * `allocation`   strategies that divide queues among the members of a group
 * `rebalancing`   applies the division: takes queues, reads them, commits their offsets, releases them
 * `queue_locks`   locks at the brokers, for queues that are consumed in order
@@ -28,13 +28,13 @@ From a queue to the listener:
 
 * `queue_reader`   reads one queue by long polling, and follows its leader
 * `process_queue`   messages that were pulled and are not consumed yet
-* `consume_service`   what the two ways of consuming share: workers, start and stop
+* `consume_service`   the common part of the two ways of consuming: workers, start and stop
 * `concurrent_service`   many messages at once, in no particular order
 * `orderly_service`   the messages of each queue one after the other
 * `listener_calls`   calls the listener, in a thread or on the event loop
 * `send_back`   sends a failed message back to the broker, which delivers it again later
 
-What operators see of a consumer:
+Information about a consumer for operators:
 
 * `consume_statistics`   rates and response times for each topic
 * `running_info`   answers a broker's questions about this consumer, and resets its offsets

@@ -1,6 +1,6 @@
-"""Sending messages: producers, and everything that a message passes on its way to its acknowledgement.
+"""Sending messages: producers, and the modules that carry a message until its acknowledgement.
 
-This package may import the modules of `dledger.client` itself, and nothing of `dledger.client.consuming`.
+This package may import the modules of `dledger.client` itself, but none of `dledger.client.consuming`.
 
 The producers that a program uses:
 
@@ -12,15 +12,15 @@ The producers that a program uses:
 * `producer_options`   the settings of producers
 * `send_hooks`   functions of the application that are called around each send
 
-What they are built of:
+The modules that they use:
 
 * `send_kernel`   attempts, failover and order: it carries each message until its outcome is known
 * `pending_sends`   a message without an acknowledgement, its queue, and the lane of its broker group
-* `leader_search`   finds the leader of a broker group, by asking with a message that must get there
+* `leader_search`   finds the leader of a broker group, by sending it a message that has to be sent anyway
 * `queue_selection`   which queue a message goes to
 * `latency`   which broker groups are slow, so that messages can go around them
 * `accumulator`   messages that are sent one by one and travel as one batch
-* `request_reply`   a message that asks, and the one that answers it
+* `request_reply`   request messages and their replies
 * `recalls`   recalls a message whose delivery time has not come
 * `unique_ids`   makes the unique ids of messages
 * `preset_ids`   messages that got their unique id before they are sent

@@ -1,6 +1,8 @@
 """`dledger admin`: topics, groups, messages, offsets, brokers, NameServers and access control, for people.
 
-Tables by rich, `--json` for programs, `--dry-run` for what changes, a question before what destroys.
-`running` connects and tells errors, `showing` prints, `places` says which brokers are meant, `completing`
-completes names. The other modules are the commands, by what they are about; `cli` puts them together.
+They print tables with rich, or `--json` for programs. Commands that change something have `--dry-run`, and
+those that destroy something ask first.
+
+`running` connects and reports errors, `showing` prints, `places` finds the brokers that a command applies
+to, `completing` completes names. The other modules are the commands, by subject.
 """
