@@ -83,8 +83,8 @@ POLL_GRACE_S = 1.0
 """How long a broker that is no longer the leader may still answer a waiting request, in seconds. Without its
 answer, messages that it handed out in a pop would come again only after their invisible time."""
 REFUSED_BEATS = 2
-"""When all brokers have refused the heartbeats of a client that they knew for this many heartbeat intervals,
-the client ends."""
+"""A client that was known to brokers ends when all of them have refused its heartbeats for this many
+heartbeat intervals."""
 CHANGE_TRIES = 3
 """Attempts of a request that changes something, when its leader was lost while working on it."""
 PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY))
@@ -149,7 +149,7 @@ class ClientCore:
             except NoAddresses as failure:
                 raise ClientError(f"ClientOptions: address_server: {failure}") from None
         self.cluster_id: tuple[str, ...] = addresses or (address_server,)
-        """Equal for clients that were configured with the same NameServers."""
+        """Equal for clients that were given the same addresses of NameServers, or the same address server."""
         self._by_address_server = bool(address_server)
         self.name_servers: NameServers = NameServers(
             env, self.remoting, self.log, addresses, address_server, options.namesrv_timeout_s
@@ -305,8 +305,8 @@ class ClientCore:
         return known if known is not None else await self.refresh(topic)
 
     async def refresh_quietly(self, topic: str | None, *, compare: bool = False) -> None:
-        """Ask for a topic's route, or for all brokers when `topic` is None. Without an answer nothing
-        changes."""
+        """Ask for a topic's route, or for all brokers when `topic` is None or is neither known nor watched.
+        Without an answer nothing changes."""
         try:
             if topic is None or (topic not in self.routes and topic not in self.watched):
                 await self.cluster()

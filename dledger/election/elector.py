@@ -335,8 +335,8 @@ class Elector:
     def saved(self, took: float) -> None:
         """Term and vote are on disk; while they were being saved this node could send and receive nothing.
 
-        The time-out begins now. It is extended for a while, as the others may need as long: an election takes
-        the fsyncs of two disks.
+        The time-out begins now, and is longer by the time that the save took (at most twice the longest
+        time-out), because the others may need as long: an election takes the fsyncs of two disks.
         """
         self._save_s = min(took, 2 * self._settings.timeout_max_s)
         self._deadline += took + self._save_s
@@ -548,8 +548,8 @@ class Elector:
         return None
 
     def _give_way(self, request: VoteRequest, now: float) -> VoteResult | None:
-        """Delay this node's own candidacy a little after it granted a pre-vote, so that the vote is not
-        split.
+        """Delay this node's own candidacy a little and grant a pre-vote (None), or refuse it if this node
+        goes first, so that the vote is not split.
 
         Two nodes that stand at the same time would win each other's pre-vote, vote for themselves and wait
         for a time-out. So the better log goes first, then the lower id. This holds only in the first round,

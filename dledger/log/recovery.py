@@ -112,8 +112,8 @@ def missing_segments(
 
 
 def _is_first_lost(index: IndexFiles, first_start: int) -> bool:
-    """Whether the index has units of entries before the first segment: then that segment's file was lost, not
-    retired."""
+    """Whether the index has units of entries before the first segment that is there: then the file that held
+    them was lost, not retired."""
     before: IndexUnit | None = None
     for unit in index.units(0, _UNITS) if first_start > 0 else ():
         if unit is not None and before is not None and before.pos + before.size == unit.pos < first_start:

@@ -81,7 +81,8 @@ class Rot:
 
 @dataclass(frozen=True)
 class End:
-    """No further entry is accepted. `reason` is empty when there is nothing behind."""
+    """No further entry is accepted. `reason` is empty when nothing of the log lies there (blank, recycled or
+    cut bytes)."""
 
     reason: str
     doubt: bool = False

@@ -34,7 +34,7 @@ from dledger.node.metrics import NodeMetrics
 from dledger.node.trust import Trust
 
 HYSTERESIS = 0.02
-"""A disk counts as full until its use is this far (a ratio) below the limit."""
+"""A disk that was full counts as full until its use is this far (a ratio) below the limit."""
 SLOW_LAG = 0.5
 SLOW_WRITTEN = 4
 """A leader's disk is slow when two things hold. It has been behind the commit by more than SLOW_LAG of what

@@ -235,7 +235,7 @@ class Peers:
         return self._config.redial_min_s
 
     async def _stay(self, peer: str, dialler: Dialler, store: str | None, strayed: str | None) -> float:
-        """Connect, and return when the connection is lost; the result is how long it lasted. OSError or
+        """Connect, and return when the connection is lost: how long it lasted, in seconds. OSError or
         TlsError when no connection was made."""
         loop = asyncio.get_running_loop()
         try:
@@ -293,7 +293,7 @@ class Peers:
             self._refusals.note("not reached", peer, f"{text} {self.addresses()[peer]}: {MOVED}")
 
     def strayed(self) -> dict[str, str]:
-        """Peers that were reached at another than their recorded address: id -> that address."""
+        """Peers that are connected now at another than their recorded address: id -> that address."""
         return dict(self._strayed)
 
     async def close(self) -> None:
@@ -402,7 +402,8 @@ class Peers:
                 self.refuse(connection, "removed", text)
 
     def refresh(self) -> None:
-        """Close all connections because this node's identity changed: they must exchange hellos again."""
+        """Close the connections with peers, not those of clients, because this node's identity changed: they
+        must exchange hellos again."""
         for connection in [*self._outbound.values(), *self._accepted]:
             if not connection.client:
                 connection.close("identity changed")
@@ -664,8 +665,8 @@ class Peers:
         self.refusals[peer] = text[:MAX_ERROR_TEXT]
 
     def _guard(self, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a protocol callback. It has no caller, so any error that it raises ends the node through `run`
-        (rule 7)."""
+        """Call a protocol callback. It has no caller, so any error except WireError ends the node through
+        `run` (rule 7); a WireError is raised to the connection."""
         try:
             call(*args, **kwargs)
         except WireError:

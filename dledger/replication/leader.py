@@ -122,7 +122,7 @@ class SendInstall(msgspec.Struct, frozen=True):
 
 
 class NeedsSnapshot(msgspec.Struct, frozen=True):
-    """A peer is behind the first entry of this log, and no snapshot would help it."""
+    """A peer is behind the first entry of this log, and this leader has no snapshot that would help it."""
 
     peer: str
 
@@ -158,7 +158,8 @@ class LeaderReplication:
         self.self_id = self_id
         self._log = log
         self.push_bytes: int = push_bytes
-        """Smallest size of a push in bytes, if there are as many bytes of entries; may change."""
+        """Bytes of entries at which a push ends; may change. Only one larger entry, or a client batch, which
+        is not split, exceeds it."""
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer

@@ -63,7 +63,8 @@ class InstallSender:
             self._wake.set()
 
     def no_snapshot(self, peer: str) -> None:
-        """Log that a peer needs a snapshot and none would help it; the same text is logged once."""
+        """Log that a peer needs a snapshot and this leader has none that would help it; the same text is
+        logged once."""
         self._complain(peer, f"behind entry {self._log.first_index}, and no snapshot would help it")
 
     def forget(self) -> None:

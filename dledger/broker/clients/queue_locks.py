@@ -77,7 +77,7 @@ class QueueLocks(LeaderService):
         """Locks that the owner requested from this leader directly, and the loop time of its last request."""
         deletions.listeners.append(self._forget)
         self.expired: int = 0
-        """Locks that expired since start."""
+        """Expired locks that were removed since start, without those that went to another client."""
 
     @property
     def count(self) -> int:

@@ -62,7 +62,8 @@ ALL_TOPICS = "*"
 MAX_WAITING = 20_000
 """Sends that wait for their look-up; one more is refused with SYSTEM_BUSY."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of the bodies of these sends together; more are refused with SYSTEM_BUSY."""
+"""Bytes of all sends that are not answered yet, with properties and an overhead for each; more are refused
+with SYSTEM_BUSY."""
 MAX_TOGETHER = 128
 """Sends that one job looks up: about 3 ms of a worker, and as much of the loop."""
 MAX_COPIES = 1024
@@ -101,7 +102,8 @@ class Sent(NamedTuple):
     text_size: int
     """Characters of the properties."""
     or_topic: str = ""
-    """A second topic that the first copy may be in, for a timer message that was delivered."""
+    """A second topic that the first copy may be in: the own topic of a timer message that was due at once, or
+    has been delivered since."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -193,7 +195,8 @@ class Resends(LeaderService):
     ) -> bool:
         """Look up a send. Then `answer` is called with the result, or `again` if there is none (the send is
         sealed in the same turn of the loop), or the request is answered with an error. Returns False if the
-        send needs no look-up. RemotingError 2 if too many wait."""
+        send is not looked up: the index is off, the unique id is empty or too long, or the request is oneway.
+        RemotingError 2 if too many wait."""
         if not self._index.enabled or not 0 < len(sent.ids[0]) <= MAX_NAME or request.oneway:
             return False
         now = asyncio.get_running_loop().time()

@@ -70,8 +70,8 @@ MAX_BATCH_OVERHEAD = 64 * 1024
 """Bytes that lengths and properties may add to a batch beyond `max_message_size`."""
 NOT_SENT = "the producer was closed before this message was sent; it is not stored"
 COMPRESS_IN_WORKER_OVER = 64 * 1024
-"""Bodies larger than this (in bytes) are compressed in a worker thread, because compressing them would block
-the loop for milliseconds."""
+"""`send` and `send_oneway` compress larger bodies (in bytes) in a worker thread, because that would block the
+loop for milliseconds. `send_nowait` and `send_soon` compress on the loop."""
 
 
 class AsyncProducer(AsyncClient):
@@ -574,8 +574,9 @@ class AsyncProducer(AsyncClient):
         id.
 
         `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when no
-        broker answered: it may be recalled, and `recall` may be called again.
+        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when
+        an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
+        `recall` again does no harm.
         """
         self._core.check_open()
         return await recall(self._core, self.group, with_namespace(topic, self._namespace), handle)
@@ -589,8 +590,9 @@ class AsyncProducer(AsyncClient):
 
     async def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
         """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
-        counts as deleted. An attempt without an answer is repeated. The lost one may still be carried out
-        later, even after the topic was created again."""
+        counts as deleted. An attempt without an answer is repeated. If the lost one arrives after the topic
+        was created again, the new topic stays, unless this call found no topic, or the broker is not one of
+        ours."""
         self._core.check_open()
         topic = with_namespace(topic, self._namespace)
         await delete_topic(self._core, topic, broker_name)
@@ -612,7 +614,8 @@ class AsyncProducer(AsyncClient):
 
     @property
     def _unanswered_count(self) -> int:
-        """Attempts of `create_topic` that were sent and then lost: each may be carried out later."""
+        """Attempts of requests to leaders (`create_topic`, `delete_topic`, `recall`) that were sent and then
+        lost: each may be carried out later."""
         return self._core.unanswered
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:

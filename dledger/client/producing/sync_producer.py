@@ -230,8 +230,9 @@ class Producer(BlockingClient[AsyncProducer]):
         id.
 
         `handle` is `SendResult.recall_handle`. The broker does not say whether there was such a message.
-        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when no
-        broker answered: it may be recalled, and `recall` may be called again.
+        BrokerRefused when its time has come: the message was or will be delivered. OutcomeUnknown when
+        an attempt got no answer and no later one succeeded: the message may have been recalled, and calling
+        `recall` again does no harm.
         """
         return self._run(lambda inner: inner.recall(topic, handle))
 
@@ -241,6 +242,7 @@ class Producer(BlockingClient[AsyncProducer]):
 
     def delete_topic(self, topic: str, broker_name: str | None = None) -> None:
         """Delete a topic with its messages in every broker group (or in one). A topic that does not exist
-        counts as deleted. An attempt without an answer is repeated. The lost one may still be carried out
-        later, even after the topic was created again."""
+        counts as deleted. An attempt without an answer is repeated. If the lost one arrives after the topic
+        was created again, the new topic stays, unless this call found no topic, or the broker is not one of
+        ours."""
         self._run(lambda inner: inner.delete_topic(topic, broker_name))

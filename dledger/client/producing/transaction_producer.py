@@ -190,9 +190,9 @@ class AsyncTransactionProducer(AsyncProducer):
     ...     async with producer.transaction(Message("orders", b"17")):
     ...         await database.execute("...")                   # an exception here rolls the message back
 
-    `check` is called with a message whose transaction is not known here; see `TransactionListener`. With a
-    listener it is the listener's own method. Without either, such messages stay undecided until their broker
-    stops asking.
+    `check` is called with a message whose transaction is not known here; see `TransactionListener`. If it is
+    not given, the listener's own method is used. Without either, such messages stay undecided until their
+    broker stops asking.
     """
 
     def __init__(
@@ -228,8 +228,8 @@ class AsyncTransactionProducer(AsyncProducer):
         self._core.spawn(self._be_known(), "be known to brokers")
 
     async def _be_known(self) -> None:
-        """Send heartbeats to all brokers: each may have transactions of this group, also those that this
-        producer never sends to."""
+        """Ask for all brokers every `route_poll_s`, so that heartbeats reach each of them: any may have
+        transactions of this group, also those that this producer never sends to."""
         while True:
             await self._core.refresh_quietly(None)
             await asyncio.sleep(self._core.options.route_poll_s)
