@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from dledger.formats.entry import unpack_header
 from dledger.formats.state import RESETS, OffsetReset
 from dledger.remoting.bodies import MessageQueue, decode_queue_table
 from dledger.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from dledger.remoting.commands import Request
 from dledger.remoting.headers import QueryConsumerOffsetHeader, ResetOffsetHeader, UpdateConsumerOffsetHeader
 from dledger.remoting.operator_headers import CloneGroupOffsetHeader
+from dledger.runtime.files import Buffer
 from tests.broker.fake_node import FakeLog
 from tests.broker.harness import FakeConnection, Pending, Reply, World, pull_header, run, skip_s
 from tests.broker.test_clients import heartbeat
@@ -46,8 +49,11 @@ async def where(world: World, queue: int = 0, group: str = "CG") -> int:
     return int(reply.ext["offset"])
 
 
-def pull(world: World, offset: int, queue: int = 0, **more: Any) -> Pending:
-    return world.ask(RequestCode.PULL_MESSAGE, pull_header("T", queue, offset, **more))
+def pull(
+    world: World, offset: int, queue: int = 0, connection: FakeConnection | None = None, **more: Any
+) -> Pending:
+    header = pull_header("T", queue, offset, **more)
+    return world.ask(RequestCode.PULL_MESSAGE, header, connection=connection)
 
 
 async def reset(
@@ -99,6 +105,34 @@ def test_a_reset_sets_every_queue_and_consumers_hear_of_it(tmp_path: Path) -> No
 def heard(consumer: FakeConnection) -> list[dict[str, str]]:
     """The 220 that it got."""
     return [fields for code, fields in consumer.notices if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
+
+
+def test_a_waiting_pull_is_answered_before_its_consumer_is_notified(tmp_path: Path) -> None:
+    """A consumer in Java drops its queue with the 220, and leaves an answer that comes behind it unread."""
+    order: list[str] = []
+
+    class Ordered(FakeConnection):
+        def respond_parts(self, request: Request, parts: Sequence[Buffer]) -> None:
+            if request.code == RequestCode.PULL_MESSAGE:
+                order.append("answer of the pull")
+            super().respond_parts(request, parts)
+
+        def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+            if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                order.append("220")
+            super().send_oneway(code, ext, body)
+
+    async def test() -> None:
+        async with leading(tmp_path) as world:
+            await consumed(world)
+            java = Ordered(serial=7)
+            world.ask(RequestCode.HEART_BEAT, None, heartbeat("j"), connection=java)
+            held = pull(world, 6, connection=java, sysFlag=2, suspendTimeoutMillis=30_000)
+            await reset(world)
+            assert (await held).code == MOVED
+            assert order == ["answer of the pull", "220"]
+
+    run(test)
 
 
 def test_a_reset_of_one_queue_reaches_a_consumer_that_runs(tmp_path: Path) -> None:

@@ -57,9 +57,10 @@ class PendingOffsets(LeaderService):
         """Called with a queue that is popped in order, and the time of its last pop, when a reset ends its
         wait for acknowledgements."""
         self.reset_listeners: list[Callable[[str, str, Mapping[int, int]], None]] = []
-        """Called with group, topic and new offsets by queue id when a reset that is announced is applied.
-        They are called in the order in which features are made: consumers are notified (220) before the
-        waiting pulls are answered."""
+        """Called with group, topic and new offsets by queue id when a reset that is announced is applied."""
+        self.notify_consumers: Callable[[str, str, Mapping[int, int]], None] = lambda group, topic, news: None
+        """Called in the same way after all `reset_listeners`: so a waiting pull is answered before its
+        consumer is notified (220)."""
 
     def current(self, group: str, topic: str, queue_id: int) -> int | None:
         """The group's offset as last reported, committed or not; None if it never reported one."""
@@ -163,7 +164,7 @@ class PendingOffsets(LeaderService):
 
         def done() -> None:
             if announce and news:
-                for tell in self.reset_listeners:
+                for tell in (*self.reset_listeners, self.notify_consumers):
                     tell(group, topic, news)
             waiter[2]()
 

@@ -56,7 +56,7 @@ class ResetProcessor:
         self._creation = creation
         self._background = core.background
         self._log = core.env.log.child("offsets")
-        offsets.reset_listeners.append(self._tell)
+        offsets.notify_consumers = self._tell
 
     @handles(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
