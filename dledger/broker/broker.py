@@ -66,7 +66,6 @@ class Broker:
         self.forwarder: Forwarder = Forwarder(self.node, self.gate, self.client)
         self.gate.forward = self.forwarder.start
         self.leadership: Leadership = Leadership(self.node, self.gate, self._make_writer)
-        self._system_topics = system_topics(config)
         self.core: Core = make_core(env, self.settings, self.node, self.gate, self.store, self._totals)
         self.features: Features = make_features(self.core, self._make_shared(source))
         self.processors: tuple[Processor, ...] = tuple(
@@ -101,7 +100,7 @@ class Broker:
         return Shared(
             client=self.client,
             index=self.index,
-            table=TopicTable(lambda: self.store.state, self._system_topics),
+            table=TopicTable(lambda: self.store.state, system_topics(self.config)),
             members=self.members.addresses,
             origins=Origins(self.node, self.members.older_ips),
             figures=self.runtime_info,
@@ -127,7 +126,7 @@ class Broker:
         return CommitLogWriter(
             appender,
             self.store.state,
-            self._system_topics,
+            self.features.topic.table.system_topics,
             self.config.store_host,
             table_bytes=self.features.topic.table.size,
             puts=self.core.stats.puts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dledger.broker.config import BrokerConfig
 from dledger.broker.ports import Node
+from dledger.broker.status_values import texts
 from dledger.runtime.live_settings import LiveSettings
 
 
@@ -17,7 +18,7 @@ class GroupMembers:
     def addresses(self) -> dict[str, str]:
         """Node id -> address for clients; empty for a broker whose address is not known yet."""
         status, config = self._node.status(), self._settings.now
-        nodes = [*_texts(status.get("voters")), *_texts(status.get("learners"))] or list(config.peers)
+        nodes = [*texts(status.get("voters")), *texts(status.get("learners"))] or list(config.peers)
         known = {node: self._node.peer_meta(node).get("client_addr", "") for node in nodes}
         return {**known, config.self_id: config.client_addr}
 
@@ -25,7 +26,3 @@ class GroupMembers:
         """IP addresses of connected members whose older programs make no proofs."""
         known = {self._node.peer_meta(peer).get("store_ip", "") for peer in self._node.peers_without_proofs}
         return known - {""}
-
-
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.broker.broker import Broker
+from dledger.broker.status_values import texts, whole
 from dledger.runtime.program import open_files
 
 SCARCE = 0.9
@@ -23,13 +24,13 @@ def health(broker: Broker) -> dict[str, object]:
         return {"healthy": False, "broker": broker.config.broker_name, "reasons": ["the log is being opened"]}
     status = broker.node.status()
     leader = broker.node.leader_id
-    reasons = _texts(status.get("reasons"))
+    reasons = texts(status.get("reasons"))
     if leader is None:
         reasons.append("no leader is known")
     warnings = [f"{peer} is not reached: the group bears one loss less" for peer in _not_reached(status)]
-    warnings += _texts(status.get("warnings"))
+    warnings += texts(status.get("warnings"))
     warnings += scarce(broker)
-    lag = _number(status.get("committed_index")) - broker.store.applied_index
+    lag = whole(status.get("committed_index")) - broker.store.applied_index
     meta = {} if leader is None else broker.node.peer_meta(leader)
     return {
         "healthy": not reasons,
@@ -80,11 +81,3 @@ def _not_reached(status: dict[str, object]) -> list[str]:
     if not isinstance(peers, dict) or not isinstance(voters, list):
         return []
     return sorted(peer for peer in voters if peer in peers and not peers[peer]["connected"])
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []

@@ -7,6 +7,7 @@ no meaning here. The other keys are ours.
 from __future__ import annotations
 
 from dledger.broker.core import Core
+from dledger.broker.status_values import whole
 from dledger.broker.store.message_store import MessageStore
 from dledger.broker.topic.topic_names import SCHEDULE_TOPIC
 from dledger.formats.state import DELAYS
@@ -36,7 +37,7 @@ def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
     node, store, stats = core.node, core.store, core.stats
     status = node.status()
     today, yesterday = stats.morning, stats.yesterday_morning
-    end, applied = _whole(status.get("end_pos")), store.dispatcher.applied_end
+    end, applied = whole(status.get("end_pos")), store.dispatcher.applied_end
     messages, size = stats.put_totals()
     average = size / messages if messages else 0.0
     return {
@@ -49,7 +50,7 @@ def runtime_info(core: Core, boot_ms: int) -> dict[str, str]:
         "commitLogMinOffset": str(node.log.begin_pos),
         "commitLogMaxOffset": str(end),
         "dispatchBehindBytes": str(max(0, end - applied)),
-        "dispatchBehindIndex": str(_whole(status.get("committed_index")) - store.applied_index),
+        "dispatchBehindIndex": str(whole(status.get("committed_index")) - store.applied_index),
         "putTps": stats.rates(stats.puts_of_broker),
         "getFoundTps": stats.rates(stats.found),
         "getMissTps": stats.rates(stats.missed),
@@ -103,7 +104,3 @@ def _ran(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     return f"[ {days} days, {hours} hours, {rest // 60} minutes, {rest % 60} seconds ]"
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -44,6 +44,5 @@ class TopicFeature(Feature):
     def _settings_changed(self, config: BrokerConfig) -> None:
         for topic in system_topics(config).values():
             if self.table.system_topics.get(topic.name) != topic:
-                self.table.system_topics[topic.name] = topic
                 self.table.put_system(topic)
                 self._registrar.changed()

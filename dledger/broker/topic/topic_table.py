@@ -109,7 +109,8 @@ class TopicTable:
         self.encoded += 1
 
     def put_system(self, config: TopicConfig) -> None:
-        """A topic in `system_topics` is new or was changed."""
+        """Put a topic into `system_topics`: a new one, or one that was changed."""
+        self.system_topics[config.name] = config
         self._system_changes += 1
         if self._of is not None and config.name not in self._of.topics:
             self._put(config)

@@ -73,9 +73,7 @@ async def produce(
     loop = asyncio.get_running_loop()
     began = loop.time()
     with source:
-        async with AsyncProducer(
-            "dledger_produce", admin.namesrv.addresses, options, client=admin.options
-        ) as producer:
+        async with AsyncProducer(GROUP, admin.namesrv.addresses, options, client=admin.options) as producer:
             await producer.prepare(topic)
             work = _Producing(producer, topic, _Defaults(key, tag, ordering_key), skip, count, check)
             ended_by = await _interruptible(work, source, layout)
