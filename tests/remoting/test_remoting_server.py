@@ -340,7 +340,10 @@ def test_unsent_answers_of_all_connections_have_one_bound() -> None:
             handlers.seen.append(request.opaque)
             connection.respond(request, 0, body=bytes(1_000_000))
 
-        limits = ServerLimits(max_unsent=20_000_000)
+        # A connection whose peer is deaf comes to rest with more than a quarter of `outbound_high_water`
+        # unsent: 10 MB for 40 of them. A higher bound may be passed once and never again, because the
+        # system's buffers take a part.
+        limits = ServerLimits(max_unsent=8_000_000)
         async with pair({**handlers.table, ECHO: large}, limits=limits) as p:
             deaf = [await raw(p.address) for _ in range(40)]
             for _, writer in deaf:
@@ -359,7 +362,7 @@ def test_unsent_answers_of_all_connections_have_one_bound() -> None:
             assert refused.code == ResponseCode.SYSTEM_BUSY and not refused.body
             assert "maxUnsentBytes" in (refused.remark or "")
             assert small.opaque == 2  # short answers are sent
-            assert p.server.unsent < 22_000_000  # one answer more, and what was refused
+            assert p.server.unsent < 10_000_000  # one answer more, and what was refused
             for _, one in deaf:
                 one.close()
             await until(lambda: not p.server.crowded)
@@ -392,7 +395,8 @@ def test_who_reads_is_served_on_when_there_is_room_again() -> None:
 
     async def main() -> None:
         handlers = Handlers()
-        async with pair(handlers.table, limits=ServerLimits(max_unsent=4_000_000)) as p:
+        # Less than 8 connections leave unsent whose peers do not read (a quarter of `outbound_high_water`).
+        async with pair(handlers.table, limits=ServerLimits(max_unsent=1_500_000)) as p:
             readers = [await raw(p.address) for _ in range(8)]
             frames = b"".join(
                 encode_request(ECHO, number, {}, 60_000) + bytes(60_000) for number in range(100)
