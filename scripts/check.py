@@ -54,7 +54,8 @@ def _tests(name: str, about: str, *tests: str) -> Step:
 
 
 SCRIPTS = tuple(
-    f"scripts/{name}.py" for name in ("blocking_methods", "check", "cluster", "deep", "quickstart", "orders")
+    f"scripts/{name}.py"
+    for name in ("blocking_methods", "check", "cluster", "deep", "orders", "quickstart", "release")
 )
 """Scripts that mypy checks besides the package."""
 
