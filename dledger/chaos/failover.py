@@ -1,16 +1,18 @@
-"""`dledger chaos failover`: how long a group of real processes is without a leader, many times over.
+"""`dledger chaos failover`: measures how long a group of real processes is without a leader, over many
+rounds.
 
-Three brokers and a NameServer on loopback. One round: kill the leader (SIGKILL), wait until a probe in
-another process (`dledger.chaos.failover_clock`) has an acknowledgement for a message that it first sent after
-the kill, start the node again, wait until it has caught up. With `--load` another process keeps a window of
-messages in flight around each kill. With `--stop` the leader is stopped (SIGSTOP) instead, continued after
-10 s, and the changes of leader and the terms that this cost are counted.
+The group has three brokers and a NameServer on loopback. In one round the leader is killed (SIGKILL). A probe
+in another process (`dledger.chaos.failover_clock`) then waits for the acknowledgement of a message that it
+first sent after the kill. Then the node is started again, and the round ends when it has caught up. With
+`--load` another process keeps a window of messages in flight around each kill. With `--stop` the leader is
+stopped (SIGSTOP) instead and continued after 10 s; the report counts the changes of leader and the terms that
+the stop caused.
 
 Without `--stop` the delays of the nodes' event loops are judged, too (`chaos.lateness`).
 
-For the slowest rounds the report shows what the other nodes' logs said, in milliseconds since the kill. It
-also tells when the kernel had ended the killed process: it closes no connection of a process before the last
-of its threads is dead, and a thread that waits for an fsync cannot die.
+For the slowest rounds the report shows the log lines of the other nodes, in milliseconds since the kill. It
+also shows when the kernel had ended the killed process. The kernel closes no connection of a process before
+the last of its threads has ended, and a thread that waits for an fsync cannot end.
 """
 
 from __future__ import annotations
@@ -49,22 +51,22 @@ from dledger.runtime.options import Options
 TOPIC = "Probe"
 LOAD_TOPIC = "Load"
 LIMIT_S = 30.0
-"""A failover that takes longer ends the run."""
+"""The longest failover; a longer one ends the run."""
 STOPPED_S = 10.0
 """How long a stopped leader stays stopped."""
 SETTLE_S = 2.0
-"""After it continues, before terms are compared."""
+"""Time between the continuation of a stopped leader and the comparison of terms."""
 LOAD_LEAD_S = 1.0
-"""Load before the kill."""
+"""How long the load runs before the kill."""
 LOAD_TAIL_S = 0.2
 MAX_STORE_BYTES = 6 * 1024 * MIB
-"""All stores together; then the group is made anew."""
+"""Size of all stores together beyond which the group is made anew."""
 MAX_TERMS = 3
-"""That one stopped leader may cost: a split vote is no storm."""
+"""Terms that one stopped leader may cost. A split vote is allowed; more terms count as an election storm."""
 SLOWEST = 5
-"""Rounds whose course is shown."""
+"""Rounds for which the report shows the log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
-"""Median and p99 that are promised (design: failover budget)."""
+"""For each mode: the promised median and p99 in milliseconds (design: failover budget)."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
 _BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 1000, 2000, 30_000)
 
@@ -77,18 +79,19 @@ class Round:
     node: str
     ms: float
     sent_ms: float
-    """When the message was first sent that was acknowledged first."""
+    """When the first acknowledged message was first sent."""
     tries: int
     ended_ms: float | None = None
-    """When the kernel had ended the killed process; unknown when it was only stopped, or outside Linux."""
+    """When the kernel had ended the killed process. None if the process was only stopped, or outside
+    Linux."""
     timeline: list[str] = field(default_factory=list)
     leader_changes: int = 0
     terms: int = 0
 
 
 def run(args: Options) -> int:
-    """Exit codes: 0 done, 1 a failover failed, something was lost or is there twice, or (with --check) it was
-    too slow."""
+    """Run the command. Exit code 0: all rounds are done. Exit code 1: a failover failed, a message was lost
+    or is stored twice, or (with --check) a failover was too slow."""
     with ExitStack() as stack:
         directory = Path(args.dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         measure = Measurement(args, directory / "group")
@@ -108,7 +111,7 @@ def run(args: Options) -> int:
 
 
 class Helper:
-    """A process that is asked by lines and answers with lines of JSON."""
+    """A process that takes requests as lines and answers with lines of JSON."""
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
@@ -128,20 +131,20 @@ class Helper:
         _end(self._process)
 
     def say(self, line: str) -> None:
-        """Ask; the answer is read by `answer`."""
+        """Send a request; `answer` reads the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The next line; TimeoutError when none comes."""
+        """Read the next line of the process. TimeoutError when no line comes within LIMIT_S."""
         line = _read_line(self._process.stdout, LIMIT_S)
         value = json.loads(line)
         assert isinstance(value, dict)
         return value
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Both."""
+        """Send a request and read its answer."""
         self.say(line)
         return self.answer()
 
@@ -169,7 +172,7 @@ def _read_line(stream: IO[str] | None, limit_s: float) -> str:
 
 
 class Measurement:
-    """Runs the rounds; one group, made anew when its stores grow too large."""
+    """Runs the rounds on one group, which is made anew when its stores grow too large."""
 
     def __init__(self, args: Options, directory: Path) -> None:
         self._args = args
@@ -187,13 +190,13 @@ class Measurement:
 
     @property
     def mode(self) -> str:
-        """`idle`, `load` or `stop`."""
+        """The kind of the measurement: `idle`, `load` or `stop`."""
         if self._args.stop:
             return "stop"
         return "load" if self._args.load else "idle"
 
     def run(self) -> None:
-        """All rounds."""
+        """Run all rounds."""
         while len(self.rounds) < self._args.kills:
             with self._group() as group, ExitStack() as stack:
                 addresses = [group.addr(node) for node in group.spec.node_ids]
@@ -293,7 +296,7 @@ class Measurement:
             self._gc_ms = max(self._gc_ms, float(state.get("gc_ms_max", 0)))
 
     def report(self) -> dict[str, Any]:
-        """Figures of all rounds."""
+        """The figures of all rounds."""
         times = sorted(done.ms for done in self.rounds)
         median, p99 = percentile(times, 0.5), percentile(times, 0.99)
         most_median, most_p99 = BUDGET_MS[self.mode]
@@ -329,12 +332,12 @@ class Measurement:
 
 
 def log_path(group: LocalCluster, node: str) -> Path:
-    """Of a node's own log."""
+    """The path of a node's log of its program (`broker.log`)."""
     return group.directory / "logs" / f"broker-{node}" / "broker.log"
 
 
 class _Tail:
-    """What a node's log says from now on."""
+    """The lines that a node writes to its log from now on."""
 
     def __init__(self, group: LocalCluster, node: str) -> None:
         self.node = node
@@ -342,18 +345,18 @@ class _Tail:
         self._start = self._path.stat().st_size
 
     def lines(self) -> list[str]:
-        """Everything written since."""
+        """All lines written since this object was made."""
         with self._path.open("rb") as file:
             file.seek(self._start)
             return file.read().decode(errors="replace").splitlines()
 
     def count(self, text: str) -> int:
-        """Lines with this text."""
+        """How many of the lines contain this text."""
         return sum(1 for line in self.lines() if text in line)
 
 
 class End:
-    """Waits, from before a kill, for the moment at which the kernel has ended the process."""
+    """Watches a process from before its kill, and notes when the kernel has ended it."""
 
     def __init__(self, pid: int | None) -> None:
         self._at: float | None = None
@@ -370,14 +373,15 @@ class End:
             os.close(pidfd)
 
     def wait(self) -> float | None:
-        """The time of the monotonic clock, None when it did not end or cannot be known."""
+        """Wait for the end of the process. Returns the time of the monotonic clock, or None when the process
+        did not end or its end cannot be observed."""
         if self._thread is not None:
             self._thread.join()
         return self._at
 
 
 def _ends(rounds: Sequence[Round]) -> dict[str, float]:
-    """How long the kernel took to end the killed processes, and what the failovers took without that."""
+    """How long the kernel took to end the killed processes, and how long the failovers took after that."""
     ended = sorted(done.ended_ms for done in rounds if done.ended_ms is not None)
     after = sorted(done.ms - done.ended_ms for done in rounds if done.ended_ms is not None)
     if not ended:
@@ -413,7 +417,8 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def histogram(times: Sequence[float]) -> dict[str, int]:
-    """How many took at most so many milliseconds, and more than the bucket before."""
+    """The number of times in each bucket: at most its bound in milliseconds, and more than the bound before
+    it."""
     counts: dict[str, int] = {}
     low = 0.0
     for high in _BUCKETS_MS:

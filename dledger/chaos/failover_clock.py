@@ -2,16 +2,16 @@
 
     python -m dledger.chaos.failover_clock TOPIC ADDRESS ADDRESS ADDRESS
 
-It has one message under way. A try that is not acknowledged within 5 ms, or that is refused, is given up and
+One message is in flight. A try that is not acknowledged within 5 ms, or that is refused, is abandoned, and
 the next message goes to the next address; a late acknowledgement still counts for its message. After an
-acknowledgement it waits 5 ms. Commands on standard input, one line each:
+acknowledgement the loop waits 5 ms. Commands on standard input, one line each:
 
 * `since T`: T is a time of the monotonic clock. Answers with one JSON line as soon as a message that was
   first sent after T is acknowledged: `sent_at`, `acked_at`, `tries` since T, `address`.
 * `gap T`: the longest time without an acknowledgement between T and now, in seconds: `gap`.
-* `count`: acknowledged messages and distinct places in the queue so far (equal, or something is lost).
+* `count`: acknowledged messages and distinct places in the queue so far (equal, unless a message is lost).
 
-Ends when standard input is closed.
+The process ends when standard input is closed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from dledger.local import wire
 
 SEND_MESSAGE_V2 = 310
 DEADLINE_S = 0.005
-"""Of one try."""
+"""How long one try waits for its acknowledgement."""
 PAUSE_S = 0.005
-"""After an acknowledgement."""
+"""Pause after an acknowledgement."""
 REFUSED_PAUSE_S = 0.0005
-"""After a try that was refused at once: the next address is asked."""
+"""Pause after a try that was refused at once; then the next address is asked."""
 MAX_OPEN = 10_000
-"""Messages without an answer that are remembered."""
+"""At most this many messages without an answer are remembered."""
 _LENGTH = struct.Struct(">I")
 
 
 @dataclass
 class _Address:
-    """One broker: its connection, if there is one, and what came of it so far."""
+    """One broker: its connection, if it is open, and the bytes received on it."""
 
     text: str
     sock: socket.socket | None = None
@@ -53,7 +53,7 @@ class _Address:
 
 
 class Probe:
-    """Sends one message after another; keeps when each was sent and what was acknowledged."""
+    """Sends one message after another; notes when each was sent and which were acknowledged."""
 
     def __init__(self, topic: str, addresses: list[str]) -> None:
         self._topic = topic
@@ -73,7 +73,7 @@ class Probe:
         self._ended = False
 
     def run(self) -> None:
-        """Until standard input is closed."""
+        """Send until standard input is closed."""
         while not self._ended:
             acked = self._try()
             until = time.monotonic() + (PAUSE_S if acked else REFUSED_PAUSE_S)
@@ -81,7 +81,7 @@ class Probe:
                 self._poll(left)
 
     def _try(self) -> bool:
-        """One message to the current address; on a failure the next address is the current one."""
+        """Send one message to the current address. After a failure the next address is the current one."""
         self._number += 1
         number = self._number
         address = self._addresses[self._place]
@@ -193,7 +193,7 @@ class Probe:
             self._tell()
 
     def _tell(self) -> None:
-        """Answer `since` if that is possible by now."""
+        """Answer the command `since` if a message sent after its time is acknowledged."""
         since = self._since
         if since is None:
             return

@@ -1,15 +1,16 @@
 """What must hold in every group at every moment, in English above each check.
 
-Three kinds, after LogCabin's RaftConsensusInvariants:
+There are three kinds, after LogCabin's RaftConsensusInvariants:
 
 * `check_node`  the state of one node at one instant;
 * `check_step`  one node before and after a change;
-* `Cluster`     what the whole group has shown so far. It is told of each event (an election, a vote, an
-  append, a commit, an acknowledgement) and compares it with everything that it was told before.
+* `Cluster`     the whole group. It is notified of each event (an election, a vote, an append, a commit, an
+  acknowledgement) and compares the event with all earlier ones.
 
-Every check costs O(1) per event: the chain CRC of an entry stands for the whole log up to it. All raise
-`InvariantViolated`; nothing here draws chance, waits, or changes what it looks at. The simulator calls them
-from its hooks (`dledger/chaos/scenarios/probe.py`), unit tests with states that they make up.
+Every check costs O(1) per event: the chain CRC of an entry stands for the whole log up to it. All checks
+raise `InvariantViolated`. No check draws chance, waits, or changes the state that it reads. The simulator
+calls the checks from its hooks (`dledger/chaos/scenarios/probe.py`); unit tests call them with invented
+states.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from dledger.host import Role
 
 
 class InvariantViolated(Exception):
-    """Something was seen that must never be."""
+    """An invariant does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What can be seen of one running node at one instant. `life` numbers the starts of its process."""
+    """The observable state of one running node at one instant. `life` counts the starts of its process."""
 
     name: str
     life: int
@@ -44,14 +45,15 @@ class NodeState:
 
 
 class Entry(NamedTuple):
-    """One entry as logs are compared. `chain` covers it and everything before it, but not its `channel`."""
+    """The parts of an entry by which logs are compared. `chain` covers the entry and everything before it,
+    but not its `channel`."""
 
     term: int
     chain: int
     pos: int
     size: int
     channel: int = 0
-    """Kind and batch count."""
+    """Kind and batch count of the entry."""
 
 
 # One node, one instant.
@@ -83,12 +85,13 @@ def last_term_within_term(node: NodeState) -> bool:
 
 
 def log_joins_commit(node: NodeState) -> bool:
-    """Nothing committed is missing between what was retired from the front and the rest."""
+    """The rest of the log follows what was retired from its front; no committed entry is missing between
+    them."""
     return node.first_index <= node.commit_index + 1 or node.last_index < node.first_index
 
 
 def only_leaders_serve(node: NodeState) -> bool:
-    """A node that serves leads."""
+    """Only a leader serves."""
     return not node.serving or node.role is Role.LEADER
 
 
@@ -98,7 +101,7 @@ def serving_term_is_open(node: NodeState) -> bool:
 
 
 def leader_voted_for_itself(node: NodeState) -> bool:
-    """A leader or candidate in its vote round gave its own vote to itself: a leader for certain."""
+    """A leader has given its vote in its own term to itself."""
     return node.role is not Role.LEADER or node.vote == node.name
 
 
@@ -116,7 +119,7 @@ NODE: tuple[Callable[[NodeState], bool], ...] = (
 
 
 def check_node(node: NodeState) -> None:
-    """All invariants of one node. InvariantViolated names the first that does not hold."""
+    """Check all invariants of one node. InvariantViolated names the first that does not hold."""
     for holds in NODE:
         if not holds(node):
             raise InvariantViolated(f"{holds.__name__}: {node}")
@@ -161,7 +164,7 @@ STEP: tuple[Callable[[NodeState, NodeState], bool], ...] = (
 
 
 def check_step(before: NodeState, after: NodeState) -> None:
-    """All invariants of a change within one life of one node."""
+    """Check all invariants of a change within one life of one node."""
     if (before.name, before.life) != (after.name, after.life):
         raise ValueError("two lives of a node have no step between them: use Cluster.started")
     for holds in STEP:
@@ -173,33 +176,34 @@ def check_step(before: NodeState, after: NodeState) -> None:
 
 
 class Cluster:
-    """What the group has shown so far. A *store* is one node's directory: wiped, it becomes another one."""
+    """The history of the whole group so far. A *store* is one node's directory; a wiped store becomes another
+    one."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, str] = {}
         """Term -> the store that led it."""
         self.votes: dict[tuple[str, int], str] = {}
-        """(store, term) -> candidate."""
+        """(store, term) -> the candidate that the store voted for."""
         self.chains: dict[tuple[int, int], int] = {}
-        """(index, term) -> chain value, of every entry that ever was in a log."""
+        """(index, term) -> chain value of every entry that ever was in a log."""
         self.committed: dict[int, Entry] = {}
-        """Index -> entry, of all that some node took for committed."""
+        """Index -> entry, for all entries that a node regarded as committed."""
         self.commit_index: int = -1
         self.announced: dict[str, int] = {}
-        """Store -> highest term that it told anybody."""
+        """Store -> the highest term that it used in a message."""
         self.promised: dict[str, tuple[int, Entry]] = {}
-        """Store -> the last entry that it acknowledged as durable and did not cut since."""
+        """Store -> the last entry that it acknowledged as durable and has not cut since."""
         self.forgotten: dict[str, int] = {}
-        """Store that came back with less than it had acknowledged -> commit index at that time."""
+        """Store that lost entries which it had acknowledged -> commit index when it came back."""
         self.checks: dict[str, int] = {}
         """How often each invariant was checked."""
 
     def count(self, name: str, times: int = 1) -> None:
-        """An invariant was checked."""
+        """Note that an invariant was checked."""
         self.checks[name] = self.checks.get(name, 0) + times
 
     def elected(self, store: str, term: int, log: dict[int, Entry]) -> None:
-        """Somebody leads a term, with this log."""
+        """A store was elected in a term, with this log."""
         # Election Safety: at most one leader per term; and who lost a term does not lead it again.
         self.count("one leader per term")
         other = self.leaders.get(term)
@@ -225,7 +229,7 @@ class Cluster:
             raise InvariantViolated(f"{store} serves term {term}, but applied {applied_index}: {entry}")
 
     def voted(self, store: str, term: int, candidate: str, log: dict[int, Entry]) -> None:
-        """A vote left a node."""
+        """A node sent a vote."""
         # Who lost what it had acknowledged gives no vote before it holds what was committed then (S3).
         index = self.forgotten.get(store)
         if index is not None:
@@ -245,7 +249,7 @@ class Cluster:
             self.announced[store] = term
 
     def started(self, store: str, term: int, log: dict[int, Entry], excused: bool) -> None:
-        """A node opened its store. `excused`: its disk failed, so that it may know less than it promised."""
+        """A node opened its store. `excused`: its disk failed, so it may know less than it had promised."""
         # The term survives a crash: whoever said "term 7" never comes back in term 6.
         self.count("term survives a crash")
         if term < self.announced.get(store, -1):
@@ -266,7 +270,8 @@ class Cluster:
         self.forgotten[store] = self.commit_index
 
     def ends(self, store: str, index: int, end_pos: int, entry_end: int) -> None:
-        """Where a log goes on (`end_pos`), and where its last entry, `index`, ends."""
+        """A log whose last entry is `index`: `end_pos` is where the log continues, `entry_end` where that
+        entry ends."""
         # A log ends where its last entry ends: equal logs go on at one place on every node (safety.md S5).
         self.count("a log ends where its last entry ends")
         if end_pos != entry_end:
@@ -275,7 +280,7 @@ class Cluster:
             )
 
     def appended(self, store: str, index: int, entry: Entry) -> None:
-        """An entry joined a log."""
+        """An entry was added to a log."""
         # Log Matching: one term has one entry at an index, and the same ones before it.
         self.count("log matching")
         chain = self.chains.setdefault((index, entry.term), entry.chain)
@@ -285,7 +290,8 @@ class Cluster:
             )
 
     def dated(self, store: str, index: int, store_time_ms: int, before_ms: int) -> None:
-        """An entry joined a log; store times of its record and of the one before, -1 for none."""
+        """An entry was added to a log. The store times are those of its record and of the record before; -1
+        means that there is none."""
         # Store time never goes back in a log (safety.md S15): retention goes by it.
         self.count("store time never goes back")
         if 0 <= store_time_ms < before_ms:
@@ -308,7 +314,7 @@ class Cluster:
                 del self.promised[store]
 
     def commits(self, store: str, first: int, last: int, log: dict[int, Entry]) -> None:
-        """A node takes entries `first..last` for committed."""
+        """A node regards the entries `first..last` as committed."""
         # State Machine Safety: no two nodes commit different entries at one index.
         for index in range(first, last + 1):
             self.count("state machine safety")
@@ -361,7 +367,7 @@ class Cluster:
             )
 
     def same(self, what: str, values: Iterable[tuple[str, object]]) -> None:
-        """All stores that are asked give one answer: equal state at equal indexes, equal logs."""
+        """All given stores have the same value: equal state at equal indexes, or equal logs."""
         self.count(what)
         items = list(values)
         for store, value in items[1:]:

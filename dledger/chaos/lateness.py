@@ -1,9 +1,10 @@
 """How late the event loops of a group's nodes were, and which delays are too long.
 
-A leader whose loop is late by as much as the shortest election time-out is voted out; a third of that is the
-limit. A delay is not the program's fault when the loop was ready to run and other programs had the cores
-(`waited_for_core_ms` in the log of a node, on Linux): then the rest of it, the node's own part, has half the
-limit. A delay of a whole election time-out is never excused: it costs a leader, whoever had the cores.
+A leader whose loop is late by as much as the shortest election time-out is voted out; a third of that time is
+the limit. A delay is excused when the loop was ready to run and other programs had the cores
+(`waited_for_core_ms` in the log of a node, on Linux): then the node's own part, which is the rest of the
+delay, must stay below half of the limit. A delay of a whole election time-out is never excused: it costs a
+leader, whichever program had the cores.
 """
 
 from __future__ import annotations
@@ -21,50 +22,52 @@ _LATE = re.compile(r"the event loop was late ms=(\d+) waited_for_core_ms=(\d+)")
 
 @dataclass(frozen=True, order=True)
 class Delay:
-    """One, in milliseconds, and how much of it the loop waited for a core."""
+    """One delay in milliseconds, and how long of it the loop waited for a core."""
 
     ms: float
     waited_ms: float = 0.0
 
     @property
     def above_limit(self) -> bool:
-        """A third of the shortest election time-out, or more."""
+        """Whether the delay is a third of the shortest election time-out, or longer."""
         return self.ms >= LAG_LIMIT_MS
 
     @property
     def excused(self) -> bool:
-        """It was the machine, and nobody is voted out for it."""
+        """Whether the machine caused the delay, and it is too short for the leader to be voted out."""
         return self.ms < 3 * LAG_LIMIT_MS and self.ms - self.waited_ms < LAG_LIMIT_MS / 2
 
 
 class Lateness:
-    """The delays of all nodes in all their lives, some of them more than once."""
+    """The delays of all nodes in all their lives. A delay may be noted more than once."""
 
     def __init__(self) -> None:
         self._delays: list[Delay] = []
 
     def note(self, delay: Delay) -> None:
-        """One that was seen."""
+        """Note one delay."""
         self._delays.append(delay)
 
     def look(self, state: Mapping[str, Any]) -> None:
-        """The longest one so far, as a node's `/health` shows it; nothing when it does not answer."""
+        """Note the longest delay that a node's `/health` shows so far. An answer without the field is
+        ignored."""
         if "loop_lag_ms_max" in state:
             self.note(Delay(float(state["loop_lag_ms_max"]), float(state["loop_lag_ms_max_waited"])))
 
     def read_log(self, text: str) -> None:
-        """What a node wrote of its delays above 100 ms: also when it ended before it could be asked, and
-        those that a longer one hides."""
+        """Note the delays above 100 ms that a node wrote to its log. They include those of a node that ended
+        before its `/health` was read, and those that are shorter than the longest one."""
         for ms, waited_ms in _LATE.findall(text):
             self.note(Delay(float(ms), float(waited_ms)))
 
     @property
     def within(self) -> bool:
-        """No delay above the limit that is not excused."""
+        """Whether every delay above the limit is excused."""
         return all(delay.excused for delay in self._delays if delay.above_limit)
 
     def report(self) -> dict[str, float | bool]:
-        """For a report: the longest, how much of it was waiting, the limit; was any above it, and excused?"""
+        """Figures for a report: the longest delay, how long of it was waiting, the limit, and whether all
+        delays are within it or excused."""
         worst = max(self._delays, default=Delay(0.0))
         return {
             "loop_lag_ms_max": worst.ms,

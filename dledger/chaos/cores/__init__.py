@@ -1,9 +1,10 @@
-"""A group of pure cores: electors and replication wired by a bag of messages, over lists instead of logs.
+"""A group of pure cores: electors and replication that exchange messages through a bag, over lists instead of
+logs.
 
-No loop, no disk, no clock: time is a number that the caller moves, a message is delivered when the caller
-says so, and an fsync ends when the caller says so (or at once). It does with effects what `dledger.node.node`
-and `dledger.peers.replicator` do with them, in the same order. Scripts (tests/scripts) and random schedules
-(tests/dledger) run on it; after every step `check` looks at what Raft promises of the whole group.
+There is no loop, no disk and no clock. Time is a number that the caller moves. A message is delivered when
+the caller says so, and an fsync ends when the caller says so (or at once). The group performs effects in the
+same order as `dledger.node.node` and `dledger.peers.replicator`. Scripts (tests/scripts) and random schedules
+(tests/dledger) run on it. After every step `check` verifies what Raft promises of the whole group.
 """
 
 from dledger.chaos.cores.group import SETTINGS, CoreGroup, CoreNode, FixedChance, PromiseBroken

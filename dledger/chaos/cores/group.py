@@ -1,4 +1,4 @@
-"""The members, the messages between them, and what was promised so far; see the package."""
+"""The members, the messages between them, and the promises that were made so far; see the package."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ Push = Compare | Truncate | Append | Commit
 
 
 class PromiseBroken(AssertionError):
-    """The group did what Raft says no group ever does."""
+    """The group did something that Raft forbids."""
 
 
 class FixedChance:
-    """Draws always the same place between the bounds."""
+    """A source of chance that always returns the same share of the way between the bounds."""
 
     def __init__(self, share: float) -> None:
         self.share = share
 
     def uniform(self, a: float, b: float) -> float:
-        """The number between a and b."""
+        """The number at this source's fixed share of the way from a to b."""
         return a + self.share * (b - a)
 
 
 class CoreNode:
-    """One member: what its disk holds, and while it runs its cores."""
+    """One member: the content of its disk and, while it runs, its cores."""
 
     def __init__(self, name: str, chance: Chance) -> None:
         self.name = name
@@ -64,23 +64,23 @@ class CoreNode:
         self.follower: FollowerReplication | None = None
         self.commit_index = -1
         self.saving: tuple[HardState, list[election.Effect], float] | None = None
-        """What, what waits for it, and since when."""
+        """The hard state that is being saved, the effects that wait for the save, and when the save began."""
         self.held: deque[Envelope] = deque()
         self.life = 0
-        """Numbers the starts."""
+        """How often this member was started."""
         self.seen: NodeState | None = None
-        """When it was last looked at."""
+        """The state at the last check, None before the first check."""
 
     @property
     def core(self) -> Elector:
-        """Of a node that runs."""
+        """The elector of a member that runs. RuntimeError if the member does not run."""
         if self.elector is None:
             raise RuntimeError(f"{self.name} does not run")
         return self.elector
 
     @property
     def state(self) -> NodeState:
-        """Of a node that runs. What is committed and durable counts as applied."""
+        """The state of a member that runs. An entry that is committed and durable counts as applied."""
         core, log = self.core, self.log
         return NodeState(
             self.name,
@@ -99,7 +99,7 @@ class CoreNode:
 
 
 class CoreGroup:
-    """The members, the messages between them, and what was promised so far."""
+    """The members, the messages between them, and the promises that were made so far."""
 
     def __init__(
         self,
@@ -120,7 +120,8 @@ class CoreGroup:
         self.now: float = 0.0
         self.bag: list[Envelope] = []
         self.cuts: dict[tuple[str, str], bool] = {}
-        """Directions in which messages are lost: True when the connection is known to be gone."""
+        """(source, target) -> whether the connection is known to be broken. Messages in these directions are
+        lost."""
         self.say = say
         self._settings = settings
         self._push_bytes = push_bytes
@@ -133,7 +134,8 @@ class CoreGroup:
     # What happens to a member
 
     def start(self, name: str) -> None:
-        """Start or restart: what the disk holds is made durable (S2), the rest begins anew."""
+        """Start or restart a member. Everything on its disk is made durable (S2); all other state begins
+        anew."""
         node = self.nodes[name]
         if node.elector is not None:
             raise RuntimeError(f"{name} runs")
@@ -156,7 +158,7 @@ class CoreGroup:
                 self._link_changed(other, name)
 
     def stop(self, name: str, *, power: bool = False) -> None:
-        """Kill the process; `power`: what was not fsynced is gone too."""
+        """Kill the process of a member. With `power`, entries that were not fsynced are lost too."""
         node = self.nodes[name]
         node.elector = node.leader = node.follower = node.saving = None
         node.held.clear()
@@ -167,7 +169,7 @@ class CoreGroup:
             self._link_changed(other, name)
 
     def synced(self, name: str) -> None:
-        """Everything that waits for this member's disk is durable now."""
+        """Make everything durable that waits for this member's disk."""
         node = self.nodes[name]
         if node.saving is not None:
             state, rest, since = node.saving
@@ -181,38 +183,39 @@ class CoreGroup:
             self._durable_moved(node)
 
     def tick(self, name: str) -> None:
-        """The member's timer."""
+        """Let the member's timer fire."""
         node = self.nodes[name]
         if node.saving is None:
             self._perform(node, node.core.tick(self.now))
 
     def propose(self, name: str, texts: Iterable[str]) -> None:
-        """Append to the leader's log."""
+        """Append entries with these texts to the leader's log."""
         self._append_as_leader(name, lambda term: [Entry(term, text) for text in texts])
 
     def reconfigure(self, name: str, voters: Sequence[str]) -> None:
-        """Append a configuration to the leader's log: in force at once."""
+        """Append a configuration to the leader's log. It is in force at once."""
         self._append_as_leader(
             name, lambda term: [Entry(term, "voters=" + ",".join(voters), tuple(sorted(voters)))]
         )
         self._members_changed(self.nodes[name])
 
     def hand_over(self, name: str, target: str) -> None:
-        """The leader tells another member to stand."""
+        """Let the leader ask another member to start an election."""
         node = self.nodes[name]
         self._perform(node, node.core.hand_over(target))
 
     def refused(self, name: str, peer: str) -> None:
-        """A member learns that nobody listens at a peer's address."""
+        """Let a member notice that a peer's address refuses connections."""
         node = self.nodes[name]
         self._perform(node, node.core.leader_refused(peer, self.now))
 
     def running(self) -> list[CoreNode]:
-        """Members whose process lives."""
+        """All members whose process runs."""
         return [self.nodes[name] for name in self.names if self.nodes[name].elector is not None]
 
     def voters(self, node: CoreNode) -> tuple[str, ...]:
-        """The configuration in force for a member: the last in its log, whether committed or not (S19)."""
+        """The voters in the configuration that is in force for a member: the last configuration in its log,
+        committed or not (S19)."""
         for index in range(node.log.last_index, node.log.first_index - 1, -1):
             found = node.log.entry(index).voters
             if found is not None:
@@ -222,11 +225,12 @@ class CoreGroup:
     # Network
 
     def linked(self, source: str, target: str) -> bool:
-        """Whether a connection from one to the other is there."""
+        """Whether messages from `source` can reach `target`."""
         return self.nodes[target].elector is not None and not self.cuts.get((source, target), False)
 
     def cut(self, source: str, target: str, *, noticed: bool) -> None:
-        """Messages from `source` to `target` are lost from now on; `noticed`: the connection breaks."""
+        """Lose messages from `source` to `target` from now on. With `noticed`, the connection breaks as
+        well."""
         self.cuts[source, target] = noticed
         if noticed:
             self.bag = [
@@ -235,12 +239,12 @@ class CoreGroup:
             self._link_changed(self.nodes[source], target)
 
     def heal(self, source: str, target: str) -> None:
-        """They are not lost any more; a broken connection comes back."""
+        """Stop losing messages from `source` to `target`; a broken connection is restored."""
         if self.cuts.pop((source, target), False):
             self._link_changed(self.nodes[source], target)
 
     def deliver(self, envelope: Envelope) -> None:
-        """One message of the bag arrives (or is lost, where its way is cut)."""
+        """Deliver one message of the bag, or lose it where its direction is cut."""
         self.bag.remove(envelope)
         target = self.nodes[envelope.target]
         if target.elector is None or (envelope.source, envelope.target) in self.cuts:
@@ -252,7 +256,7 @@ class CoreGroup:
         self.check()
 
     def settle(self, limit: int = 100_000) -> None:
-        """Deliver everything, in order, until nothing moves."""
+        """Deliver all messages in order until the bag is empty. PromiseBroken after `limit` messages."""
         for _ in range(limit):
             if not self.bag:
                 return
@@ -260,7 +264,7 @@ class CoreGroup:
         raise PromiseBroken("messages without end")
 
     def run_for(self, seconds: float) -> None:
-        """Time passes: timers fire when they are due, messages arrive at once, in order."""
+        """Let time pass. Timers fire when they are due; messages arrive at once and in order."""
         end = self.now + seconds
         self.settle()
         while self.running():
@@ -489,7 +493,7 @@ class CoreGroup:
     # Promises
 
     def committed_texts(self) -> list[str]:
-        """Every entry that was ever committed anywhere."""
+        """The texts of all entries that any member ever committed, by index."""
         return [str(self._committed[index]) for index in sorted(self._committed)]
 
     def _commit_to(self, node: CoreNode, index: int) -> None:
@@ -509,8 +513,8 @@ class CoreGroup:
         return index >= node.log.first_index and node.log.entry(index) != entry
 
     def check(self) -> None:
-        """Each node by itself and since the last look (`chaos.invariants`), and log matching. The rest
-        is checked as it happens."""
+        """Check each running node by itself, each node against its state at the last check
+        (`chaos.invariants`), and that logs match. The other promises are checked when the events happen."""
         for node in self.running():
             state = node.state
             check_node(state)

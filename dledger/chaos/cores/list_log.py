@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ENTRY_BYTES = 100
-"""Every entry counts as much."""
+"""The size that each entry counts for, whatever its text."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: its term, what it says, and the voters if it is a configuration."""
+    """One entry: its term, its text, and the voters if it is a configuration."""
 
     term: int
     text: str
@@ -22,28 +22,28 @@ class Entry:
 
 
 class ListLog:
-    """A log in memory. `LogView` of replication and `LogTip` of election."""
+    """A log in memory. It is the `LogView` of replication and the `LogTip` of election."""
 
     def __init__(self) -> None:
         self.first_index: int = 0
         self.durable_index: int = -1
         self.changes: int = 0
-        """How often entries came or went."""
+        """How often entries were appended or removed."""
         self._entries: list[Entry] = []
 
     @property
     def last_index(self) -> int:
-        """Of the last entry, -1 for none."""
+        """Index of the last entry, -1 for an empty log."""
         return self.first_index + len(self._entries) - 1
 
     @property
     def durable_mark(self) -> int:
-        """See `LogView`: nothing rots here."""
+        """See `LogView`. Entries of this log never rot, so the mark is the durable index."""
         return self.durable_index
 
     @property
     def last_term(self) -> int:
-        """Of the last entry, -1 for none."""
+        """Term of the last entry, -1 for an empty log."""
         return self._entries[-1].term if self._entries else -1
 
     def term_of(self, index: int) -> int | None:
@@ -64,26 +64,26 @@ class ListLog:
         return last, (last - first + 1) * ENTRY_BYTES
 
     def entry(self, index: int) -> Entry:
-        """One entry that is there."""
+        """The entry at `index`, which must be in the log."""
         return self._entries[index - self.first_index]
 
     def entries(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Entries `first..last`."""
+        """The entries `first..last`."""
         return tuple(self._entries[first - self.first_index : last - self.first_index + 1])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """At the end."""
+        """Add entries at the end."""
         self.changes += 1
         self._entries += entries
 
     def cut(self, index: int) -> None:
-        """Entries from `index` on are gone."""
+        """Remove the entries from `index` on."""
         self.changes += 1
         del self._entries[index - self.first_index :]
         self.durable_index = min(self.durable_index, index - 1)
 
     def retire(self, first: int) -> None:
-        """Entries below `first` are gone."""
+        """Remove the entries below `first`."""
         del self._entries[: first - self.first_index]
         self.first_index = first
 

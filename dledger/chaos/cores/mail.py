@@ -1,4 +1,4 @@
-"""Messages on their way, and how they look in a script."""
+"""Messages in flight, and how a script shows them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dledger.messages import (
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message on its way; the entries of an Append travel beside it."""
+    """A message in flight. The entries of an Append travel beside the message."""
 
     source: str
     target: str
@@ -34,7 +34,7 @@ class Envelope:
 
 
 def describe(message: Message) -> str:
-    """One message in a few words: those fields that matter to the exchange."""
+    """One line about a message, with the fields that matter to the exchange."""
     name = type(message).__name__
     if isinstance(message, VoteRequest):
         flags = " pre" * message.pre + " transfer" * message.transfer

@@ -7,9 +7,9 @@ NEVER = 1 << 62  # ns; a clock that stands still reaches nothing
 
 
 class Clock:
-    """Monotonic clock: at world time `_base` it showed `_shown`, and it runs at its rate since.
+    """Monotonic clock: at world time `_base` it showed `_shown`, and it has run at its rate since.
 
-    The wall clock is disciplined (NTP): world time, plus a skew that only jumps change.
+    The wall clock is disciplined (NTP): it shows world time plus a skew that only jumps change.
     """
 
     __slots__ = ("_base", "_rate_ppb", "_shown", "ahead", "steady", "wall_skew_ms")
@@ -21,29 +21,29 @@ class Clock:
 
     @property
     def rate(self) -> float:
-        """Seconds of this clock per second of the world."""
+        """Seconds of this clock per second of world time."""
         return self._rate_ppb / PPB
 
     def set(self, world_ns: int, shown_ns: int) -> None:
-        """At a world time it shows this, and keeps its rate: a boot, by chance anything."""
+        """Show `shown_ns` at this world time and keep the rate. A boot sets the clock to a random time."""
         self._base, self._shown = world_ns, shown_ns
         self.steady: bool = self._rate_ppb == PPB
         self.ahead: int = shown_ns - world_ns  # of the world's time, while it is steady
 
     def drift(self, world_ns: int, rate: float) -> None:
-        """Run at another rate from a world time on, without a jump. 0 stands still."""
+        """Run at another rate from a world time on, without a jump. At rate 0 the clock stands still."""
         shown = self.local_ns(world_ns)
         self._rate_ppb = round(rate * PPB)
         self.set(world_ns, shown)
 
     def local_ns(self, world_ns: int) -> int:
-        """What it shows at a world time."""
+        """The time that this clock shows at a world time."""
         if self.steady:
             return world_ns + self.ahead
         return self._shown + (world_ns - self._base) * self._rate_ppb // PPB
 
     def world_ns(self, local_ns: int) -> int:
-        """First world time at which it shows at least `local_ns`."""
+        """The first world time at which this clock shows at least `local_ns`."""
         if self.steady:
             return local_ns - self.ahead
         missing = local_ns - self._shown

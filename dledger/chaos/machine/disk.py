@@ -1,15 +1,15 @@
-"""A disk with a page cache: per file and per directory a volatile state, a durable one, and the operations
-that lie between them in order.
+"""A disk with a page cache. Each file and directory has a volatile state, a durable state, and the operations
+between them in order.
 
 * A write changes the volatile content and is pending until an fsync of the file makes it durable.
 * A created, renamed or removed name is pending until its directory is synced; a rename is one operation
-  on both directories. Syncing one directory makes only its own operations durable, and the earlier ones
-  of the same files: nobody may rely on the neighbours.
-* `kill` keeps everything. `power_cut` keeps what is durable and, by its mode, some of what is pending:
-  for each file (inode.py), and for the names of the whole disk. What builds on a lost name is lost.
-* Room is counted in blocks of 4 KiB that were written or allocated: a hole that `truncate` made has none.
-
-Faults are in disk_faults.py.
+  on both directories. Syncing a directory makes only its own operations durable, and earlier operations
+  on the same files: a program must not rely on neighbouring names.
+* `kill` keeps everything. `power_cut` keeps what is durable and, depending on its mode, some of the pending
+  operations: for each file (inode.py), and for the names of the whole disk. An operation that depends on a
+  lost name is lost too.
+* Room is counted in blocks of 4 KiB that were written or allocated: a hole that `truncate` made uses none.
+  The faults are in disk_faults.py.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def no_entry(path: str) -> FileNotFoundError:
-    """ENOENT."""
+    """The FileNotFoundError (ENOENT) for a path."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 class Directory:
-    """Names in one directory."""
+    """The names in one directory."""
 
     __slots__ = ("durable", "lock_owner", "names", "number")
 
@@ -51,14 +51,15 @@ Subject = int | tuple[int, str]
 
 @dataclass(frozen=True)
 class NameOp:
-    """One atomic change of names: in each of the directories, a name set to something or to nothing."""
+    """One atomic change of names: in each directory concerned, one name is set to a file or directory, or
+    removed."""
 
     sequence: int
     changes: tuple[tuple[Directory, str, Inode | Directory | None], ...]
     subjects: tuple[Subject, ...]
 
     def apply_durably(self) -> None:
-        """To the durable state."""
+        """Make the change in the durable state."""
         for directory, name, target in self.changes:
             if target is None:
                 directory.durable.pop(name, None)
@@ -78,7 +79,7 @@ class Disk(DiskFaults):
         self.root: Directory = Directory(self.next_number())
 
     def next_number(self) -> int:
-        """Of files, directories and open files."""
+        """The next number for a file, a directory or an open file."""
         self._numbers += 1
         return self._numbers
 
@@ -90,7 +91,7 @@ class Disk(DiskFaults):
         return parent, name
 
     def find(self, path: str) -> Inode | Directory | None:
-        """What a path names."""
+        """The file or directory at a path, None if there is none."""
         place: Inode | Directory | None = self.root
         for part in absolute(path).split("/"):
             if part:
@@ -98,7 +99,7 @@ class Disk(DiskFaults):
         return place
 
     def directory(self, path: str) -> Directory:
-        """FileNotFoundError, NotADirectoryError."""
+        """The directory at a path. FileNotFoundError, NotADirectoryError."""
         place = self.find(path)
         if place is None:
             raise no_entry(path)
@@ -107,7 +108,7 @@ class Disk(DiskFaults):
         return place
 
     def inode(self, path: str) -> Inode:
-        """FileNotFoundError, IsADirectoryError."""
+        """The file at a path. FileNotFoundError, IsADirectoryError."""
         place = self.find(path)
         if place is None:
             raise no_entry(path)
@@ -123,7 +124,7 @@ class Disk(DiskFaults):
         return inode
 
     def make_directory(self, path: str) -> bool:
-        """With its parents, all of them pending. False when it was there."""
+        """Make a directory and its missing parents; all these names are pending. False when it existed."""
         made = False
         parent, name = self.split(path)
         if not name:
@@ -140,7 +141,7 @@ class Disk(DiskFaults):
         return made
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically, replacing a file of the new name."""
+        """Rename atomically. A file that has the new name is replaced."""
         old_parent, old_name = self.split(old)
         new_parent, new_name = self.split(new)
         source, target = self.directory(old_parent), self.directory(new_parent)
@@ -158,7 +159,7 @@ class Disk(DiskFaults):
         self._change((source, old_name, None), (target, new_name, subject))
 
     def remove(self, path: str) -> bool:
-        """A name and, if it is a directory, all below it. False when it is not there."""
+        """Remove a name and, if it is a directory, everything below it. False when there is no such name."""
         if self.find(path) is None:
             return False
         parent, name = self.split(path)
@@ -182,11 +183,12 @@ class Disk(DiskFaults):
 
     @property
     def name_mark(self) -> int:
-        """Number of the last change of names: what a sync that begins now covers."""
+        """Number of the last change of names. A sync that begins now covers the changes up to this number."""
         return self._sequence
 
     def sync_names(self, directory: Directory, mark: int) -> None:
-        """Make the changes in a directory up to `mark` durable, and the earlier ones they build on."""
+        """Make the changes in a directory up to `mark` durable, and the earlier changes on which they
+        depend."""
         self._persist(
             lambda op: op.sequence <= mark and any(change[0] is directory for change in op.changes), mark
         )
@@ -206,7 +208,7 @@ class Disk(DiskFaults):
         self._name_ops = rest[::-1]
 
     def power_cut(self, mode: str = "prefix") -> tuple[int, int]:
-        """Forget what is not durable. Returns how many file operations and name operations were lost."""
+        """Forget pending operations. Returns how many file operations and name operations were lost."""
         if mode not in MODES:
             raise ValueError(f"{mode}: not one of {', '.join(MODES)}")
         kept = self._torn_names() if mode == "torn" else self._name_ops[: self._first_names(mode)]
@@ -264,7 +266,7 @@ class Disk(DiskFaults):
         return sum(inode.room for inode in self._inodes())
 
     def _inodes(self) -> dict[Inode, None]:
-        """All files that have a name or are open, in the order of their opening or making."""
+        """All files that have a name or are open, in the order in which they were opened or made."""
         inodes = dict.fromkeys(self.open_inodes.values())
         places = [self.root]
         while places:
@@ -278,7 +280,7 @@ class Disk(DiskFaults):
     # -- the page cache ------------------------------------------------------------------------------
 
     def evict(self) -> None:
-        """Memory is short: of no file is anything in the page cache any more."""
+        """Simulate a shortage of memory: the page cache no longer holds any page of any file."""
         for inode in self._inodes():
             inode.evict()
         self.world.note(self.name, "evict", "")
@@ -286,24 +288,27 @@ class Disk(DiskFaults):
     # -- rot ----------------------------------------------------------------------------------------
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """One bit of a file is another, in the page cache and on the device. IndexError beyond the end."""
+        """Flip one bit of a file, in the page cache and on the device. IndexError beyond the end."""
         inode = self.inode(path)
         inode.flip(offset, bit)
         self.world.fault(self.name, "flip", f"{path} {offset} bit {bit}")
 
     def zero(self, path: str, offset: int, length: int) -> None:
-        """Nothing is left of a run of bytes of a file. IndexError beyond the end."""
+        """Overwrite a range of a file with zeros, in the page cache and on the device. IndexError beyond the
+        end."""
         self.inode(path).zero(offset, length)
         self.world.fault(self.name, "zero", f"{path} {offset}+{length}")
 
     def lose(self, path: str) -> None:
-        """A file is gone, for good. Who has it open keeps it, nameless. FileNotFoundError."""
+        """Remove a file so that no power cut brings it back. Processes that have it open keep it without a
+        name. FileNotFoundError."""
         self.inode(path)
         self._remove_for_good(path)
         self.world.fault(self.name, "lose", path)
 
     def wipe(self, path: str) -> None:
-        """A directory is gone with all below it, for good; of the root, all that is in it."""
+        """Remove a directory with everything below it, so that no power cut brings it back. The root itself
+        stays, and everything in it is removed."""
         place = self.directory(path)
         if place is self.root:
             place.names.clear()

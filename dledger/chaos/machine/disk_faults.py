@@ -1,7 +1,7 @@
 """Faults of a disk: what `node.disk` can be made to do.
 
-Each fault that took place is one line of the trace, of kind `fault`, and one more in `world.faults`; arming
-one that waits for its operation is a line of kind `arm`.
+Each fault that happened is one line of the trace, of kind `fault`, and is counted in `world.faults`. A fault
+that is armed and waits for its operation is a line of kind `arm`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPERATIONS = ("write", "fsync", "read", "open")
 
 
 def absolute(path: str) -> str:
-    """Normalised, from the root."""
+    """The normalised path, from the root."""
     return posixpath.normpath("///" + path)  # two slashes would be kept
 
 
@@ -51,9 +51,10 @@ class DiskFaults:
         self._failures: list[_Failure] = []
         self._misdirected: list[str] = []
         self.on_misdirect: Callable[[str, int, int, int], None] | None = None
-        """Told of a misdirected write: file, where it was to go, bytes, where it went."""
+        """Called for each misdirected write with the path, the intended offset, the length in bytes and the
+        actual offset."""
         self.on_failure: Callable[[str, str], None] | None = None
-        """Told of an operation that fails, and of which file."""
+        """Called for each operation that fails with the name of the operation and the path."""
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # ends of jobs, for `resume`
 
     def used(self) -> int:
@@ -66,10 +67,10 @@ class DiskFaults:
     # -- faults --------------------------------------------------------------------------------------
 
     def room(self, capacity: int | None) -> None:
-        """Let the disk have so many bytes in all (see `used`); None: more than anybody needs.
+        """Limit the disk to this many bytes in all (see `used`). None restores the capacity of the settings.
 
-        Beyond them, new files and writes to where no block is yet are ENOSPC. Writes to blocks that a file
-        has succeed, and removing files makes room.
+        Beyond the limit, new files and writes to ranges without blocks fail with ENOSPC. Writes to blocks
+        that a file already has succeed, and removing files frees room.
         """
         if capacity is None:
             self.world.note(self.name, "room", "any")
@@ -82,7 +83,7 @@ class DiskFaults:
         """Let the next `count` operations on that file, or below that directory, end with this error.
 
         Operations are "write" (also allocate, truncate), "fsync" (files and directories), "read" (of files;
-        mappings show no errors here), "open".
+        mappings show no errors in the simulation) and "open".
         """
         if operation not in OPERATIONS:
             raise ValueError(f"{operation}: not one of {', '.join(OPERATIONS)}")
@@ -93,14 +94,15 @@ class DiskFaults:
     def misdirect(self, path: str = "/") -> None:
         """Let the next write to that file, or below that directory, land elsewhere in the same file.
 
-        By a multiple of 512 bytes; files that are too short to have another place are passed over.
+        The write is shifted by a multiple of 512 bytes. A write to a file that is too short for another place
+        is unchanged, and the fault waits for the next write.
         """
         self.world.note(self.name, "arm", f"misdirect {path}")
         self._misdirected.append(absolute(path))
         self._ask()
 
     def slow(self, factor: float) -> None:
-        """Let jobs that use the disk take so many times longer. 1 ends it."""
+        """Let jobs that use the disk take `factor` times as long. 1 ends it."""
         if factor != 1:
             self.world.fault(self.name, "disk_slow", f"{factor:g}")
         else:
@@ -108,7 +110,8 @@ class DiskFaults:
         self.slowness = factor
 
     def forget(self, chance: float) -> None:
-        """Let memory be short: whatever was in it may be gone when it is looked for. 0 ends it."""
+        """Simulate a shortage of memory: each look-up in the page cache misses with this probability. 0 ends
+        it."""
         if chance:
             self.world.fault(self.name, "short_memory", f"{chance:g}")
         else:
@@ -116,13 +119,13 @@ class DiskFaults:
         self.forgetful = chance
 
     def hang(self) -> None:
-        """Let no job that uses the disk end before `resume`. A power cut meanwhile loses them."""
+        """Let no job that uses the disk end before `resume`. A power cut before `resume` loses these jobs."""
         if not self.hung:
             self.world.fault(self.name, "disk_hang")
             self.hung = True
 
     def resume(self) -> None:
-        """What hung goes on."""
+        """Let the jobs that hang go on."""
         if self.hung:
             self.world.note(self.name, "resume", f"{len(self._waiting)} jobs")
             self.hung = False
@@ -131,8 +134,8 @@ class DiskFaults:
                 self.world.push(self.world.now, action, argument)
 
     def mend(self) -> None:
-        """End all of this: room, failures that have not happened yet, slowness, hanging, short memory. Rot
-        stays."""
+        """End the faults of this disk: the limit of room, armed failures, slowness, hanging and the shortage
+        of memory. Rot stays."""
         self.resume()
         if self.slowness != 1:
             self.slow(1)
@@ -152,15 +155,15 @@ class DiskFaults:
 
     @property
     def capacity(self) -> int:
-        """Bytes in all."""
+        """Total size of the disk in bytes."""
         return self.world.settings.disk_bytes if self._room is None else self._room
 
     def free(self) -> int | None:
-        """Bytes left, or None when nobody needs to count them."""
+        """Bytes that are left, or None when no limit of room is set."""
         return None if self._room is None else max(0, self._room - self.used())
 
     def full(self, path: str) -> OSError:
-        """ENOSPC."""
+        """Count a refused write, and return its error ENOSPC."""
         self.world.fault(self.name, "enospc", path)
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
@@ -171,7 +174,7 @@ class DiskFaults:
             raise self.full(path)
 
     def failure(self, operation: str, path: str) -> OSError | None:
-        """The error, if this operation has to fail."""
+        """The error with which this operation has to fail, None if it succeeds. Counts the operation."""
         for rule in self._failures:
             if rule.operation == operation and _below(path, rule.path):
                 rule.left -= 1
@@ -190,7 +193,7 @@ class DiskFaults:
             raise error
 
     def place(self, path: str, inode: Inode, offset: int, length: int) -> int:
-        """Where a write lands."""
+        """The offset at which a write lands."""
         shift = offset % SECTOR
         places = (len(inode.content) - length - shift) // SECTOR + 1
         rule = next((rule for rule in self._misdirected if _below(path, rule)), None)

@@ -1,4 +1,4 @@
-"""The doors of `dledger/runtime/` as a simulated process sees them."""
+"""The doors of `dledger/runtime/` for a simulated process."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class SimLog:
         process.world.log(process, level, text)
 
     def debug(self, event: str, **fields: object) -> None:
-        """Only into the trace."""
+        """Write a line into the trace only."""
         if self._process.world.trace is not None:
             self._emit("debug", event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """One line."""
+        """Write one line of level info."""
         self._emit("info", event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """One line."""
+        """Write one line of level warning."""
         self._emit("warning", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """One line."""
+        """Write one line of level error."""
         self._emit("error", event, fields)
 
     def child(self, name: str) -> SimLog:
-        """The same log under a longer name."""
+        """This log under a longer name."""
         return SimLog(self._process, f"{self._name}.{name}" if self._name else name)
 
 

@@ -1,7 +1,7 @@
-"""Faults of machines and processes: what `World` can do to them. Faults of the network are methods of
-`world.network` (network.py), those of a disk of `node.disk` (disk.py).
+"""Faults of machines and processes that `World` can inject. Faults of the network are methods of
+`world.network` (network.py); faults of a disk are methods of `node.disk` (disk.py).
 
-Each fault is one line of the trace, of kind `fault`, and one more in `world.faults`, by its name.
+Each fault is one line of the trace, of kind `fault`, and is counted by its name in `world.faults`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Faults:
     faults: dict[str, int]
 
     def note(self, node: str, kind: str, detail: str) -> None:
-        """One line of the trace."""
+        """Write one line to the trace."""
         raise NotImplementedError
 
     def ended(self, process: Process, how: Exit) -> None:
-        """A process is over."""
+        """Note that a process has ended."""
         raise NotImplementedError
 
     def fault(self, node: str, kind: str, detail: str = "") -> None:
@@ -48,17 +48,19 @@ class Faults:
     # -- the end of a process or a machine -----------------------------------------------------------
 
     def kill(self, node: Node | str) -> None:
-        """kill -9: nothing is unwound, the kernel closes the sockets, the page cache stays."""
+        """Kill the process (kill -9): no code is unwound, the kernel closes the sockets, and the page cache
+        stays."""
         process = self._resolve(node).process
         if process is not None:
             self.fault(process.name, "kill")
             self.ended(process, Exit("killed"))
 
     def power_cut(self, node: Node | str, mode: str = "prefix") -> None:
-        """The machine is off, nobody is told. `mode` says which unsynced writes and names survive.
+        """Switch the machine off without notice to its peers. `mode` says which unsynced writes and names
+        survive.
 
-        "prefix": the first ones in order, of each file and of all names. "torn": any, cut at 512 bytes.
-        "none", "all".
+        "prefix": the first ones in order, of each file and of all names. "torn": any of them, cut at 512
+        bytes. "none": no pending operation. "all": all of them.
         """
         node = self._resolve(node)
         if not node.powered:
@@ -75,7 +77,7 @@ class Faults:
     ) -> None:
         """Kill the running process (or cut the power) just before its n-th effect from now; 1 is the next.
 
-        Effects are sends, closes, and changes of the disk. The rest of that step has none any more.
+        Effects are sends, closes, and changes of the disk. The rest of that step has no effects.
         """
         process = self._process(node)
         process.crash_at = process.effects + effect
@@ -87,7 +89,7 @@ class Faults:
         self._process(node).dies_below = path
 
     def crash(self, process: Process) -> None:
-        """The effect that `crash_before` named has come."""
+        """Kill the process, or cut the power: the effect that `crash_before` counted to has come."""
         if process.crash_power is None:
             self.kill(process.node)
         else:
@@ -96,7 +98,8 @@ class Faults:
     # -- time that a process does not get ------------------------------------------------------------
 
     def stop(self, node: Node | str) -> None:
-        """SIGSTOP: the process runs nothing. Its kernel still talks TCP and finishes what the disk has."""
+        """Stop the process (SIGSTOP). Its kernel still talks TCP, and the disk finishes its current
+        operations."""
         process = self._process(node)
         if not process.stopped:
             process.stopped = True
@@ -104,7 +107,8 @@ class Faults:
             self.fault(process.name, "stop")
 
     def cont(self, node: Node | str) -> None:
-        """SIGCONT: its clocks went on meanwhile, and all timers that fell due run together."""
+        """Continue the process (SIGCONT). Its clocks went on while it was stopped, and all timers that are
+        due run together."""
         process = self._resolve(node).process
         if process is not None and process.stopped:
             process.stopped = False
@@ -113,23 +117,24 @@ class Faults:
             self.note(process.name, "cont", "")
 
     def stall_before(self, node: Node | str, effect: int, seconds: float) -> None:
-        """Let the step that makes the n-th effect from now (see `crash_before`) wait so long before it.
+        """Let the step that makes the n-th effect from now (see `crash_before`) wait `seconds` before that
+        effect.
 
-        A garbage collection, a page fault, a busy machine: the event loop stands still inside a callback.
-        Its worker threads go on.
+        This simulates a garbage collection, a page fault or a busy machine: the event loop stands still
+        inside a callback, and its worker threads go on.
         """
         process = self._process(node)
         process.stall_at = process.effects + effect
         process.stall_ns = round(seconds * SECOND)
 
     def stall(self, process: Process) -> None:
-        """The effect that `stall_before` named has come."""
+        """Stall the loop: the effect that `stall_before` counted to has come."""
         process.stall_at = None
         self.fault(process.name, "stall", f"{process.stall_ns / MS:g} ms")
         process.loop.stall(process.stall_ns)
 
     def slow(self, node: Node | str, factor: float) -> None:
-        """Callbacks cost so many times more, in later processes of the machine too. 1 ends it."""
+        """Let callbacks cost `factor` times as much, in later processes of the machine too. 1 ends it."""
         node = self._resolve(node)
         if factor != 1:
             self.fault(node.name, "slow", f"{factor:g}")
@@ -148,7 +153,8 @@ class Faults:
         node.clock.wall_skew_ms += ms
 
     def clock_drift(self, node: Node | str, rate: float) -> None:
-        """Let the monotonic clock run at another rate from now on, in later boots too. 0 stands still."""
+        """Let the monotonic clock run at another rate from now on, in later boots too. At rate 0 it stands
+        still."""
         if rate < 0:
             raise ValueError(f"a monotonic clock does not run backward: {rate}")
         node = self._resolve(node)
@@ -164,7 +170,7 @@ class Faults:
     # -- partitions ----------------------------------------------------------------------------------
 
     def partition(self, a: Node | str, b: Node | str, *, directed: bool = False) -> None:
-        """Hold everything from a to b, and, unless `directed`, from b to a."""
+        """Hold everything that a sends to b and, unless `directed`, everything that b sends to a."""
         a, b = self._resolve(a), self._resolve(b)
         if directed:
             self.fault(a.name, "partition_one_way", f"{a.name}>{b.name}")
@@ -183,7 +189,7 @@ class Faults:
                 self.network.partition(other.name, node.name)
 
     def heal(self, a: Node | str | None = None, b: Node | str | None = None) -> None:
-        """End partitions and silence between two machines, all of one machine, or all."""
+        """End partitions and silence: between two machines, of one machine, or everywhere."""
         ends = [self._resolve(end).name for end in (a, b) if end is not None]
         for source, target in self.network.cuts:
             if all(end in (source, target) for end in ends):

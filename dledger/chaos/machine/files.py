@@ -44,7 +44,7 @@ class SimFile:
         return inode.read(offset, length)
 
     def pread_now(self, length: int, offset: int) -> bytes | None:
-        """The same without waiting for the device; None when not all of it is in memory."""
+        """Read without waiting for the device. None when a part of the range is not in memory."""
         inode, disk = self._open_inode(), self._files.disk
         if (disk.forgetful and disk.rng.random() < disk.forgetful) or not inode.in_memory(offset, length):
             disk.world.cold_reads += 1
@@ -53,7 +53,8 @@ class SimFile:
         return inode.read(offset, length)
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> None:
-        """Write all parts one after another, into the page cache. ENOSPC and EIO may leave a part of it."""
+        """Write all parts one after another into the page cache. After ENOSPC or EIO a part of the data may
+        be written."""
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         inode = self._open_inode()
         if not data:
@@ -96,11 +97,12 @@ class SimFile:
             disk.world.fault(disk.name, "torn_write", f"{self.path} {offset}+{fits} of {len(data)}")
 
     def start_writeback(self, length: int, offset: int) -> None:
-        """A crash of this machine keeps any part of what is not fsynced, asked for or not."""
+        """Do nothing: a crash of this machine keeps any part of the unsynced writes, with or without this
+        call."""
         self._open_inode()
 
     def allocate(self, size: int) -> None:
-        """Reserve blocks up to `size`, reading as zeros."""
+        """Reserve blocks up to `size`; they read as zeros."""
         inode = self._open_inode()
         if size <= self.size() and inode.has_room(size):
             return
@@ -115,7 +117,7 @@ class SimFile:
             inode.take_room(0, size, None)
 
     def truncate(self, size: int) -> None:
-        """Set the length; new bytes read as zeros and have no room yet."""
+        """Set the length. New bytes read as zeros and have no blocks yet."""
         inode = self._open_inode()
         if size != self.size() and self._files.effect("trunc", self.path, size):
             self._files.disk.check("write", self.path)
@@ -133,12 +135,12 @@ class SimFile:
         self._files.wrote(inode, done, before)
 
     def pwritev_synced(self, parts: Sequence[Buffer], offset: int) -> None:
-        """As a write and an fsync: a crash may fall between them."""
+        """Write and fsync. A crash may fall between the two."""
         self.pwritev(parts, offset)
         self.fdatasync()
 
     def fdatasync(self) -> None:
-        """Make durable what was written before; it is so when the job ends."""
+        """Make all earlier writes of this file durable. They are durable when the job ends."""
         inode = self._open_inode()
         if self._files.effect("fsync", self.path, durable=True):
             mark = inode.written
@@ -149,7 +151,7 @@ class SimFile:
             self._files.commit(lambda: inode.commit(min(mark, inode.written)))
 
     def view(self) -> memoryview:
-        """The whole file as it is long now, read-only, always showing what was written."""
+        """The whole file at its current length, read-only. The view always shows the latest writes."""
         inode = self._open_inode()
         if not inode.content:
             raise ValueError("cannot mmap an empty file")
@@ -162,7 +164,7 @@ class SimFile:
         return self._view
 
     def close(self) -> None:
-        """Close; BufferError if a slice of `view()` is still alive somewhere (the file stays open)."""
+        """Close the file. BufferError if a slice of `view()` is still alive; then the file stays open."""
         inode = self._inode
         if inode is None:
             return
@@ -179,7 +181,8 @@ class SimFile:
         self._inode = None
 
     def unmap(self) -> None:
-        """The process was killed. If it holds slices of the view, it keeps that memory to itself."""
+        """The process was killed. If it holds slices of the view, the file continues with a copy of its
+        content."""
         inode = self._open_inode()
         self._mapped = False
         try:
@@ -203,7 +206,7 @@ def _check_no_exports(content: bytearray) -> None:
 
 
 class SimFiles:
-    """Names and directories, for one process."""
+    """Names and directories of the machine's disk, for one process."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk = disk
@@ -227,7 +230,7 @@ class SimFiles:
         durable: bool = False,
         ends_job: bool = True,
     ) -> bool:
-        """Count and trace an operation; False when the process is dead. Checks rule 4 of simulation.md."""
+        """Count and trace an operation. False when the process is dead. Checks rule 4 of simulation.md."""
         world = self._world
         if world.job is not None and world.job.thread is not None:
             self._process.workers.pause()
@@ -250,11 +253,11 @@ class SimFiles:
 
     @property
     def on_loop(self) -> bool:
-        """Whether an event loop runs what is done now, and no worker's job."""
+        """Whether the current code runs on an event loop and not in a worker's job."""
         return self._world.job is None and self._world.current is not None
 
     def against_the_rules(self, text: str) -> None:
-        """What real hardware would punish: the run fails."""
+        """Fail the run for an access that would be harmful on real hardware."""
         if self._world.settings.strict_disk:
             self._world.fail(self._process, text, None)
 
@@ -263,7 +266,7 @@ class SimFiles:
             self.against_the_rules(f"{operation} {path}: on the event loop, not in a worker (S8)")
 
     def reads(self, path: str) -> None:
-        """Content is about to be read. OSError EIO."""
+        """Called before content is read. OSError EIO if a fault is armed."""
         job = self._world.job
         if job is not None:
             job.touched = True
@@ -273,13 +276,13 @@ class SimFiles:
             self.disk.check("read", path)
 
     def wrote(self, inode: Inode, op: FileOp, before: bytes) -> None:
-        """A kill while the job runs may tear it."""
+        """Note a write of the running job: a kill while the job runs may tear it."""
         job = self._world.job
         if job is not None:
             job.writes.append((inode, op, before, len(job.commits)))
 
     def dies_in_write(self, path: str) -> bool:
-        """Whether the process is to be killed in the middle of this write; then it is dead now."""
+        """Whether the process has to be killed in the middle of this write. If so, this call kills it."""
         below = self._process.dies_below
         if below is None or below not in path or not self.alive:
             return False
@@ -288,36 +291,37 @@ class SimFiles:
         return True
 
     def killed_here(self) -> bool:
-        """Whether what ended the process just now leaves the page cache."""
+        """Whether the process was just ended by a kill, which leaves the page cache, and not by a power
+        cut."""
         return self._process.crash_power is None and self._process.node.powered
 
     def sync_failed(self, how: str) -> None:
-        """An fsync made nothing durable, so the job may go on."""
+        """Note that an fsync made nothing durable, so the job may make something else durable."""
         self._world.note(self._process.name, "unsynced", how)
         if self._world.job is not None:
             self._world.job.synced = False
 
     def opened(self, inode: Inode) -> int:
-        """A number for an open file."""
+        """Register an open file; returns its number."""
         number = self.disk.next_number()
         self.disk.open_inodes[number] = inode
         self._open_numbers[number] = None
         return number
 
     def closed(self, number: int) -> None:
-        """It is closed: without a name, its room is free again."""
+        """Forget an open file. If the file has no name, its room is free again."""
         self.disk.open_inodes.pop(number, None)
         self._open_numbers.pop(number, None)
 
     def commit(self, action: Callable[[], None]) -> None:
-        """Make something durable: when the running job ends, or now if there is none."""
+        """Make a change durable: when the running job ends, or now if no job runs."""
         if self._world.job is None:
             action()
         else:
             self._world.job.commits.append(action)
 
     def killed(self) -> None:
-        """The page cache lives on, without the dead process's mappings."""
+        """The process was killed. The page cache stays, without the mappings of the dead process."""
         for file in self.mapped:
             file.unmap()
         self.mapped.clear()
@@ -353,7 +357,7 @@ class SimFiles:
         return len(self.disk.inode(path).content)
 
     def stamp(self, path: str) -> None:
-        """Cannot be told: no simulated process asks."""
+        """No stamp: simulated processes do not use it. FileNotFoundError."""
         self.disk.inode(path)
 
     def listdir(self, path: str) -> list[str]:
@@ -367,8 +371,8 @@ class SimFiles:
         return isinstance(self.disk.find(path), Directory)
 
     def mkdir(self, path: str, *, sync: bool = True) -> None:
-        """Make a directory with its parents, and make their names durable with `sync`; no error if it is
-        there."""
+        """Make a directory with its parents; no error if it exists. With `sync`, their names are made
+        durable."""
         if self.is_dir(path):
             return
         if not sync:
@@ -407,7 +411,7 @@ class SimFiles:
             self.disk.remove(path)
 
     def rmtree(self, path: str) -> None:
-        """Remove what is in a directory, one after another, then itself; no error if it is not there."""
+        """Remove the content of a directory one by one, then the directory; no error if it is not there."""
         if not self.exists(path):
             return
         for name in sorted(self.disk.directory(path).names):
@@ -431,14 +435,14 @@ class SimFiles:
             self.commit(lambda: self.disk.sync_names(directory, mark))
 
     def usage(self, path: str) -> DiskUsage:
-        """Of the whole disk."""
+        """Total and free bytes of the whole disk."""
         self._looks_up("usage", path)
         total = self.disk.capacity
         return DiskUsage(total, max(0, total - self.disk.used()))
 
     def lock(self, path: str) -> SimFile:
-        """Create and lock a file, and the directory that it lies in, against other processes until closed;
-        BlockingIOError if one is held."""
+        """Create a file and lock it and its directory against other processes until it is closed.
+        BlockingIOError if either is locked."""
         file = self.open(path, create=True)
         parent = self.disk.directory(path.rpartition("/")[0] or "/")
         places: tuple[Inode | Directory, ...] = (self.disk.inode(path), parent)

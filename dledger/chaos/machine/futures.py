@@ -44,7 +44,7 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimHandle(asyncio.Handle):
-    """A callback; the stock class without its debug look-ups, which cost as much as the callback."""
+    """A callback: the standard class without its debug look-ups, which cost as much as the callback."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class SimHandle(asyncio.Handle):
         self._cancelled = False
 
     def cancel(self) -> None:
-        """It will not run."""
+        """Cancel the callback: it will not run."""
         self._cancelled = True
         self._callback = self._args = None  # type: ignore[assignment]
 
@@ -66,11 +66,12 @@ class SimHandle(asyncio.Handle):
 
 
 new_handle: Callable[[type[SimHandle]], Any] = SimHandle.__new__
-"""A handle whose fields the caller fills in: the constructor is a third of the cost of `call_soon`."""
+"""Makes a handle whose fields the caller fills in. The constructor would be a third of the cost of
+`call_soon`."""
 
 
 class SimTimer(asyncio.TimerHandle):
-    """A callback at a time of the machine's clock, lean in the same way."""
+    """A callback at a time of the machine's clock, without debug look-ups, like `SimHandle`."""
 
     __slots__ = ()
     _cancelled: bool
@@ -93,7 +94,7 @@ class SimTimer(asyncio.TimerHandle):
         self._scheduled = True
 
     def cancel(self) -> None:
-        """It will not run."""
+        """Cancel the timer: its callback will not run."""
         if not self._cancelled:
             self._cancelled = True
             self._callback = self._args = None  # type: ignore[assignment]

@@ -1,8 +1,8 @@
 """The guard: inside a node, real time, chance, threads, sockets and files are errors.
 
-It replaces functions of the standard library by checking ones while it is installed. Outside of a node's
-turn they behave as ever. It cannot see what was imported by name before it was installed
-(`from time import monotonic`), nor C types (`datetime.now`): an AST lint finds those.
+While it is installed, it replaces functions of the standard library by functions that check. Outside of a
+node's turn they behave as usual. The guard cannot see names that were imported before it was installed (`from
+time import monotonic`), nor C types (`datetime.now`): an AST lint finds those.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _EXEMPT = ("logging",)
 
 
 class Guard:
-    """Context manager. `inside` is set by the world around everything that belongs to a node."""
+    """Context manager. The world sets `inside` around everything that belongs to a node."""
 
     def __init__(self) -> None:
         self.inside = False
@@ -111,7 +111,7 @@ class Guard:
 
     @contextmanager
     def watching(self, thread: JobThread) -> Iterator[None]:
-        """While code of a node runs on another thread."""
+        """Check the given thread too, while it runs code of a node."""
         own, self._other = self._other, thread
         try:
             yield

@@ -18,9 +18,9 @@ MODES = ("prefix", "torn", "none", "all")
 
 
 def apply_op(content: bytearray, op: FileOp) -> bytearray:
-    """A content after one operation, changed in place unless it became more than twice as long.
+    """The content after one operation. It is changed in place unless it became more than twice as long.
 
-    BufferError when it would change its length while views of it are alive.
+    BufferError when its length would change while views of it are alive.
     """
     offset, data = op
     length = offset if data is None else offset + len(data)
@@ -44,7 +44,7 @@ def _longer(content: bytearray, length: int) -> bytearray:
 
 
 def _copy(content: bytearray, used: int, length: int) -> bytearray:
-    """So many bytes of which only the first `used` may be other than zero."""
+    """A copy with this length. Only the first `used` bytes of the content may be other than zero."""
     result = bytearray(length)
     if used:
         with memoryview(content) as view:
@@ -53,7 +53,7 @@ def _copy(content: bytearray, used: int, length: int) -> bytearray:
 
 
 class Inode:
-    """One file, whatever its names."""
+    """One file, under any number of names."""
 
     __slots__ = (
         "_blocks",
@@ -85,7 +85,8 @@ class Inode:
     # -- the page cache ------------------------------------------------------------------------------
 
     def write(self, op: FileOp) -> FileOp:
-        """Into the page cache; what is pending then. BufferError when a mapped file would change length."""
+        """Write into the page cache. Returns the operation that is pending then. BufferError when the length
+        of a mapped file would change."""
         op = self._without_zeros(op)
         self.content = apply_op(self.content, op)
         self.pending.append(op)
@@ -101,9 +102,10 @@ class Inode:
         return op
 
     def tear(self, op: FileOp, before: bytes, kept: int) -> bool:
-        """kill -9 in the middle of a write: of the last operation only the first `kept` bytes took place.
+        """Simulate kill -9 in the middle of a write: of the last operation only the first `kept` bytes took
+        place.
 
-        `before`: what its range held. False when something else was written since.
+        `before`: the content of its range before the write. False when something else was written since.
         """
         offset, data = op
         if data is None or not self.pending or self.pending[-1] is not op:
@@ -124,17 +126,19 @@ class Inode:
         return (max(len(self.content), offset + len(data)), None)
 
     def read(self, offset: int, length: int) -> bytes:
-        """From the page cache, or into it; short at the end."""
+        """Read from the page cache, and load missing pages into it. The result is short at the end of the
+        file."""
         self._now_cached(offset, length)
         with memoryview(self.content) as view:
             return bytes(view[offset : offset + length])
 
     def evict(self) -> None:
-        """Nothing of it is in memory any more. (What is not durable would be: nobody may rely on that.)"""
+        """Drop all pages of this file from the page cache. (Real kernels keep pages that are not durable, but
+        a program must not rely on it.)"""
         self.cached = bytearray()
 
     def leave_to_the_dead(self) -> None:
-        """A killed process keeps views of the content: the file goes on with another object."""
+        """Leave the content to a killed process that holds views of it. The file continues with a copy."""
         self.content = _copy(self.content, min(self._used, len(self.content)), len(self.content))
 
     def _now_cached(self, offset: int, length: int) -> None:
@@ -155,7 +159,7 @@ class Inode:
 
     @property
     def room(self) -> int:
-        """Bytes of the device that it takes."""
+        """Bytes of the device that the file uses."""
         return (self._blocks + len(self._further_blocks)) * BLOCK
 
     def has_room(self, end: int) -> bool:
@@ -169,7 +173,8 @@ class Inode:
         return max(0, count - self._blocks - further) * BLOCK
 
     def take_room(self, start: int, end: int, free: int | None) -> int:
-        """Give blocks to [start, end) out of `free` bytes (None: any number); how far they reach."""
+        """Give blocks to [start, end) out of `free` bytes (None: any number). Returns how far the blocks
+        reach."""
         first, last = start // BLOCK, (end - 1) // BLOCK
         if last < self._blocks:
             return end
@@ -198,16 +203,17 @@ class Inode:
     # -- durability ----------------------------------------------------------------------------------
 
     def commit(self, mark: int) -> None:
-        """Make the first `mark` operations ever durable."""
+        """Make the first `mark` operations of this file durable, counted from its creation."""
         count = len(self.pending) - (self.written - mark)
         for _ in range(count):
             self.durable = apply_op(self.durable, self.pending.popleft())
 
     def fail_commit(self, rng: random.Random) -> str:
-        """An fsync that failed: some of it is not on the device, and nobody will try again.
+        """Simulate an fsync that failed: a part of the writes is not on the device, and no one writes them
+        again.
 
-        As Linux does: the pages count as clean, so the next fsync succeeds. Either they still show what
-        was written ("kept"), or what the device holds ("dropped").
+        As on Linux, the pages count as clean, so the next fsync succeeds. The pages show either the written
+        content ("kept") or the content of the device ("dropped").
         """
         ops = list(self.pending)
         self.pending.clear()
@@ -226,7 +232,8 @@ class Inode:
         return "dropped"
 
     def lose(self, mode: str, rng: random.Random) -> int:
-        """Power cut. Returns the number of lost operations. The old content object stays with the dead."""
+        """Simulate a power cut. Returns the number of lost operations. The old content object is left to the
+        dead process."""
         ops = list(self.pending)
         if mode == "torn":
             self.durable, lost = torn(self.durable, ops, rng, self._used)
@@ -245,11 +252,12 @@ class Inode:
         return lost
 
     def flip(self, offset: int, bit: int) -> None:
-        """Rot: in the cache, on the device, and in what is on its way there. IndexError beyond the end."""
+        """Flip a bit in the cache, on the device, and in pending operations. IndexError beyond the end."""
         self._rot(offset, offset + 1, lambda byte: byte ^ 1 << bit)
 
     def zero(self, offset: int, length: int) -> None:
-        """The same for a run of bytes, of which nothing is left."""
+        """Overwrite a range with zeros in the cache, on the device, and in pending operations. IndexError
+        beyond the end."""
         self._rot(offset, offset + length, lambda byte: 0)
 
     def _rot(self, begin: int, end: int, change: Callable[[int], int]) -> None:
@@ -268,7 +276,8 @@ class Inode:
 
 
 def page_ends(offset: int, length: int) -> list[int]:
-    """How many bytes of a write a kill may leave: the kernel looks between two pages whether to go on."""
+    """How many bytes of a write may be done when a kill interrupts it: the kernel checks for a kill between
+    pages."""
     return [page * _PAGE - offset for page in _pages(offset, length)[1:]]
 
 
@@ -277,19 +286,20 @@ def _pages(offset: int, length: int) -> range:
 
 
 def surviving(count: int, mode: str, rng: random.Random) -> int:
-    """How many of the first pending operations a power cut leaves."""
+    """How many of the first pending operations survive a power cut."""
     if mode == "none" or not count:
         return 0
     return count if mode == "all" else rng.randint(0, count)
 
 
 def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -> tuple[bytearray, int]:
-    """What a device holds that wrote any sectors back, in any order; how many operations lack something.
+    """The content of a device that wrote back any sectors in any order, and how many operations are
+    incomplete.
 
-    What is durable holds zeros from `used` on.
+    The durable content is zero from `used` on.
 
-    Of one sector it holds one of the states that the sector had: writes to one sector are not reordered.
-    The length is one that the file had.
+    Each sector holds one of the states that it had: writes to one sector are not reordered. The length is one
+    that the file had.
     """
     if not ops:
         return durable, 0
@@ -324,7 +334,7 @@ def torn(durable: bytearray, ops: list[FileOp], rng: random.Random, used: int) -
 
 
 def _last_writes(touching: dict[int, list[int]], count: int, rng: random.Random) -> dict[int, int]:
-    """The last write that each sector has seen; -1 for none."""
+    """For each sector, the number of the last write that it contains; -1 for none."""
     last: dict[int, int] = {}
     if rng.random() < 0.5:  # whole writes are there or not, as far as a sector allows that
         there = [rng.random() < 0.5 for _ in range(count)]

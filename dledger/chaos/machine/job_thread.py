@@ -1,8 +1,8 @@
 """A job on a thread of its own that never runs at the same time as anything else.
 
-Most jobs run in one piece: nobody sees the disk between two of their effects. A *spread* job is taken off its
-thread at some of them, virtual time passes, others run, and it goes on where it was. The thread and the
-simulator hand one baton to and fro, so that all of it stays in the order that the seed decides.
+Most jobs run in one piece: no other code sees the disk between two of their effects. A *spread* job is paused
+at some of them. Virtual time passes, other code runs, and then the job resumes. The job's thread and the
+simulator take turns, so that everything happens in the order that the seed decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class JobThread:
-    """Runs one function in slices. `go` is called outside of it, `park` inside."""
+    """Runs one function in slices. `go` is called by the simulator, `park` by the function."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.done: bool = False
@@ -24,18 +24,18 @@ class JobThread:
 
     @property
     def identity(self) -> int | None:
-        """Of the thread."""
+        """The identifier of the thread."""
         return self._thread.ident
 
     def go(self) -> None:
-        """Let it run until it parks or ends."""
+        """Let the function run until it parks or ends."""
         self._slice.release()
         self._rest.acquire()
         if self.done:
             self._thread.join()
 
     def park(self) -> None:
-        """Let the others run."""
+        """Pause the function until the next `go`."""
         self._rest.release()
         self._slice.acquire()
 

@@ -1,4 +1,4 @@
-"""One direction of the wire between two machines, and what can be wrong with it."""
+"""One direction of the wire between two machines, and its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALL_PACKET = 64  # bytes of what carries no data
 
 
 class Link:
-    """Latency, loss, bandwidth, and whether anything passes."""
+    """Latency, loss and bandwidth of one direction, and whether packets pass."""
 
     __slots__ = (
         "_busy_until",
@@ -54,12 +54,12 @@ class Link:
         self.credits: list[tuple[Endpoint, int]] = []
 
     def set_loss(self, share: float) -> None:
-        """Lose that share of the packets, 0 to below 1; they come later."""
+        """Lose this share of the packets, 0 to below 1. A lost packet arrives later by retransmission."""
         self._loss = share
         self.impaired = bool(self._loss or self._ns_per_byte)
 
     def set_bandwidth(self, bytes_per_s: float | None) -> None:
-        """Carry no more than that, all connections together; None: any number."""
+        """Limit the bandwidth of all connections together. None removes the limit."""
         self._ns_per_byte = 0.0 if bytes_per_s is None else SECOND / bytes_per_s
         self.impaired = bool(self._loss or self._ns_per_byte)
         if bytes_per_s is None:
@@ -69,7 +69,7 @@ class Link:
                 flow.hurry()
 
     def extra_ns(self, flow: Flow, now: int, payload: object, random: Callable[[], float]) -> int:
-        """What a packet that is sent now waits on top of the latency."""
+        """How long a packet that is sent now waits in addition to the latency."""
         extra = 0
         if self._ns_per_byte:
             self._narrowed[flow] = None

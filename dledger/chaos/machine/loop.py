@@ -1,17 +1,17 @@
-"""An asyncio event loop that lives in virtual time: one object per process incarnation.
+"""An asyncio event loop that runs in virtual time: one object per process incarnation.
 
-The world (world.py) owns one heap of events and calls `turn` when this loop has something to do. A turn
-does what `BaseEventLoop._run_once` does: ready sockets first, then due timers, then every callback that
-is ready *now*, first in, first out. Callbacks that these make ready wait for the next turn. During the
+The world (world.py) owns one heap of events and calls `turn` when this loop has something to do. A turn does
+what `BaseEventLoop._run_once` does: ready sockets first, then due timers, then every callback that is ready
+*now*, first in, first out. Callbacks that become ready during the turn wait for the next turn. During the
 turn this loop is *the running loop*, so tasks, TaskGroup, timeouts, queues and streams of the standard
 library run unmodified, and `get_running_loop()` is the identity of the node.
 
 Time: world time is an integer of nanoseconds. Each callback advances the process's own `now_ns` by its
-processor cost; the process is busy until then, whatever arrives. What it sends leaves at that time. So a
+processor cost. The process is busy until then, whatever arrives, and its packets leave at that time. So a
 turn runs a little ahead of the world, but its effects always lie in the world's future.
 
-A killed process is never unwound: `dead` is set, its objects are kept in the world's graveyard, and no
-callback of it runs again (design/simulation.md, point 6).
+A killed process is never unwound: `dead` is set, its objects are kept in the world's graveyard, and none of
+its callbacks runs again (design/simulation.md, point 6).
 """
 
 from __future__ import annotations
@@ -76,34 +76,36 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- faults: called by the world only -----------------------------------------------------------
 
     def set_slowness(self, factor: float) -> None:
-        """Everything that the processor does takes so many times longer than in the settings."""
+        """Let all processor work take `factor` times as long as in the settings."""
         settings = self.world.settings
         self._callback_ns = round(settings.callback_ns * factor)
         self._turn_ns = round(settings.turn_ns * factor)
         self._turn_jitter_ns = round(settings.turn_jitter_ns * factor)
 
     def stall(self, duration_ns: int) -> None:
-        """The step that is being done takes so much longer."""
+        """Let the step that is running take this much longer."""
         self._now += duration_ns
 
     def suspend(self) -> None:
-        """SIGSTOP: no turn until `resume`, whatever becomes ready."""
+        """Stop the loop (SIGSTOP): no turn until `resume`, whatever becomes ready."""
         self._wake = None
         self._no_turns = True
 
     def resume(self) -> None:
-        """SIGCONT: what became ready and what fell due meanwhile is done at once."""
+        """Continue the loop (SIGCONT). Everything that became ready or due while it was stopped is done at
+        once."""
         self._no_turns = False
         self._now = max(self._now, self.world.now)
         self._sleep()
 
     def die(self) -> None:
-        """Kill: no callback runs any more; the one that is running has no effects any more."""
+        """Kill the process: no callback runs any more, and the running callback has no more effects."""
         self.dead = self._no_turns = True
         self._wake = None
 
     def clock_changed(self) -> None:
-        """Timers keep their time on the machine's clock, which is another time of the world now."""
+        """Recompute when timers are due. They keep their time on the machine's clock, which now means another
+        world time."""
         now = self.now_ns()
         self._timers = [(max(self._due(timer.when()), now), key, timer) for _, key, timer in self._timers]
         heapq.heapify(self._timers)
@@ -114,11 +116,11 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- time ---------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
-        """World time as this process sees it: ahead of the world's while its turn is running."""
+        """World time as this process sees it, which is ahead of the world's own time during a turn."""
         return self._now if self._in_turn else max(self._now, self.world.now)
 
     def time(self) -> float:
-        """Seconds on this machine's monotonic clock; unrelated to any other machine's."""
+        """Seconds on this machine's monotonic clock, which is unrelated to the clocks of other machines."""
         now = self._now
         if not self._in_turn and now < self.world.now:
             now = self.world.now
@@ -126,7 +128,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return (now + clock.ahead if clock.steady else clock.local_ns(now)) / SECOND
 
     def next_number(self) -> int:
-        """For hashes: 1, 2, 3 ..."""
+        """The next number for a hash: 1, 2, 3 ..."""
         self._numbers += 1
         return self._numbers
 
@@ -135,7 +137,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """First in, first out."""
+        """Run the callback in the next turn; callbacks run first in, first out."""
         handle: SimHandle = new_handle(SimHandle)
         handle._context = contextvars.copy_context() if context is None else context
         handle._callback = callback
@@ -149,7 +151,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As `call_soon`: there are no threads here."""
+        """Works like `call_soon`, because there are no threads here."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -159,7 +161,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """In `delay` seconds of this machine's clock."""
+        """Run the callback in `delay` seconds of this machine's clock."""
         if delay is None:
             raise TypeError("delay must not be None")
         return self.call_at(self.time() + delay, callback, *args, context=context)
@@ -171,7 +173,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """At `when` on this machine's clock. Timers of one instant run in seeded order."""
+        """Run the callback at `when` on this machine's clock. Timers of one instant run in seeded order."""
         if when is None:
             raise TypeError("when cannot be None")
         timer = SimTimer(when, callback, args, self, context)
@@ -201,7 +203,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.wake(self.world.now)
 
     def wake(self, when: int) -> None:
-        """Have a turn at world time `when`, or as soon after as the process is not busy."""
+        """Schedule a turn at world time `when`, or later as soon as the process is no longer busy."""
         if self._no_turns:
             return
         if when < self._now:
@@ -217,7 +219,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.world.push(when, self._own_turn, when)
 
     def turn(self, when: int) -> None:
-        """One iteration of the loop. Called by the world only."""
+        """Run one iteration of the loop. Called by the world only."""
         if when != self._wake:
             if when == self._parked:
                 self._parked = None
@@ -285,7 +287,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now += self._turn_ns + int(world.schedule_random() * self._turn_jitter_ns)
 
     def _sleep(self) -> None:
-        """Arm the next turn; none is armed now. As `wake`, without its questions: this is done every turn."""
+        """Arm the next turn while none is armed. Does the same as `wake` without its checks, as every turn
+        calls it."""
         when = self._now
         if not self._ready and not self._io:
             timers = self._timers
@@ -328,7 +331,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- errors -------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Whatever nobody handled fails the run; a handler set by the program is called as well."""
+        """Fail the run for an error that nothing handled. A handler that the program set is called as
+        well."""
         if self.dead:
             return
         error = context.get("exception")
@@ -340,19 +344,19 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- what a simulated process may not do, or does elsewhere --------------------------------------
 
     def is_running(self) -> bool:
-        """Whether a turn of this loop is being run."""
+        """Whether a turn of this loop is running."""
         return self._in_turn
 
     def run_forever(self) -> NoReturn:
-        """Not here."""
+        """Not supported: the world drives this loop. RuntimeError."""
         raise RuntimeError("the world drives this loop: use World.run_for or World.run_until")
 
     def run_until_complete(self, future: Any) -> NoReturn:
-        """Not here."""
+        """Not supported: the world drives this loop. RuntimeError."""
         self.run_forever()
 
     def stop(self) -> None:
-        """Not here: a program ends by returning from its main coroutine."""
+        """Not supported: a program ends when its main coroutine returns. RuntimeError."""
         raise RuntimeError("a simulated loop is not stopped: return from main, or cancel its task")
 
     def __del__(self, *_: object) -> None:
@@ -362,16 +366,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """A job of seeded duration; `executor` is ignored."""
+        """Start a job of seeded duration; `executor` is ignored."""
         return self.process.workers.submit("executor", func, args, {})
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Nothing to shut down."""
+        """Do nothing: there is nothing to shut down."""
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[tuple[Any, ...]]:
-        """Names and addresses of the simulated machines only."""
+        """Resolve names and addresses of the simulated machines only."""
         address = self.world.network.resolve(self.process.node, host)
         return [(socket.AF_INET, type or socket.SOCK_STREAM, proto, "", (address, int(port or 0)))]
 
@@ -413,7 +417,8 @@ class SimLoop(asyncio.BaseEventLoop):
         start_serving: bool = True,
         **options: object,
     ) -> asyncio.Server:
-        """Listen on a port of this machine; 0 takes a free one. OSError EADDRINUSE when taken."""
+        """Listen on a port of this machine; port 0 takes a free one. OSError EADDRINUSE when the port is
+        taken."""
         if ssl or sock is not None:
             raise NotImplementedError("simulated servers: no TLS, no ready-made socket")
         if host is not None and not isinstance(host, str):
@@ -453,7 +458,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _name_of(callback: object) -> str:
-    """A name without an address: the text may reach a trace."""
+    """The name of a callback without its address, as the text may reach a trace."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()}"

@@ -1,9 +1,9 @@
 """The network between the machines: addresses, ports, handshakes, cuts.
 
-* `partition` blocks one direction between two machines: packets wait and come by retransmission after
-  `heal`. Connections stay, and break only if a program gives up.
-* A power cut tells nobody: the peers hear nothing until they write, or wait for an answer, to the
-  restarted machine, whose kernel knows no such connection and answers RST.
+* `partition` blocks one direction between two machines: packets wait and arrive by retransmission after
+  `heal`. Connections stay open, and break only if a program closes them.
+* A power cut happens without notice: the peers receive nothing until they send to the restarted machine,
+  whose kernel does not know the connection and answers RST.
 
 Delays, loss, bandwidth, resets and strangers are in network_faults.py, keepalive in sockets.py.
 """
@@ -40,24 +40,24 @@ class Network(NetworkFaults):
         self._ports: dict[str, int] = {}
 
     def next_number(self) -> int:
-        """Of endpoints."""
+        """The next number for an endpoint."""
         self._numbers += 1
         return self._numbers
 
     def between(self, bounds: tuple[int, int]) -> int:
-        """Uniform, from the network's own stream."""
+        """A uniformly distributed number between the bounds, from the network's own random stream."""
         low, high = bounds
         return low + int(self.random() * (high - low))
 
     def trace(self, endpoint: Endpoint, kind: str, detail: str) -> None:
-        """One event of one connection."""
+        """Trace one event of one connection."""
         if self.world.trace is not None:
             now = max(endpoint.process.loop.now_ns(), self.world.now)
             text = f"{_text(endpoint.local)}>{_text(endpoint.remote)} {detail}"
             self.world.trace.add(now, endpoint.node.name, kind, text.rstrip())
 
     def link(self, source: Node, target: Node) -> Link:
-        """One direction between two machines."""
+        """The link for one direction between two machines."""
         key = (source.name, target.name)
         link = self.links.get(key)
         if link is None:
@@ -70,7 +70,8 @@ class Network(NetworkFaults):
         return sorted(key for key, link in self.links.items() if link.blocked or link.silent)
 
     def obstacle(self, flow: Flow) -> list[Flow] | None:
-        """Where the first packet of a flow has to wait; None when it passes."""
+        """The list in which a flow has to wait because its first packet is blocked. None when the packet
+        passes."""
         link = flow.link
         if flow.stranded:
             return []
@@ -82,11 +83,12 @@ class Network(NetworkFaults):
         return flow.queue[0][1] in (self._on_syn, self._on_syn_ack, self._on_refusal)
 
     def partition(self, source: str, target: str) -> None:
-        """Hold everything from one machine to another, in this direction."""
+        """Hold everything from `source` to `target`, in this direction only."""
         self.link(self.world.nodes[source], self.world.nodes[target]).blocked = True
 
     def power_cut(self, node: Node) -> None:
-        """A kernel that is gone retransmits nothing: what it still had to deliver through a cut is lost."""
+        """Drop what the machine still had to deliver through a cut: a kernel without power retransmits
+        nothing."""
         held = [link.flows for _, link in sorted(self.links.items())]
         held += [other.waiting for other in self.world.nodes.values()]
         for flows in held:
@@ -95,13 +97,13 @@ class Network(NetworkFaults):
                     flow.clear()
 
     def power_on(self, node: Node) -> None:
-        """Whoever still retransmits to the machine now gets an answer."""
+        """Let the peers that still retransmit to the machine get an answer."""
         waiting, node.waiting = node.waiting, []
         for flow in waiting:
             flow.resume()
 
     def heal(self, source: str, target: str) -> None:
-        """End a partition; what was held arrives by retransmission."""
+        """End a partition in this direction; held packets arrive by retransmission."""
         link = self.link(self.world.nodes[source], self.world.nodes[target])
         link.blocked = link.silent = False
         flows, link.flows = link.flows, []
@@ -114,8 +116,8 @@ class Network(NetworkFaults):
     # -- system calls -------------------------------------------------------------------------------
 
     def resolve(self, node: Node, host: str | None) -> str:
-        """The address of a machine by name or address. OSError when there is none; UnicodeError, which is no
-        OSError, for what cannot be a name, as of the real one."""
+        """The address of a machine by name or address. OSError when there is no such machine. For a text that
+        cannot be a name: UnicodeError, which is not an OSError, as from the real function."""
         if host is None or host in ANY:
             return node.address
         if host in _LOOPBACK:
@@ -152,7 +154,8 @@ class Network(NetworkFaults):
         return port
 
     async def connect(self, process: Process, host: str, port: int) -> Endpoint:
-        """Three-way handshake. ConnectionRefusedError; OSError ETIMEDOUT when nobody answers for long."""
+        """Do a three-way handshake. ConnectionRefusedError; OSError ETIMEDOUT when there is no answer within
+        `connect_timeout_ns`."""
         _check_port("connect", port)
         ip = self.resolve(process.node, host)
         node = process.node

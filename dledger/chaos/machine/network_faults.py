@@ -1,7 +1,7 @@
 """Faults of the network: methods of `world.network`. Partitions are methods of `World` (faults.py).
 
-Machines are given by name. What concerns a pair holds for both directions unless `directed`. Each fault is
-one line of the trace, of kind `fault`, and one more in `world.faults`.
+Machines are given by name. A fault of a pair holds for both directions unless `directed`. Each fault is one
+line of the trace, of kind `fault`, and is counted in `world.faults`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NetworkFaults:
     _stranger: Node | None = None
 
     def link(self, source: Node, target: Node) -> Link:
-        """One direction between two machines."""
+        """The link for one direction between two machines."""
         raise NotImplementedError
 
     def _fault(self, a: str, b: str, kind: str, detail: str, directed: bool) -> None:
@@ -53,7 +53,8 @@ class NetworkFaults:
     def delay(
         self, a: str, b: str, latency_s: float | tuple[float, float] | None, *, directed: bool = False
     ) -> None:
-        """Let packets take so many seconds one way, or between (low, high), which is jitter. None ends it."""
+        """Let packets take this many seconds one way. A pair (low, high) draws each time between the two.
+        None ends it."""
         links = self._links(a, b, directed)
         if latency_s is None:
             self.world.note(a, "latency", f"{a}{'>' if directed else '<>'}{b} as usual")
@@ -68,7 +69,8 @@ class NetworkFaults:
             link.latency_ns = (round(low * SECOND), round(high * SECOND))
 
     def loss(self, a: str, b: str, share: float, *, directed: bool = False) -> None:
-        """Lose that share of the packets (0 to 0.95). Each comes by retransmission, and holds up the rest."""
+        """Lose this share of the packets (0 to 0.95). A lost packet is retransmitted, and later packets wait
+        for it."""
         if not 0 <= share <= 0.95:
             raise ValueError(f"a loss of {share}")
         if share:
@@ -79,7 +81,7 @@ class NetworkFaults:
             link.set_loss(share)
 
     def bandwidth(self, a: str, b: str, bytes_per_s: float | None, *, directed: bool = False) -> None:
-        """Let a direction carry no more than that, all connections together. None ends it."""
+        """Limit the bandwidth of each direction, for all connections together. None ends it."""
         if bytes_per_s is None:
             self.world.note(a, "bandwidth", f"{a}{'>' if directed else '<>'}{b} any")
         else:
@@ -88,9 +90,10 @@ class NetworkFaults:
             link.set_bandwidth(bytes_per_s)
 
     def silence(self, a: str, b: str, *, directed: bool = False) -> None:
-        """Let connections be made, but nothing that programs on `a` send arrive at `b`, until `World.heal`.
+        """Let handshakes succeed, but no data that programs on `a` send arrive at `b`, until `World.heal`.
 
-        A proxy that accepts and never answers: the kernels acknowledge, so only the programs can notice.
+        This simulates a proxy that accepts and never answers: the kernels acknowledge, so only programs can
+        notice.
         """
         self._fault(a, b, "silence", "", directed)
         for link in self._links(a, b, directed):
@@ -107,14 +110,14 @@ class NetworkFaults:
     # -- connections ---------------------------------------------------------------------------------
 
     def _connections(self, a: str, b: str | None) -> list[Endpoint]:
-        """The ends at `a` of its connections (with `b`), in order of their making."""
+        """The ends at `a` of its connections (with `b`), in the order in which they were made."""
         process = self.world.nodes[a].process
         if process is None:
             return []
         return [end for end in process.endpoints.values() if b in (None, end.flow.target.name) and end.peer]
 
     def reset(self, a: str, b: str | None = None) -> None:
-        """RST to both ends of all connections of `a` (with `b`)."""
+        """Send RST to both ends of all connections of `a` (with `b`)."""
         ends = self._connections(a, b)
         self.world.fault(a, "reset", f"{b or 'all'}, {len(ends)} connections")
         for end in ends:
@@ -123,9 +126,9 @@ class NetworkFaults:
             end.on_reset(None)
 
     def forget(self, a: str, b: str | None = None) -> None:
-        """The kernel of `a` forgets its connections (with `b`): its programs get ETIMEDOUT.
+        """Let the kernel of `a` forget its connections (with `b`): its programs get ETIMEDOUT.
 
-        The other ends are half open: they know nothing until they send something, and get RST.
+        The other ends are half open: they notice nothing until they send something and get RST.
         """
         ends = self._connections(a, b)
         self.world.fault(a, "half_open", f"{b or 'all'}, {len(ends)} connections")
@@ -133,9 +136,9 @@ class NetworkFaults:
             end.vanish(errno.ETIMEDOUT)
 
     def strand(self, a: str, b: str | None = None) -> None:
-        """Nothing more arrives on today's connections of `a` (with `b`), on either side, for ever.
+        """Let nothing more arrive on the present connections of `a` (with `b`), on either side, for ever.
 
-        A firewall that lost its table: new connections work.
+        This simulates a firewall that lost its table: new connections work.
         """
         ends = self._connections(a, b)
         self.world.fault(a, "strand", f"{b or 'all'}, {len(ends)} connections")
@@ -146,14 +149,14 @@ class NetworkFaults:
     # -- strangers -----------------------------------------------------------------------------------
 
     def garbage(self, node: str, port: int, data: bytes | None = None, hold_s: float = 1.0) -> None:
-        """A foreign client connects, sends this (or random bytes), and closes after `hold_s`."""
+        """Let a foreign client connect, send this data (or random bytes), and close after `hold_s`."""
         if data is None:
             data = self._random.randbytes(self._random.randint(1, _MAX_GARBAGE))
         self.world.fault(node, "garbage", f"port {port}, {len(data)} bytes")
         self._visit(node, port, data, hold_s, 1)
 
     def crowd(self, node: str, port: int, count: int, hold_s: float = 1.0) -> None:
-        """So many foreign connections at once that say nothing, for `hold_s`."""
+        """Open `count` foreign connections at once that send nothing, and close them after `hold_s`."""
         self.world.fault(node, "crowd", f"port {port}, {count} connections")
         self._visit(node, port, b"", hold_s, count)
 

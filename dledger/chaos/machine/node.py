@@ -1,8 +1,8 @@
 """Simulated machines and the processes on them.
 
-A `Node` is a machine: an address, a clock, a disk, a network stack. It outlives its `Process`es, of which
-it runs one at a time. *Kill* ends the process: the kernel closes its sockets and keeps its page cache.
-*Power cut* ends the machine: nobody is told, and the disk forgets what was not made durable.
+A `Node` is a machine: an address, a clock, a disk, a network stack. It outlives its `Process`es, of which it
+runs one at a time. *Kill* ends the process: the kernel closes its sockets and keeps its page cache. *Power
+cut* ends the machine: its peers get no notice, and the disk forgets everything that is not durable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Node:
         self._random = rng
 
     def boot(self) -> None:
-        """Power on after a cut: a new boot id, another start of the monotonic clock."""
+        """Switch the power on after a cut: the machine gets a new boot id, and its monotonic clock starts
+        anew."""
         self.powered = True
         self.boots += 1
         self.boot_id = f"{self._random.getrandbits(128):032x}"
@@ -101,11 +102,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return not self.loop.dead
 
     def effect(self) -> bool:
-        """Called before anything that others could notice. False: the process is dead, do nothing."""
+        """Count an effect. Called before anything that other machines or the disk could notice. False: the
+        process is dead, and the caller must do nothing."""
         if self.loop.dead:
             return False
         self.effects += 1
@@ -117,7 +119,7 @@ class Process:
         return True
 
     def cancel(self) -> None:
-        """Ask the program to end (what the outer shell does on SIGTERM)."""
+        """Ask the program to end, as the outer shell does on SIGTERM."""
         self.loop.call_soon(self._cancel)
 
     def _cancel(self) -> None:

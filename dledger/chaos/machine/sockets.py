@@ -1,8 +1,8 @@
-"""What programs see of a simulated socket: its options. Keepalive, the user time-out and a linger time of 0
-have an effect.
+"""The options of a simulated socket. Keepalive, the user time-out and a linger time of 0 have an effect.
 
-`Watch` is the kernel's timer for the first two. It asks once a second instead of sending probes: whether
-they would come back depends on the links and the peer's machine only. So times are exact to a second or so.
+`Watch` is the kernel's timer for keepalive and the user time-out. It checks once a second instead of sending
+probes: whether probes would be answered depends on the links and the peer's machine only. So times are exact
+to about a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFAULTS = {_KEEPIDLE: 7200, _KEEPINTVL: 75, _KEEPCNT: 9, _USER_TIMEOUT: 0}
 
 
 class SimSocket:
-    """As much of a socket as `transport.get_extra_info("socket")` is asked for."""
+    """The parts of a socket that programs use through `transport.get_extra_info("socket")`."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -35,7 +35,7 @@ class SimSocket:
         self._watch: Watch | None = None
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
-        """Remember it; begin to watch the connection when keepalive is switched on."""
+        """Remember the option. Start to watch the connection when keepalive is switched on."""
         self._options[level, option] = value
         if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE) and value and self._watch is None:
             self._watch = Watch(self._endpoint, self)
@@ -43,30 +43,30 @@ class SimSocket:
             self._endpoint.discards = value == struct.pack("ii", 1, 0)
 
     def getsockopt(self, level: int, option: int) -> int | bytes:
-        """What was set; 0 by default."""
+        """The value that was set; 0 by default."""
         return self._options.get((level, option), 0)
 
     def tcp_option(self, option: int) -> int:
-        """As set, or Linux's default."""
+        """The value that was set, or Linux's default."""
         value = self._options.get((socket.IPPROTO_TCP, option), _DEFAULTS[option])
         return value if isinstance(value, int) else 0
 
     def getsockname(self) -> Address:
-        """(ip, port)."""
+        """The local (ip, port)."""
         return self._endpoint.local
 
     def getpeername(self) -> Address:
-        """(ip, port)."""
+        """The remote (ip, port)."""
         return self._endpoint.remote
 
     def fileno(self) -> int:
-        """There is no descriptor."""
+        """-1, as there is no descriptor."""
         return -1
 
 
 class Watch:
-    """Ends a connection whose peer does not answer: keepalive, and TCP_USER_TIMEOUT for what is unsent, or
-    was sent and is lost again and again."""
+    """Ends a connection whose peer does not answer. Keepalive does so for idle connections; TCP_USER_TIMEOUT
+    for data that is unsent or lost again and again."""
 
     def __init__(self, endpoint: Endpoint, options: SimSocket) -> None:
         self._endpoint = endpoint

@@ -1,9 +1,9 @@
-"""TCP as the simulated kernels do it: flows of packets, endpoints, listening sockets.
+"""TCP of the simulated kernels: flows of packets, endpoints, listening sockets.
 
-* An endpoint belongs to the machine's kernel and outlives a killed process: what `send` accepted still
-  arrives, then FIN, or RST if unread data was thrown away (as Linux does at close).
-* A flow delivers in order; each packet costs one event. Its head waits at a cut of the network or at a
-  machine that is off, and comes back by retransmission.
+* An endpoint belongs to the machine's kernel and outlives a killed process: accepted data still arrives, then
+  FIN, or RST if unread data was thrown away (as Linux does at close).
+* A flow delivers in order; each packet costs one event. Its first packet waits at a cut of the network or at
+  a machine without power, and arrives later by retransmission.
 * One direction of a connection holds at most `window` bytes, in flight and unread together.
 """
 
@@ -30,7 +30,7 @@ ANY = ("", "0.0.0.0", "::")
 
 
 class Flow:
-    """What is on its way from one machine to another for one direction of one connection."""
+    """The packets in flight from one machine to another, for one direction of one connection."""
 
     __slots__ = ("_last", "_network", "closed", "link", "queue", "stalled", "stranded")
 
@@ -45,11 +45,11 @@ class Flow:
 
     @property
     def target(self) -> Node:
-        """Where it goes."""
+        """The machine to which the packets go."""
         return self.link.target
 
     def send(self, now: int, deliver: Callable[[Any], None], payload: Any, delay_ns: int = 0) -> None:
-        """Put a packet behind the others; `deliver(payload)` runs when it arrives."""
+        """Put a packet behind the others; `deliver(payload)` runs when the packet arrives."""
         if self.closed:
             return
         network, link = self._network, self.link
@@ -65,17 +65,17 @@ class Flow:
             network.world.push(at, self._arrive, None)
 
     def clear(self) -> None:
-        """Nothing of it arrives any more, and nothing more is sent."""
+        """Drop all packets in flight and ignore later ones."""
         self.queue.clear()
         self.closed = True
 
     def passes(self) -> bool:
-        """Whether the kernels at both ends hear each other in this direction."""
+        """Whether packets of the sender's kernel reach the receiver's kernel."""
         link = self.link
         return link.source.powered and link.target.powered and not (link.blocked or self.stranded)
 
     def resume(self) -> None:
-        """The obstacle is gone: the first retransmission gets through."""
+        """Go on after an obstacle: the first packet arrives by retransmission."""
         self.stalled = False
         network = self._network
         if self.queue:
@@ -83,7 +83,8 @@ class Flow:
             network.world.push(at, self._arrive, None)
 
     def hurry(self) -> None:
-        """The link is as wide as before: what is on its way arrives at once, in its order."""
+        """Deliver the packets in flight at once and in order, because the link's bandwidth is no longer
+        limited."""
         now = self._network.world.now
         soon = now + self.link.latency_ns[0]
         at = now
@@ -148,7 +149,8 @@ class Endpoint:
         return bool(self.inbox) or self.eof or self.broken or self.gone
 
     def send(self, data: bytes) -> int:
-        """Take up to the free window; 0 when it is full. ConnectionResetError, BrokenPipeError."""
+        """Take as many bytes as the window has room for; returns how many, 0 when the window is full.
+        ConnectionResetError, BrokenPipeError."""
         if self._error is not None:
             self._raise_error()
         if self.broken or self.gone or self._fin_sent:
@@ -166,7 +168,7 @@ class Endpoint:
         return count
 
     def recv(self, limit: int) -> bytes:
-        """Up to `limit` bytes; empty at the end of the stream. ConnectionResetError after a reset."""
+        """Return up to `limit` bytes; empty at the end of the stream. ConnectionResetError after a reset."""
         inbox = self.inbox
         if not inbox:
             self._raise_error()
@@ -184,14 +186,14 @@ class Endpoint:
         return data
 
     def shutdown_write(self) -> None:
-        """Half-close: FIN after what was sent."""
+        """Half-close: send FIN after the data."""
         if self._fin_sent or self.broken or self.gone or self.closed or not self.process.effect():
             return
         self._send_fin()
 
     def close(self) -> None:
-        """By the program, or by the kernel when the process ends: FIN, or RST if unread data is lost, or
-        undelivered data shall be."""
+        """Close the connection: by the program, or by the kernel when the process ends. Sends FIN, or RST if
+        unread data is lost or undelivered data is to be discarded."""
         if self.closed or self.gone:
             return
         self.closed = True
@@ -210,7 +212,7 @@ class Endpoint:
             self._send_fin()
 
     def abandon(self) -> None:
-        """By the kernel, when nobody accepted the connection: RST."""
+        """Close the connection by the kernel, because no program accepted it. Sends RST."""
         if not self.closed and not self.gone:
             self.closed = True
             self.process.endpoints.pop(self.number, None)
@@ -241,7 +243,7 @@ class Endpoint:
             self.flow.send(self.process.loop.now_ns(), self.peer.on_fin, None)
 
     def send_reset(self) -> None:
-        """Answer RST."""
+        """Send RST to the peer."""
         if self.peer is None or self.broken:
             return
         self.network.trace(self, "reset", "")
@@ -249,7 +251,7 @@ class Endpoint:
         flow.send(max(self.process.loop.now_ns(), self.network.world.now), self.peer.on_reset, None)
 
     def on_data(self, data: bytes) -> None:
-        """A segment arrived. A connection that is closed or forgotten answers RST."""
+        """A segment arrived. A closed or forgotten connection answers RST."""
         if self.closed or self.gone:
             self.send_reset()
             return
@@ -275,7 +277,7 @@ class Endpoint:
             self.transport.on_readable()
 
     def on_reset(self, _: None) -> None:
-        """The peer's kernel threw the connection away. What arrived before can still be read."""
+        """The peer's kernel reset the connection. Data that arrived before can still be read."""
         if self.closed or self.gone or self.broken:
             return
         self.broken = True
@@ -288,7 +290,8 @@ class Endpoint:
             self.transport.on_writable()
 
     def vanish(self, code: int) -> None:
-        """The kernel gives the connection up and tells its program only, with an errno."""
+        """Drop the connection in this kernel only. The program gets the errno `code`; the peer gets no
+        notice."""
         if self.closed or self.gone or self.broken:
             return
         self.gone = True
@@ -316,7 +319,7 @@ class Endpoint:
         sender.credit(count, self.network.world.now)
 
     def credit(self, count: int, now: int) -> None:
-        """The peer read so much; a waiting writer hears of it one latency later."""
+        """Note that the peer read `count` bytes. A waiting writer is notified one latency later."""
         self.space += count
         self.taken += count
         if self.starved:
@@ -330,7 +333,7 @@ class Endpoint:
 
 
 class Listener:
-    """A listening socket. Looks enough like one for `asyncio.Server`."""
+    """A listening socket with the methods that `asyncio.Server` uses."""
 
     def __init__(self, network: Network, process: Process, address: Address) -> None:
         self.process = process
@@ -342,11 +345,11 @@ class Listener:
         self.closed: bool = False
 
     def listen(self, backlog: int) -> None:
-        """As `socket.listen`."""
+        """Set the size of the accept queue, like `socket.listen`."""
         self._backlog = backlog
 
     def getsockname(self) -> Address:
-        """(ip, port)."""
+        """The local (ip, port)."""
         return self._address
 
     def start(self, handle: asyncio.Handle) -> None:
@@ -356,27 +359,27 @@ class Listener:
             self.process.loop.post_io(handle)
 
     def accept(self) -> list[Endpoint]:
-        """All that wait, in order of arrival."""
+        """All connections that wait, in order of arrival."""
         waiting, self._queue = self._queue, []
         return waiting
 
     def offer(self, endpoint: Endpoint) -> None:
-        """A handshake is done."""
+        """Queue a connection whose handshake is done."""
         self._queue.append(endpoint)
         if self._handle is not None and len(self._queue) == 1:
             self.process.loop.post_io(self._handle)
 
     @property
     def full(self) -> bool:
-        """Whether the accept queue takes no more."""
+        """Whether the accept queue is full."""
         return len(self._queue) >= self._backlog
 
     def listens_on(self, ip: str) -> bool:
-        """Whether it takes connections to an address of its machine."""
+        """Whether the socket takes connections to this address of its machine."""
         return self._handle is not None and self._address[0] in (*ANY, ip)
 
     def close(self) -> None:
-        """Free the port; connections that nobody accepted are reset."""
+        """Free the port. Connections that no program accepted are reset."""
         if self.closed:
             return
         self.closed = True

@@ -1,9 +1,9 @@
-"""Stream transports: what asyncio's selector transport does, over a simulated kernel endpoint.
+"""Stream transports: the behaviour of asyncio's selector transport, over a simulated kernel endpoint.
 
-The order of callbacks is the contract: `connection_made`, then reading; one `recv` per turn and
-readiness; an immediate `send` and a buffer for the rest; `pause_writing` above the high-water mark and
-`resume_writing` at the low one; `connection_lost` in a later turn, once. tests/chaos compares it with
-the real loop's (fidelity test).
+The order of callbacks is the contract: `connection_made`, then reading; one `recv` per turn and readiness; an
+immediate `send` and a buffer for the rest; `pause_writing` above the high-water mark and `resume_writing` at
+the low one; `connection_lost` in a later turn, once. tests/chaos compares this order with that of the real
+loop (fidelity test).
 """
 
 from __future__ import annotations
@@ -82,18 +82,18 @@ class SimTransport(transports._FlowControlMixin):
             server._attach()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """As of the next event."""
+        """Use another protocol from the next event on."""
         self._protocol: Any = protocol
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The current one."""
+        """The current protocol."""
         return self._protocol  # type: ignore[no-any-return]
 
     # -- readiness, called by the endpoint -------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Data, end of stream or an error wait in the kernel."""
+        """The kernel has data, the end of the stream or an error."""
         if self._reading and not self._read_posted:
             self._read_posted = True
             self._sim_loop.post_io(self._read_handle)
@@ -107,7 +107,7 @@ class SimTransport(transports._FlowControlMixin):
     # -- reading --------------------------------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        """Neither paused nor closing."""
+        """Whether the transport is neither paused nor closing."""
         return not self._closing and not self._paused
 
     def pause_reading(self) -> None:
@@ -117,7 +117,7 @@ class SimTransport(transports._FlowControlMixin):
             self._reading = False
 
     def resume_reading(self) -> None:
-        """After `pause_reading`."""
+        """Deliver again after `pause_reading`."""
         if not self._closing and self._paused:
             self._paused = False
             self._start_reading()
@@ -206,7 +206,7 @@ class SimTransport(transports._FlowControlMixin):
     # -- writing --------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send what the kernel takes now, keep the rest."""
+        """Send as much as the kernel takes now, and buffer the rest."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
         if self._eof_sent:
@@ -236,7 +236,7 @@ class SimTransport(transports._FlowControlMixin):
             self._endpoint.starved = True
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """As one write."""
+        """Write the parts as one write."""
         self.write(b"".join(list_of_data))
 
     def _write_ready(self) -> None:
@@ -264,11 +264,11 @@ class SimTransport(transports._FlowControlMixin):
         return len(self._buffer)
 
     def can_write_eof(self) -> bool:
-        """Yes."""
+        """Always true: the transport supports half-close."""
         return True
 
     def write_eof(self) -> None:
-        """Half-close after what was written."""
+        """Half-close after the written data."""
         if self._closing or self._eof_sent:
             return
         self._eof_sent = True
@@ -278,11 +278,11 @@ class SimTransport(transports._FlowControlMixin):
     # -- the end --------------------------------------------------------------------------------------
 
     def is_closing(self) -> bool:
-        """Closing or closed."""
+        """Whether the transport is closing or closed."""
         return self._closing
 
     def close(self) -> None:
-        """After what was written; `connection_lost(None)` follows."""
+        """Close after the written data; `connection_lost(None)` follows."""
         if self._closing:
             return
         self._closing = True
@@ -291,7 +291,7 @@ class SimTransport(transports._FlowControlMixin):
             self._lose(None)
 
     def abort(self) -> None:
-        """At once, dropping what was not sent."""
+        """Close at once and drop data that was not sent."""
         self._force_close(None)
 
     def _fatal_error(self, error: BaseException, message: str = "Fatal error on transport") -> None:

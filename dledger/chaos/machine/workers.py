@@ -1,12 +1,13 @@
 """Worker threads as jobs of seeded duration.
 
-A job runs in one piece when a thread of its lane takes it, as thread code does: with no running loop. Its
-future is completed when its duration is over. What an fsync in it covers was written before it began; it
-becomes durable at the end of the job. Between the two, a power cut loses it. With `Settings.spread_chance`
-some jobs are spread instead: the loop has turns between their effects, and they can be killed there.
+A job runs in one piece when a thread of its lane takes it. As in a real thread, no loop is running then. Its
+future is completed when its duration is over. An fsync in a job covers what was written before the job began.
+The data becomes durable at the end of the job; a power cut before that loses it. With
+`Settings.spread_chance` some jobs are spread instead: the loop has turns between their effects, and they can
+be killed there.
 
-Enforced (design/simulation.md, rule 4): a job makes one thing durable, and that last but for plain writes, so
-that a crash can fall between any two durable actions.
+Enforced (design/simulation.md, rule 4): a job makes one thing durable, and only plain writes may follow it,
+so that a crash can fall between any two durable actions.
 
 A kill may tear what a running job writes, as Linux does: a fatal signal ends a write between two pages.
 """
@@ -35,7 +36,7 @@ _TEAR_CHANCE = 0.5  # of a running job whose process is killed
 
 
 class Job:
-    """One call on its way through a lane."""
+    """One call that waits in a lane or runs."""
 
     __slots__ = (
         "commits",
@@ -101,13 +102,13 @@ class SimWorkers:
     def start(
         self, lane: Lane, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
-        """As `Workers.start`."""
+        """Start a job and call `done` at its end; see `Workers.start`."""
         self._submit(lane, job).done = done
 
     def submit(
         self, lane: Lane | str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> asyncio.Future[Any]:
-        """As `run`, for the executor too."""
+        """Start a job like `run`, in a lane or in the executor."""
         call = (lambda: function(*args, **kwargs)) if args or kwargs else function
         return self._submit(lane, call).future
 
@@ -123,7 +124,7 @@ class SimWorkers:
         return job
 
     def close(self) -> None:
-        """Run what is queued to its end now, and take no more (a blocking wait in production)."""
+        """Run all queued jobs to their end now, and take no more (in production this is a blocking wait)."""
         self._closed = True
         running, self._running = self._running, []
         for job in running:
@@ -145,7 +146,7 @@ class SimWorkers:
             self._complete(job)
 
     def resume(self) -> None:
-        """SIGCONT: the threads go on."""
+        """Continue the threads (SIGCONT)."""
         held, self._held = self._held, []
         for job in held:
             if job.thread is None:
@@ -198,7 +199,7 @@ class SimWorkers:
             self._world.push(self._world.now + self._between(self._settings.job_ns), self._slice, job)
 
     def pause(self) -> None:
-        """The running job comes to an effect: if it is spread, others may run first."""
+        """Called when the running job comes to an effect. If the job is spread, other code may run first."""
         job = self._world.job
         if job is None or job.thread is None or self._closed or self._process.loop.dead:
             return
@@ -206,13 +207,13 @@ class SimWorkers:
             job.thread.park()
 
     def abandon(self) -> None:
-        """The process is dead: what its spread jobs have left to do is without effect, and done now."""
+        """The process is dead: run the rest of its spread jobs now, without effects."""
         for job in self._started:
             if job.thread is not None and job is not self._world.job:
                 self._execute(job)
 
     def tear(self) -> None:
-        """The process was killed: what its running jobs did may not be done yet."""
+        """The process was killed: tear the writes of some of its running jobs."""
         for job in self._running:
             if job.writes and self._random.random() < _TEAR_CHANCE:
                 self._tear(job)
@@ -245,7 +246,7 @@ class SimWorkers:
         self._world.push(self._world.now + duration, self._finish, (job, self._process.node.boots))
 
     def _execute(self, job: Job) -> None:
-        """Run a job to its end, or, if it is spread, to where it pauses."""
+        """Run a job to its end or, if it is spread, to its next pause."""
         world = self._world
         outer = (world.current, world.job, world.guard.inside)
         loop = _get_running_loop() if world.current else None  # closes its workers, or its process is killed

@@ -9,14 +9,14 @@
         world.restart(a, server_main)
         world.run_until(lambda: done(), limit_s=10)
 
-Order of events: (time in ns, seeded tie). Everything random comes from streams that the
-seed and a name determine, one per purpose, so that a change in one part does not reshuffle the others.
-Whatever nobody handled (an exception in a callback, a program that raised, a broken rule of the disk) fails
-the run at once.
+Events are ordered by time in ns, then by a seeded tie. All random numbers come from streams that depend on
+the seed and a name. There is one stream for each purpose, so a change in one part does not reshuffle the
+others. An error that nothing handles fails the run at once: an exception in a callback, a program that
+raised, or a broken rule of the disk.
 
-Interpreters hide two more sources of chance. Hashes of tasks are addresses: see loop.py. Garbage
-collection runs finalizers at moments that depend on the heap: here it is off during a run and done
-every `collect_every` events.
+Python has two more sources of chance. Hashes of tasks are addresses: see loop.py. Garbage collection runs
+finalizers at moments that depend on the heap, so it is off during a run and done every `collect_every`
+events.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ _CLOSE_ATTEMPTS = 100
 
 
 class RunFailed(Exception):
-    """Something went wrong inside a node that nobody handled. Has the last log lines."""
+    """An error inside a node that nothing handled. The text has the last log lines."""
 
 
 class RunTimeout(Exception):
-    """`run_until` reached its limit, or nothing was left to happen."""
+    """`run_until` reached its limit, or there were no more events."""
 
 
 class World(Faults):
-    """A deterministic world. One seed, one course of events."""
+    """A deterministic world: the same seed gives the same course of events."""
 
     _frozen: ClassVar[bool] = False
-    """Whether this interpreter's first world froze what was there before it."""
+    """Whether the first world of this interpreter has frozen the objects that existed before it
+    (`gc.freeze`)."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class World(Faults):
         self.now: int = 0
         self.events: int = 0
         self.cold_reads = 0
-        """Reads that would have waited for a device, on an event loop: to be made by a worker."""
+        """Reads on an event loop that would have waited for a device. A worker has to make them."""
         self.current: Process | None = None
         self.loop: SimLoop | None = None  # the running loop of this thread: whose turn was last
         self.job: Job | None = None
@@ -112,7 +113,7 @@ class World(Faults):
         heapq.heappush(self._heap, (when, self.tie(), action, argument))
 
     def enter(self, process: Process) -> None:
-        """Code of a process begins to run, outside of its loop."""
+        """Begin to run code of a process outside of its loop."""
         self.loop = None
         _set_running_loop(None)
         self.current = process
@@ -131,7 +132,7 @@ class World(Faults):
     # -- machines and processes ----------------------------------------------------------------------
 
     def node(self, name: str) -> Node:
-        """The machine of that name; made when first asked for."""
+        """The machine with that name, made at the first call."""
         if name not in self.nodes:
             self.nodes[name] = Node(self, name, len(self.nodes) + 1)
         return self.nodes[name]
@@ -141,7 +142,8 @@ class World(Faults):
     ) -> Process:
         """Start a program, `main(env)`, on a machine that runs none.
 
-        Its end is that of the process (`Process.exit`). What it raises fails the run, except `may_raise`.
+        The process ends when the program ends (`Process.exit`). Its exceptions fail the run, except
+        `may_raise`.
         """
         node = self._resolve(node)
         if node.process is not None:
@@ -154,17 +156,17 @@ class World(Faults):
         return node.process
 
     def foreign_node(self, name: str, number: int) -> Node:
-        """A machine that is not one of `nodes`: nobody finds it by name, and no fault concerns it."""
+        """A machine that is not in `nodes`: it is not found by name, and faults do not concern it."""
         return Node(self, name, number)
 
     def run_beside(self, node: Node, main: Main, may_raise: tuple[type[BaseException], ...]) -> None:
-        """Start a program on a foreign machine, next to others that run there."""
+        """Start a program on a foreign machine, next to other programs there."""
         self._processes.append(Process(node, main, may_raise))
 
     def restart(
         self, node: Node | str, main: Main, *, may_raise: tuple[type[BaseException], ...] = ()
     ) -> Process:
-        """Start a program on a machine whose process ended; switches the power on if need be."""
+        """Start a program on a machine whose process has ended. Switches the power on if necessary."""
         node = self._resolve(node)
         if not node.powered:
             node.boot()
@@ -173,7 +175,7 @@ class World(Faults):
         return self.spawn(node, main, may_raise=may_raise)
 
     def ended(self, process: Process, how: Exit) -> None:
-        """A process is over; nothing of it runs again, and nothing of it is freed."""
+        """Note that a process has ended. None of its code runs again, and none of its objects is freed."""
         if process.exit is not None:
             return
         process.exit = how
@@ -205,13 +207,13 @@ class World(Faults):
     # -- what happened -------------------------------------------------------------------------------
 
     def note(self, node: str, kind: str, detail: str) -> None:
-        """One line of the trace."""
+        """Write one line to the trace."""
         if self.trace is not None:
             now = self.now if self.current is None else self.current.loop.now_ns()
             self.trace.add(now, node, kind, detail)
 
     def log(self, process: Process, level: str, text: str) -> None:
-        """A log line of a program."""
+        """Note a log line of a program."""
         now = process.loop.now_ns()
         self.recent_log.append(f"{now / SECOND:14.6f} {process.name:<8} {level:<7} {text}")
         if self.trace is not None:
@@ -238,13 +240,14 @@ class World(Faults):
     # -- running -------------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Run the world for this many seconds of virtual time."""
         limit = self.now + round(seconds * SECOND)
         self._run(limit, None)
         self.now = limit
 
     def run_until(self, predicate: Callable[[], object], limit_s: float) -> None:
-        """Until the predicate holds, asked after every event. RunTimeout after `limit_s` of virtual time."""
+        """Run until the predicate holds; it is checked after every event. RunTimeout after `limit_s` of
+        virtual time."""
         if predicate():
             return
         limit = self.now + round(limit_s * SECOND)
@@ -291,15 +294,15 @@ class World(Faults):
     # -- the end -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise RunFailed for errors of tasks that nobody awaited: a collection brings them to light."""
+        """Collect garbage, and raise RunFailed for errors of tasks that were never awaited."""
         gc.collect()
         if self._failure is not None:
             self._raise_failure()
 
     def dispose(self) -> None:
-        """Free everything. Suspended coroutines are closed now; whatever they still try has no effect.
+        """Free everything. Suspended coroutines are closed now; what they still do has no effect.
 
-        Not left to the garbage collector: it would come at any time, and complain of each of them.
+        This is not left to the garbage collector, which would run at any time and complain of each coroutine.
         """
         for process in self._processes:
             if process.exit is None:
@@ -337,7 +340,7 @@ class World(Faults):
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """Unwind a coroutine of the dead: its `finally` blocks may await once more, or fail."""
+    """Unwind a coroutine of an ended process: its `finally` blocks may await once more, or fail."""
     coroutine: Any = task.get_coro()
     for _ in range(_CLOSE_ATTEMPTS):
         try:

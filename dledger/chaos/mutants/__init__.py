@@ -1,12 +1,12 @@
 """Mutants: small wrong changes that the tests must notice.
 
-Each `*.patch` here is a unified diff against the repository with a few lines before it that say what it
-breaks and which rule forbids it (design numbers S1-S30, figure 2 of the Raft paper). A patch is applied to
-a copy of the tree, never to the tree itself, and there is no switch in production code.
+Each `*.patch` here is a unified diff against the repository. A few lines before the diff say what the patch
+breaks and which rule forbids it (design numbers S1-S30, figure 2 of the Raft paper). A patch is applied to a
+copy of the tree, never to the tree itself, and there is no switch in production code.
 
 `patches` reads and applies them, `suites` is the table of what runs against them, `command` runs it all.
 
-A new one: change the code, `git diff -U1 > dledger/chaos/mutants/NAME.patch`, put comment lines
-(`# ...`) before the diff, undo the change. One that does not apply any more fails
-tests/chaos/test_mutants.py: make it anew.
+To add a mutant: change the code, `git diff -U1 > dledger/chaos/mutants/NAME.patch`, put comment lines (`#
+...`) before the diff, undo the change. If a patch no longer applies, tests/chaos/test_mutants.py fails; then
+make the patch anew.
 """

@@ -1,6 +1,7 @@
-"""`dledger chaos mutants`: run every mutant on a copy of the tree, say which suite caught it and the cost.
+"""`dledger chaos mutants`: run every mutant on a copy of the tree; print which suite caught it and how long
+it took.
 
-Exit 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
+Exit code 0 when all were caught, 1 when one survived or a patch does not fit, 2 when the tree itself fails.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ _LONGEST = 160
 JUDGE_LIMIT_S = 300.0
 """How long one seed of `--judges` may take."""
 JUDGE_SEEDS = 24
-"""So many seeds of a judge are played at most, from the one that its row names on. The first one in which it
-finds its mutant moves with every change of the order of events. Where it is none of them, there is a hole."""
+"""At most this many seeds of a judge are played, beginning with the seed in its row. The first seed in which
+the judge finds its mutant moves with every change of the order of events. If the judge finds it in none of
+them, the mutant counts as not caught."""
 
 
 @dataclass
 class Result:
-    """What became of one mutant. `by`: suite and test (or seed) that caught it."""
+    """The result for one mutant. `by`: suite and test (or seed) that caught it."""
 
     name: str
     caught: bool = False
@@ -56,14 +58,14 @@ class Result:
     ran: list[str] = field(default_factory=list)
 
     def row(self) -> dict[str, object]:
-        """For the JSON line."""
+        """The values for the JSON line."""
         cost = {"seconds": round(self.seconds, 1), "seeds": self.seeds}
         return {"name": self.name, "caught": self.caught, "by": self.by, "cost": cost}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one suite: what failed first (empty: nothing), how many seeds it took."""
+    """The result of one suite: the first failure (empty if all passed), and how many seeds were played."""
 
     failed: str
     seeds: int = 0
@@ -71,7 +73,7 @@ class Outcome:
 
 
 def run(args: Options) -> int:
-    """The command; its exit code."""
+    """Run the command; returns its exit code."""
     if not is_checkout(ROOT):
         return _nothing_run(args, 2, NEEDS_A_CHECKOUT)
     mutants = chosen(all_mutants(), args.only)
@@ -111,7 +113,7 @@ def run(args: Options) -> int:
 
 
 def _run_all(args: Options, trials: Sequence[Callable[[], Result]]) -> int:
-    """Run each trial and print what became of it. Returns the exit code of the command."""
+    """Run each trial and print its result. Returns the exit code of the command."""
     results = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
         for result in pool.map(lambda trial: trial(), trials):
@@ -127,7 +129,7 @@ def _run_all(args: Options, trials: Sequence[Callable[[], Result]]) -> int:
 
 
 def _nothing_run(args: Options, code: int, why: str) -> int:
-    """Say why no mutant was tried; the exit code."""
+    """Print why no mutant was tried. Returns the exit code."""
     print(why, file=sys.stderr)
     if args.json:
         print(json.dumps({"mutants": [], "error": why}))
@@ -135,7 +137,8 @@ def _nothing_run(args: Options, code: int, why: str) -> int:
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether the patches and the tests that must notice them are there: no wheel has either."""
+    """Whether this is a checkout with the patches and the tests that must notice them. Wheels have
+    neither."""
     return (root / "tests").is_dir() and any((root / "dledger/chaos/mutants").glob("*.patch"))
 
 
@@ -151,7 +154,7 @@ def chosen(mutants: list[Mutant], only: Sequence[str]) -> list[Mutant]:
 
 
 def misfitting(mutants: Sequence[Mutant]) -> list[str]:
-    """What is wrong with patches that do not fit the tree."""
+    """The errors of all patches that do not fit the tree."""
     found = []
     for mutant in mutants:
         try:
@@ -162,7 +165,7 @@ def misfitting(mutants: Sequence[Mutant]) -> list[str]:
 
 
 def baseline(suites: Sequence[Suite]) -> str:
-    """Run the suites on an unchanged copy; the first failure, empty when all pass."""
+    """Run the suites on an unchanged copy. Returns the first failure, empty when all pass."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
         for suite in suites:
@@ -174,7 +177,7 @@ def baseline(suites: Sequence[Suite]) -> str:
 
 
 def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
-    """Apply it to a copy, run suites until one fails."""
+    """Apply the mutant to a copy and run suites until one fails."""
     result = Result(mutant.name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(Path(folder))
@@ -193,7 +196,8 @@ def try_mutant(mutant: Mutant, suites: Sequence[Suite]) -> Result:
 
 
 def try_judge(judged: Judged, mutant: Mutant) -> Result:
-    """Apply the mutant to a copy and play seeds until its judge finds it: only what that one says counts."""
+    """Apply the mutant to a copy and play seeds until its judge finds it. Only findings of this judge
+    count."""
     result = Result(mutant.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
