@@ -1,11 +1,11 @@
-"""Load from a process of its own, turned on and off: as many messages under way as the window allows.
+"""Load from a process of its own, turned on and off: as many messages in flight as the window allows.
 
     python -m dledger.chaos.pressure NAMESRV TOPIC [--window 64] [--size 1024]
 
 Commands on standard input, one line each, each answered with one JSON line: `on`, `off` (answered when
-nothing is under way), `count`, `check` (after `off`: how many acknowledged messages are `lost`, how many
-messages are `stored` in all, and how many attempts were repetitions: `resent`). Ends when standard input is
-closed.
+nothing is in flight), `count`, `check` (after `off`: how many acknowledged messages are `lost`, how many
+messages are `stored` in all, and how many attempts were repetitions: `resent`). The process ends when
+standard input is closed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dledger.client.producing.producer_options import ProducerOptions
 
 ERROR_PAUSE_S = 0.05
 PLACES = 64 * 1024
-"""Queue offsets that are made room for at once, at least."""
+"""Smallest number of queue offsets by which the table of a queue grows."""
 
 
 class Pressure:
-    """A window of messages without acknowledgement, while it is on."""
+    """Keeps a window of messages without acknowledgement full, while it is on."""
 
     def __init__(self, producer: AsyncProducer, topic: str, window: int, size: int) -> None:
         self._producer = producer
@@ -41,7 +41,7 @@ class Pressure:
         self.acked: int = 0
         self.failed: int = 0
         self._places: dict[MessageQueue, bytearray] = {}
-        """1 at each queue offset that an acknowledgement named."""
+        """For each queue, 1 at each queue offset that an acknowledgement named."""
 
     def on(self) -> None:
         """Fill the window, and keep it full."""
@@ -52,7 +52,7 @@ class Pressure:
             self._send()
 
     async def off(self) -> None:
-        """Send nothing more; returns when nothing is under way."""
+        """Send nothing more. Returns when nothing is in flight."""
         self._on = False
         await self._idle.wait()
 
@@ -78,7 +78,7 @@ class Pressure:
         places[offset] = 1
 
     async def lost(self, consumer: AsyncPullConsumer) -> int:
-        """Acknowledged messages without a place of their own below the committed end of their queue.
+        """How many acknowledged messages have no place of their own below the committed end of their queue.
 
         The offsets of a queue are dense, so there is a message at every place below its end.
         """
@@ -88,7 +88,7 @@ class Pressure:
         return self.acked - kept
 
     async def stored(self, consumer: AsyncPullConsumer) -> int:
-        """Messages of the topic, to which nobody else sends."""
+        """How many messages the topic has. Only this process sends to it."""
         queues = await consumer.queues(self._message.topic)
         return sum([await consumer.highest(queue) for queue in queues])
 
@@ -102,7 +102,7 @@ class Pressure:
 
 
 async def main(namesrv: str, topic: str, window: int, size: int) -> None:
-    """Until standard input is closed."""
+    """Execute commands until standard input is closed."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), lambda: lines.put_nowait(sys.stdin.readline()))

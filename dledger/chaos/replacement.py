@@ -1,8 +1,10 @@
-"""`dledger chaos replace`: members of a group of real processes are replaced while it is written to.
+"""`dledger chaos replace`: members of a group of real processes are replaced during writes.
 
-Three ways, each with the longest time in which no message was acknowledged to a probe in another process:
+There are three ways. For each, the longest time without an acknowledgement is measured by a probe in another
+process:
 
-* *wiped follower*: kill -9, its store deleted, started again under its old name (it learns until it has all);
+* *wiped follower*: it is killed (kill -9), its store is deleted, and it is started again under its old name; it
+  is a learner until it has all entries;
 * *wiped leader*: the same with the leader, so a failover is part of it;
 * *exchanged*: a fourth node is added (`dledger member add`), then an old one is removed and stopped.
 
@@ -33,11 +35,11 @@ from dledger.runtime.env import production_env
 from dledger.runtime.options import Options
 
 LIMIT_S = 120.0
-"""Until a new member has caught up and votes."""
+"""How long a new member may take until it has caught up and votes."""
 TAIL_S = 1.0
-"""How long the probe goes on after that."""
+"""How long the probe continues after a replacement."""
 BUDGET_MS = 1000
-"""Promised: no longer write pause."""
+"""The longest pause of writes that is promised."""
 
 
 @dataclass
@@ -50,7 +52,8 @@ class Replacement:
 
 
 def run(args: Options) -> int:
-    """Exit codes: 0 done, 1 a replacement failed, something was lost, or (with --check) paused too long."""
+    """Run the command. Exit code 0: all replacements are done. Exit code 1: a replacement failed, a message
+    was lost, or (with --check) writes paused too long."""
     with tempfile.TemporaryDirectory(prefix="replace-") as directory:
         measure = Replacements(Path(directory) / "group", args)
         try:
@@ -79,7 +82,7 @@ class Replacements:
         self.lost: Any = 0
 
     def run(self) -> None:
-        """All of them."""
+        """Run all three replacements."""
         spec = ClusterSpec(base_port=self._base_port, segment_size=16 * MIB)
         group = LocalCluster.create(self._directory, spec)
         # The fourth node's files lie beside the others'; those know of it only when it is added.
@@ -142,7 +145,8 @@ class Replacements:
         wider.terminate(old)
 
     def _wait_member(self, group: LocalCluster, node: str, *, voter: bool) -> None:
-        """Until the node votes in its present life and holds everything, or is no member any more."""
+        """Wait until the node is a voter in its present life and holds everything. Without `voter`: until it
+        is no longer a member."""
 
         def there() -> bool | None:
             rows = {row["id"]: row for row in ask(group, lambda client: client.members())["members"]}
@@ -161,12 +165,12 @@ class Replacements:
 
 
 def raft_address(group: LocalCluster, node: str) -> str:
-    """host:port of a node's peer port."""
+    """The host:port of a node's peer port."""
     return f"{HOST}:{group.spec.raft_port(node)}"
 
 
 def ask(group: LocalCluster, question: Callable[[DLedgerClient], Any]) -> Any:
-    """One question to the group's leader over the DLedger client protocol."""
+    """Ask the group's leader one question over the DLedger client protocol."""
     env = production_env("replace")
 
     async def session() -> Any:

@@ -1,7 +1,7 @@
-"""One mutant for each judge of the simulator, and the seed from which on that judge is to find it.
+"""One mutant for each judge of the simulator, and the seed from which on that judge should find it.
 
-`dledger chaos mutants --judges` plays these before each merge. They show that every judge still judges: a
-judge that has gone blind, or a workload that no longer reaches what it judges, lets its mutant live.
+`dledger chaos mutants --judges` plays these before each merge. They show that every judge still works: if a
+judge misses faults, or a workload no longer reaches what the judge checks, its mutant survives.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ class Judged:
     """A mutant that a judge must find."""
 
     judge: str
-    """What the judge watches."""
+    """The subject of the judge."""
     mutant: str
     profile: str
     seed: int
     says: str
-    """A part of what only this judge says."""
+    """A part of the error text that only this judge writes."""
 
 
 JUDGES: tuple[Judged, ...] = (
@@ -42,4 +42,4 @@ JUDGES: tuple[Judged, ...] = (
         "pulls of a lost leader", "lost-pulls-are-told-once", "brokers-unaware", 0, "pulls of the lost leader"
     ),
 )
-"""One for each judge."""
+"""One row for each judge."""

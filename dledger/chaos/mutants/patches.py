@@ -1,5 +1,6 @@
-"""Patches as files: comment lines, then a unified diff. Applied strictly: every line before and around a
-change must be there, at the place that the diff names or, when the code has moved, at exactly one other."""
+"""Patches as files: comment lines, then a unified diff. They are applied strictly: every line before and
+around a change must be there, at the place that the diff names or, when the code has moved, at exactly one
+other place."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class PatchError(Exception):
 
 @dataclass(frozen=True)
 class Hunk:
-    """One place: `before` becomes `after`, expected at line `line` (from 1)."""
+    """One place of a patch: the lines `before`, expected at line `line` (from 1), become the lines
+    `after`."""
 
     path: str
     line: int
@@ -27,7 +29,8 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One patch. `about`: what it breaks; `rule`: which decision forbids it; `first`: suite to begin with."""
+    """One patch. `about`: what it breaks; `rule`: the decision that forbids it; `first`: the suite to begin
+    with."""
 
     name: str
     about: str
@@ -37,17 +40,17 @@ class Mutant:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Files that it changes."""
+        """The files that the patch changes."""
         return tuple(dict.fromkeys(hunk.path for hunk in self.hunks))
 
 
 def all_mutants() -> list[Mutant]:
-    """Every patch of this folder, by name."""
+    """All patches of this folder, sorted by name."""
     return [read_mutant(path) for path in sorted(FOLDER.glob("*.patch"))]
 
 
 def read_mutant(path: Path) -> Mutant:
-    """One patch file; PatchError when it is none."""
+    """Read one patch file. PatchError when it is not a valid mutant."""
     lines = path.read_text().splitlines()
     comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     rules = [line.removeprefix("Rule:").strip() for line in comments if line.startswith("Rule:")]
@@ -95,14 +98,15 @@ def _hunks(name: str, lines: list[str]) -> list[Hunk]:
 
 
 def apply(mutant: Mutant, root: Path) -> None:
-    """Change the files below `root`; PatchError, and nothing changed, when a hunk does not fit."""
+    """Change the files below `root`. When a hunk does not fit, PatchError is raised and no file is
+    changed."""
     changed = {path: mutated(mutant, path, _read(mutant, root, path)) for path in mutant.paths}
     for path, text in changed.items():
         (root / path).write_text(text)
 
 
 def check(mutant: Mutant, root: Path) -> None:
-    """PatchError when it does not fit the files below `root`, or leaves no valid Python."""
+    """Raise PatchError when the mutant does not fit the files below `root`, or leaves no valid Python."""
     for path in mutant.paths:
         text = mutated(mutant, path, _read(mutant, root, path))
         try:

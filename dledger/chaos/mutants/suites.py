@@ -1,4 +1,5 @@
-"""What runs against a mutant: a table, cheapest first. The first suite that fails has caught it."""
+"""The suites that run against a mutant: a table, cheapest first. The first suite that fails has caught the
+mutant."""
 
 from __future__ import annotations
 
@@ -10,26 +11,28 @@ SIM = "sim"
 
 @dataclass(frozen=True)
 class Suite:
-    """Test files for pytest, or the arguments of `dledger chaos sim`. Only for mutants of `packages`."""
+    """Test files for pytest, or the arguments of `dledger chaos sim`. A suite runs only for mutants of
+    `packages`."""
 
     name: str
     kind: str
-    """FAST, or SIM: whole nodes in simulated time."""
+    """FAST, or SIM for whole nodes in simulated time."""
     limit_s: float
     tests: tuple[str, ...] = ()
     seeds: int = 0
-    """Of `dledger chaos sim` instead of tests, in growing parts until one is violated."""
+    """How many seeds of `dledger chaos sim` are played instead of tests, in growing parts until one is
+    violated."""
     profiles: tuple[str, ...] = ()
-    """Of those seeds, in turn; empty: each seed has its own."""
+    """The profiles of these seeds, used in turn. Empty: each seed has its own profile."""
     packages: tuple[str, ...] = ()
-    """Folders of `dledger/`. Empty: for all."""
+    """Folders of `dledger/` whose mutants the suite runs for. Empty: the suite runs for all mutants."""
 
 
 CORE = (
     "context", "election", "files", "formats", "log", "members", "node", "peers", "replication",
     "runtime", "snapshots",
 )  # fmt: skip
-"""The replicated log and what it stands on."""
+"""Folders of the replicated log and of the packages below it."""
 
 SUITES: tuple[Suite, ...] = (
     Suite(
@@ -146,4 +149,5 @@ SUITES: tuple[Suite, ...] = (
         packages=CORE,
     ),
 )
-"""In this order. tests/dledger/test_node.py is not among them: it runs in real time."""
+"""All suites in the order in which they run. tests/dledger/test_node.py is not among them: it runs in real
+time."""

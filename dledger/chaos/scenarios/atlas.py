@@ -1,10 +1,10 @@
-"""The fault atlas: what a run may do to disks so that the group must still recover.
+"""The fault atlas: which faults of disks a run may inject so that the group must still recover.
 
-Kills, power cuts, partitions, stops and clocks may hit all nodes at once: nothing acknowledged is lost by
-them. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory) takes that node's
-copy away. Then a majority of undamaged copies must be left: no second node of three is damaged before the
-first one is whole again, that is a voter of the group with everything that was committed when it was hit. Or
-it was removed from the group, which then counts on it no more.
+Kills, power cuts, partitions, stops and clock faults may hit all nodes at once: they lose nothing that was
+acknowledged. A fault that *damages* a store (a failed write, rot, a lost file, a wiped directory) removes
+that node's copy. Then a majority of undamaged copies must be left. So no second node of three is damaged
+before the first one is whole again, which means that it is a voter with everything that was committed when it
+was damaged. A damaged node that was removed from the group counts no longer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 ROT = ("rot", "rot-index", "misdirect", "misdirect-votes", "lose-segment", "eio-read", "eio-snapshot")
 """Damage that is repaired while the node runs."""
 ALONE = ("rot-index", "rot-votes", "lose-votes", "misdirect", "misdirect-votes")
-"""Damage that does not come to a store that is damaged already, nor other damage to it: two in one entry may
-be more than it can tell apart (docs/explanation/guarantees.md)."""
+"""Damage that is never combined with other damage in one store: two kinds in one entry may be more than the
+store can tell apart (docs/explanation/guarantees.md)."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What happened to a store, and up to where the log was committed then."""
+    """The kind of a damage, and the commit index and the life of the node when it happened."""
 
     kind: str
     commit_index: int
@@ -35,7 +35,7 @@ class Damage:
 
 
 class Atlas:
-    """Which stores are damaged now."""
+    """The stores that are damaged now."""
 
     def __init__(self, stage: Stage) -> None:
         self.damaged: dict[str, Damage] = {}
@@ -43,7 +43,7 @@ class Atlas:
         self._stage = stage
 
     def allows(self, name: str, kind: str) -> bool:
-        """Whether this node's store may be damaged so now. Counts what it refuses."""
+        """Whether this node's store may be damaged in this way now. Refusals are counted."""
         self.look()
         others = sum(1 for other in self.damaged if other != name)
         before = self.damaged.get(name)
@@ -53,13 +53,13 @@ class Atlas:
         return fine
 
     def damage(self, name: str, kind: str) -> None:
-        """It is damaged."""
+        """Note that a node's store is damaged."""
         machine = self._stage.machines[name]
         machine.excused = True
         self.damaged[name] = Damage(kind, self._stage.cluster.commit_index, machine.lives)
 
     def look(self) -> None:
-        """Who is whole again?"""
+        """Forget the damage of nodes that are whole again, or that have left the group."""
         for name in list(self.damaged):
             if self._whole(self._stage.machines[name], self.damaged[name]):
                 del self.damaged[name]
@@ -68,14 +68,14 @@ class Atlas:
                 del self.damaged[name]
 
     def _head(self) -> Node | None:
-        """Who leads, if its configuration is committed."""
+        """The leader, if its configuration is committed; otherwise None."""
         leader = self._stage.leader()
         head = None if leader is None else self._stage.machines[leader].node
         return None if head is None or head.members.pending(head.commit_index) else head
 
     def _voters(self) -> int:
-        """How many there are: of two, none may be damaged. While a change is pending, or nobody leads, as few
-        as some node counts."""
+        """The number of voters. While a change is pending, or without a leader, it is the smallest number
+        that any node counts."""
         nodes = [self._stage.machines[name].node for name in self._stage.alive()]
         heads = [node for node in (self._head(),) if node is not None]
         counts = [

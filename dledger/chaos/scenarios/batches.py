@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from dledger.chaos.scenarios.stage import Stage
 
 Reply = Callable[[str, int], None]
-"""Takes an outcome and the index of the batch's first entry."""
+"""Called with an outcome and the index of the batch's first entry."""
 
 
 class Batches:
-    """Of a whole stage. A batch whose leader ends is never answered: its outcome is unknown."""
+    """The batches of a whole stage. A batch is never answered when its leader ends: its outcome is
+    unknown."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._waiting: dict[str, list[tuple[int, int, int, Reply]]] = {}
 
     def offer(self, values: list[bytes], reply: Reply) -> None:
-        """Have whoever leads append these values as one batch; `reply` is called in the world's own time."""
+        """Let the leader append these values as one batch. `reply` is called outside of any process."""
         self._stage.world.push(self._stage.world.now, lambda _: self._deliver(values, reply), None)
 
     def started(self, machine: Machine) -> None:
-        """A new life: nobody answers what the former one was asked."""
+        """A new life of a node begins: requests to the former life are never answered."""
         self._waiting[machine.name] = []
 
     def committed(self, machine: Machine, index: int) -> None:

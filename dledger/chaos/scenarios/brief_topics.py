@@ -1,4 +1,4 @@
-"""The client machine whose topics live briefly (`deletion_history`)."""
+"""The client program whose topics are deleted and made again (`deletion_history`)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ BRIEF_GROUP, BRIEF_NAMES, BRIEF_QUEUES, BRIEF_SENDS, BRIEF_CYCLES = "brief-reade
 BRIEF_PAUSE_S = (0.05, 1.5)
 BRIEF_LOOKS = 25
 USER_CHANGES = 2
-"""Of users and policies, after each topic."""
+"""Changes of users and policies after each topic."""
 T = TypeVar("T")
 
 
 class BriefTopics(Program):
-    """Makes topics, uses them, deletes them, and makes them again; users and their policies as well."""
+    """Makes topics, uses them, deletes them, and makes them again. It also changes users and their
+    policies."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -83,7 +84,8 @@ class BriefTopics(Program):
             del history.unsure[topic]
 
     async def _in_time(self, ask: Callable[[], Awaitable[T]], right: Callable[[T], bool]) -> T:
-        """What is right in the end: a leader that was deposed may answer for a moment."""
+        """Ask until the answer is right, at most BRIEF_LOOKS times, as a deposed leader may answer for a
+        moment. Returns the last answer."""
         for _ in range(BRIEF_LOOKS):
             found = await ask()
             if right(found):

@@ -1,6 +1,7 @@
 """Client machines of a run with brokers: our real producer and consumers, and an operator.
 
-Each program may be killed and started again at any time; then it goes on with the next operation of the plan.
+Each program may be killed and started again at any time. It then continues with the next operation of the
+plan.
 """
 
 from __future__ import annotations
@@ -54,38 +55,41 @@ if TYPE_CHECKING:
 
 NAMESRV_ADDR = f"{NAMESRV}:{NAMESRV_PORT}"
 FIRST_TOPIC = "auto"
-"""Made by the brokers when somebody first sends to it."""
+"""A topic that the brokers create when a producer first sends to it."""
 TAGS = 3
 PLAIN_UP_TO = 4096
-"""Larger bodies do not get smaller by compression, every second time."""
+"""Bodies above this size cannot be compressed, every second time."""
 DELAYED_EVERY = 6
-"""Of the messages that are sent by themselves every so many waits for its time."""
+"""Every DELAYED_EVERY-th single message has a delay level."""
 IN_TRANSACTIONS = 3
-"""And so many behind each of those is sent in a transaction."""
+"""The message this many places behind each delayed one is sent in a transaction."""
 TIMED = 5
-"""And so many behind each of those waits for a time of its own."""
+"""The message this many places behind each delayed one has a time of its own."""
 FATES = tuple(Fate)
 PATIENCE = (ProducerOptions(), ProducerOptions(timeout_s=0.6, attempt_timeout_s=0.25))
-"""Of the producers: who waits briefly does not know what became of its messages."""
+"""Options of the producers. With short time-outs a producer often does not learn the outcome of its
+messages."""
 COMMIT_EVERY_S = 0.7
 ASSIGN_EVERY_S = 2.0
 PULL_GROUP, PUSH_GROUP, ORDERLY_GROUP = "readers", "workers", "in-order"
 STAY_S = (1.0, 8.0)
-"""For so long a consumer that works in order is there; then it comes again as another one."""
+"""How long a consumer that works in order runs before it closes and another one begins."""
 CALL_S, LONG_CALL_S, LONG_EVERY = 0.02, 1.5, 12
-"""Its listener takes up to so long; every so many messages it is a long one. Below what brokers keep a lock
-for, less what a consumer holds on to it: a call that is longer may not be alone at its end."""
+"""The longest call of a listener that works in order, the longest long call, and how many messages there are
+for each long call on average. Brokers keep a lock longer than a call plus the time for which a consumer
+regards its lock as valid: otherwise a call might not be alone at its end."""
 RESET_EVERY = 3
-"""Of the operator's operations so many end with a reset of the workers' group."""
+"""Every RESET_EVERY-th operation of the operator ends with a reset of the workers' group."""
 
 
 class Program:
-    """One client machine."""
+    """The program of one client machine."""
 
     def __init__(self, stage: BrokerStage, number: int, history: BrokerHistory, topics: list[str]) -> None:
         self.name: str = stage.client_names[number]
         self.redirect: bool = number % 2 == 0
-        """Of the other programs' requests some come to brokers that do not lead, and are forwarded."""
+        """Whether this client sends to the leader that a broker names. Requests of other clients are
+        forwarded by brokers that do not lead."""
         self.lives = 0
         self._stage = stage
         self._history = history
@@ -93,22 +97,22 @@ class Program:
         """Topics that may be used: the first one, and those whose creation was acknowledged."""
 
     async def main(self, env: Env) -> None:
-        """One life."""
+        """Run one life of the program."""
         raise NotImplementedError
 
     def options(self) -> ClientOptions:
-        """Of this machine's client."""
+        """The options of this machine's client."""
         return ClientOptions(client_ip=self._stage.world.nodes[self.name].address, redirect=self.redirect)
 
     def now(self) -> int:
-        """World time as this process has it."""
+        """World time as this process sees it, in ns."""
         process = self._stage.world.nodes[self.name].process
         assert process is not None
         return process.loop.now_ns()
 
 
 class Planned(Program):
-    """Does what the plan says, one after another, none before its time."""
+    """Performs the operations of the plan one after another, none before its time."""
 
     def __init__(
         self,
@@ -126,7 +130,7 @@ class Planned(Program):
 
     @property
     def done(self) -> bool:
-        """Whether everything of the plan was begun and ended, or cut off by a kill."""
+        """Whether each operation of the plan ended, or was cut off by a kill."""
         return self._next >= len(self._operations) and self._stage.world.nodes[self.name].process is None
 
     async def main(self, env: Env) -> None:
@@ -149,7 +153,7 @@ class Planned(Program):
                 await self.perform(producer, operation)
 
     async def check(self, message: ReceivedMessage) -> LocalTransactionState:
-        """A broker asks, also for what another one sent."""
+        """Answer a broker's check of a transaction, also for messages that another producer sent."""
         fate = self._history.transactions.fates[message.body]
         if fate is Fate.NEVER:
             return LocalTransactionState.UNKNOWN
@@ -157,12 +161,12 @@ class Planned(Program):
         return states.COMMIT_MESSAGE if fate.commits else states.ROLLBACK_MESSAGE
 
     async def perform(self, producer: AsyncTransactionProducer, operation: Operation) -> None:
-        """One operation."""
+        """Perform one operation."""
         raise NotImplementedError
 
 
 class Producer(Planned):
-    """Sends messages: one by one, several at once, as batches."""
+    """Sends messages: one by one, several at once, and as batches."""
 
     _count = 0
     sent_again: int = 0
@@ -193,7 +197,7 @@ class Producer(Planned):
             await self._some(producer, topic, operation.size)
 
     async def send_last(self, env: Env) -> None:
-        """The liveness phase: one more message to every topic must be taken."""
+        """The liveness phase: every topic must take one more message."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for topic in list(self._topics):
                 while True:
@@ -205,7 +209,7 @@ class Producer(Planned):
         self.last_sent = True
 
     async def send_again(self, env: Env) -> None:
-        """One more to the queues of the last ones."""
+        """Send one more message to the queues of the last messages."""
         async with AsyncProducer("producers", NAMESRV_ADDR, client=self.options(), env=env) as producer:
             for queue in self._last:
                 await self._one(producer, queue.topic, 100, queue)
@@ -221,7 +225,7 @@ class Producer(Planned):
         return Message(topic, f"{unique}|".encode() + filling, tags=tag, keys=unique)
 
     def _delay_level(self) -> int:
-        """Of the next message that is sent by itself; 0: none."""
+        """The delay level of the next single message; 0 for none."""
         turn, rest = divmod(self._count, DELAYED_EVERY)
         return 0 if rest else 1 + turn % len(DELAYS_MS)
 
@@ -231,7 +235,7 @@ class Producer(Planned):
         return send
 
     async def _some(self, producer: AsyncTransactionProducer, topic: str, size: int) -> None:
-        """A message, of some in a transaction."""
+        """Send one message: some in a transaction, some for a time of their own."""
         turn, rest = divmod(self._count, DELAYED_EVERY)
         if rest == IN_TRANSACTIONS:
             await self._in_transaction(producer, topic, size, FATES[turn % len(FATES)])
@@ -338,7 +342,7 @@ class Operator(Planned):
                 await self._reset(producer, ORDERED_GROUP)
 
     async def _reset(self, producer: AsyncProducer, group: str) -> None:
-        """A group begins the first topic again."""
+        """Reset a group to the beginning of the first topic."""
         topic, stage = self._topics[0], self._stage
         unseen = {
             queue: dict.fromkeys(range(len(messages)))
@@ -360,14 +364,14 @@ class Operator(Planned):
 
 
 class Consumer(Program):
-    """What both kinds of consumers tell the history."""
+    """The parts of a consumer program that report to the history."""
 
     group = ""
     routes: Mapping[str, TopicRoute] = MappingProxyType({})
-    """What this life of it knows of topics, as it asked for last."""
+    """The routes that this life of the program last asked for."""
 
     def handed(self, life: int, message: ReceivedMessage) -> None:
-        """A message came out of the client."""
+        """Note a message that the client handed to the program."""
         queue = (message.queue.topic, message.queue.queue_id)
         self._history.received(
             Receipt(
@@ -386,7 +390,7 @@ class Consumer(Program):
 
 
 class PullReader(Consumer):
-    """Reads all queues of all topics, commits, and asks where its group stands."""
+    """Reads all queues of all topics, commits, and asks for the offsets of its group."""
 
     group = PULL_GROUP
 
@@ -426,7 +430,8 @@ class PullReader(Consumer):
         self._history.positions.append(Position(self.group, (queue.topic, queue.queue_id), offset, begin))
 
     async def _commit(self, consumer: AsyncPullConsumer) -> None:
-        """Each queue for itself, so that each outcome is known; now and then ask for it."""
+        """Commit each queue by itself, so that each outcome is known. Now and then ask for the committed
+        offset."""
         for queue in consumer.assignment:
             key = (queue.topic, queue.queue_id)
             offset = consumer.position(queue)
@@ -455,7 +460,7 @@ class PullReader(Consumer):
 
 
 class PushWorker(Consumer):
-    """Shares the queues of all topics with the other worker."""
+    """Shares the queues of all topics with the other worker of its group."""
 
     group = PUSH_GROUP
 
@@ -489,7 +494,8 @@ class PushWorker(Consumer):
 
 
 class OrderlyWorker(Consumer):
-    """Shares the queues of all topics with another one, each in order; goes and comes again."""
+    """Shares the queues of all topics with another worker and consumes each in order. It stops and begins
+    again as a new consumer."""
 
     group = ORDERLY_GROUP
 

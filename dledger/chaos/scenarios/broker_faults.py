@@ -1,4 +1,4 @@
-"""Faults of runs with brokers: those of nodes, and of what is around them."""
+"""Faults of runs with brokers: those of nodes, and those of the NameServer, the clients and derived files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dledger.chaos.scenarios.plan import Fault
 
 DERIVED = ("consumequeue", "state")
 ROLL_WITHIN_MS = 8_000
-"""So long it is waited for that timers roll over."""
+"""How long the fault waits for a broker that puts timer messages into the log again."""
 ROLL_MOMENTS_MS = 8
-"""The kill comes within so many ms after that."""
+"""The kill comes at most this many milliseconds after that."""
 
 
 class BrokerInjector(Injector):
-    """Also hits the NameServer and the clients; brokers are shut down as by SIGTERM."""
+    """Also hits the NameServer and the clients, and shuts brokers down as SIGTERM does."""
 
     def __init__(self, stage: BrokerStage) -> None:
         super().__init__(stage)
@@ -46,7 +46,7 @@ class BrokerInjector(Injector):
             self._brokers.start_client(name)
 
     def _terminate(self, fault: Fault) -> bool:
-        """The broker hands over, says good-bye and ends; it is started again afterwards."""
+        """Shut a broker down: it hands over, unregisters and ends. It is started again afterwards."""
         target = self._target(fault)
         process = None if target is None else self._world.nodes[target].process
         if target is None or process is None or not self._brokers.shut_down(target):
@@ -69,7 +69,8 @@ class BrokerInjector(Injector):
         return True
 
     def _namesrv_leader(self, fault: Fault) -> bool:
-        """It is killed, and a moment later the leader: clients find the next one without it."""
+        """Kill the NameServer and, a moment later, the leader: clients must find the next leader without a
+        NameServer."""
         if self._stage.leader() is None:
             return False
         self._namesrv_kill(fault)
@@ -87,7 +88,7 @@ class BrokerInjector(Injector):
         return True
 
     def _namesrv_cut(self, fault: Fault) -> bool:
-        """Nobody reaches it, or the leader does not, or a client does not."""
+        """Cut the NameServer off from all machines, from one broker, or from any one machine."""
         others = [*self._stage.names, *self._stage.client_names]
         if fault.pick % 3:
             target = self._target(fault) or self._stage.names[0]
@@ -105,7 +106,7 @@ class BrokerInjector(Injector):
     # Derived files
 
     def _derived_error(self, fault: Fault) -> bool:
-        """The next writes or fsyncs of ConsumeQueues or of their snapshot fail: the broker ends."""
+        """Let the next writes or fsyncs of ConsumeQueues or of their snapshot fail: the broker ends."""
         target = self._target(fault)
         if target is None:
             return False
@@ -128,12 +129,12 @@ class BrokerInjector(Injector):
     # What a broker appends by itself
 
     def _batch_crash(self, fault: Fault) -> bool:
-        """The leader ends before its n-th effect behind the next messages that it makes of its own state:
-        every second time delayed ones that are due, else also timers, committed transactions, and copies of
-        what is tried again.
+        """End the leader before its n-th effect after the next messages that it makes from its own state.
+        Every second time these are delayed messages that are due. Otherwise they are also timers, committed
+        transactions, and copies of messages for a retry.
 
-        From now on each of its pushes holds one batch. So what is written in two batches of one turn, and
-        must not be (safety.md S11), is parted.
+        From now on each of its pushes holds one batch. So if the leader writes in two batches of one turn
+        what belongs into one batch (safety.md S11), the crash separates them.
         """
         name = self._stage.leader()
         broker = None if name is None else self._brokers.broker(name)
@@ -173,8 +174,8 @@ class BrokerInjector(Injector):
     # Timers
 
     def _roll_kill(self, fault: Fault) -> bool:
-        """The next broker that puts waiting timer messages into the log again is killed a moment later:
-        before or after these are committed, or applied."""
+        """Kill the next broker that puts waiting timer messages into the log again, a moment later: before or
+        after these messages are committed, or applied."""
         rolled = {name: self._rolled(name) for name in self._stage.names}
         self._await_roll(fault, rolled, self._world.now + ROLL_WITHIN_MS * MS)
         return True
@@ -189,7 +190,7 @@ class BrokerInjector(Injector):
             self._later(1, partial(self._await_roll, fault, before, until))
 
     def _rolled(self, name: str) -> tuple[int, int]:
-        """Which life of a broker, and how many messages it put into the log again in that."""
+        """The life of a broker, and how many messages it put into the log again in that life."""
         host = self._stage.machines[name].host
         broker = getattr(host, "broker", None)
         return (
@@ -207,7 +208,8 @@ class BrokerInjector(Injector):
     # Clients
 
     def _client_kill(self, fault: Fault) -> bool:
-        """Every second time the reader, else any client; it comes back and goes on."""
+        """Kill the pull consumer every second time, otherwise any client. It is started again and
+        continues."""
         names = self._brokers.client_names
         wanted = names[PULL : PULL + 1] if fault.pick % 2 else names
         running = [name for name in wanted if self._world.nodes[name].process is not None]

@@ -1,4 +1,5 @@
-"""What producers, consumers and the operator of a run with brokers saw: plain facts, for the judge."""
+"""The observations of producers, consumers and the operator of a run with brokers: plain facts, for the
+judge."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from dledger.chaos.scenarios.user_history import UserHistory
 
 @dataclass
 class Send:
-    """One send: a message, or several as one batch. Times in ns of the world; `end` is -1 while it runs."""
+    """One send: a message, or several as one batch. Times in ns of the world; `end` is -1 while the send
+    runs."""
 
     client: str
     topic: str
@@ -33,13 +35,13 @@ class Send:
     """Offset message ids, as acknowledged."""
     text: str = ""
     begun: int = -1
-    """Where the log of some broker began when it ended: of what lay before nobody knew any more. -1 while it
-    runs."""
+    """The latest position at which the log of a broker began when the send ended: earlier messages may be
+    forgotten. -1 while the send runs."""
 
 
 @dataclass
 class Receipt:
-    """A message that was handed to a consumer. `life`: a number for each start of its program."""
+    """A message that was handed to a consumer. `life`: a number for each start of the consumer's program."""
 
     group: str
     consumer: str
@@ -50,15 +52,17 @@ class Receipt:
     position: int
     store_ms: int
     term: int = 0
-    """Of the leader at that time."""
+    """The leader's term at that time."""
     begun: int = 0
-    """Where the log of some broker began at that time: messages before it may be skipped."""
+    """The latest position at which the log of a broker began at that time: messages before it may be
+    skipped."""
 
 
 @dataclass
 class Turn:
-    """A call of a consumer that works in order. Times in ns of the world; `end` is -1 for one that was killed
-    meanwhile; `term` and `last_term` are the leader's at its beginning and end."""
+    """A call of the listener of a consumer that works in order. Times in ns of the world. `end` is -1 if the
+    consumer was killed during the call. `term` and `last_term` are the leader's at the beginning and the end
+    of the call."""
 
     group: str
     consumer: str
@@ -73,7 +77,7 @@ class Turn:
 
 @dataclass
 class Commit:
-    """A consumer offset that was reported to the leader, and whether it said that it stored it."""
+    """A consumer offset that was reported to the leader, and whether the leader acknowledged it."""
 
     group: str
     queue: Queue
@@ -86,7 +90,8 @@ class Commit:
 
 @dataclass
 class Position:
-    """Where a group goes on, as the leader answered: to a question, or to a consumer that begins."""
+    """The offset from which a group continues, as the leader answered to a question or to a consumer that
+    begins."""
 
     group: str
     queue: Queue
@@ -96,7 +101,7 @@ class Position:
 
 @dataclass
 class TopicChange:
-    """A topic was to be created, or to get more queues."""
+    """A request to create a topic, or to give it more queues."""
 
     topic: str
     queues: int
@@ -105,23 +110,23 @@ class TopicChange:
     outcome: str = RUNNING
     text: str = ""
     unanswered: bool = False
-    """Of a try nobody knows whether it still arrives."""
+    """Whether an attempt of this request got no answer, so that it may still arrive."""
 
 
 @dataclass
 class Stood:
-    """A pull whose answer came over another connection, as the broker that had it was lost."""
+    """A pull that was answered over another connection, because its broker was lost."""
 
     queue: Queue
     offset: int
-    """That was asked for."""
+    """The offset in the request."""
     code: int
     next_offset: int
 
 
 @dataclass
 class BrokerHistory:
-    """All of it, each list in the order of beginnings."""
+    """All observations, each list in the order in which the operations began."""
 
     sends: list[Send] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
@@ -138,10 +143,10 @@ class BrokerHistory:
     transactions: TransactionHistory = field(default_factory=TransactionHistory)
     timers: TimerHistory = field(default_factory=TimerHistory)
     reached: dict[str, dict[Queue, int]] = field(default_factory=dict)
-    """Group -> queue -> behind the furthest message that it was handed."""
+    """Group -> queue -> the offset behind the furthest message that the group was handed."""
 
     def received(self, receipt: Receipt) -> None:
-        """A consumer was handed a message."""
+        """Note that a consumer was handed a message."""
         self.receipts.append(receipt)
         self._reach(receipt.group, receipt.queue, receipt.offset)
         for reset in self.resets:
@@ -149,7 +154,7 @@ class BrokerHistory:
                 reset.handed(receipt.queue, receipt.offset)
 
     def popped_in_order(self, message: Ordered) -> None:
-        """A consumer popped a message in order."""
+        """Note that a consumer popped a message in order."""
         self.ordered.handed.append(message)
         self._reach(ORDERED_GROUP, message.batch[0], message.offset)
 
@@ -159,6 +164,7 @@ class BrokerHistory:
 
     @property
     def operations(self) -> int:
-        """What the clients asked for: messages, commits, questions, topics. Pulls are not counted."""
+        """How many operations the clients asked for: messages, commits, questions, topics. Pulls are not
+        counted."""
         sent = sum(len(send.values) for send in self.sends)
         return sent + len(self.commits) + len(self.positions) + len(self.changes)

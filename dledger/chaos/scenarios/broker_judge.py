@@ -1,9 +1,10 @@
 """What must hold above the log, in English above each check: producers, consumers, offsets, topics.
 
-`messages` is what the whole log holds, by queue, as the judge's own replay found it; the rest is what clients
-saw. All raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*: it is exactly where the
-answer said. *Refused*: it is nowhere. Anything else is *unknown*: it may be there. In no case it is there
-twice, however often our producer sent it again, unless retention was faster than that.
+`messages` is the content of the whole log, by queue, from the judge's own replay. The rest is what clients
+observed. All checks raise `InvariantViolated`. A send ends in one of three ways. *Acknowledged*: the message
+is exactly where the answer said. *Refused*: it is nowhere. *Unknown*, for anything else: it may be in the
+log. In no case is it there twice, however often our producer sent it again, unless retention had removed the
+first copy.
 """
 
 from __future__ import annotations
@@ -30,47 +31,47 @@ from dledger.formats.message_ids import decode_message_id
 from dledger.remoting.codes import ResponseCode
 
 DELAYS_MS = (1_000, 5_000, 10_000)
-"""Of the first delay levels, those that producers use."""
+"""The delays in milliseconds of the first delay levels, which producers use."""
 Messages = Mapping[Queue, Sequence[Stored]]
 
 
 @dataclass
 class BrokerVerdict:
-    """Counts of one history."""
+    """The counts of one history."""
 
     acknowledged: int = 0
     halves: int = 0
-    """Of them half messages."""
+    """Acknowledged messages that are half messages."""
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
     """Messages of unknown outcome that are in the log."""
     resent: int = 0
-    """Messages that are in the log as they were sent again: the first send had come to nothing."""
+    """Messages that are in the log from a repeated attempt: the first attempt was not stored."""
     batches: int = 0
     received: int = 0
     repeated: int = 0
     """Messages that a group was handed again."""
     committed: int = 0
-    """Consumer offsets acknowledged."""
+    """Acknowledged consumer offsets."""
     topic_changes: int = 0
     turns: int = 0
     """Calls of consumers that work in order."""
     moved: int = 0
-    """Queues that went from one of them to another."""
+    """How often a queue moved between consumers that work in order."""
     delivered: int = 0
-    """Delayed messages that came."""
+    """Delayed messages that were delivered."""
     popped: int = 0
     revived: int = 0
-    """Popped messages that came again."""
+    """Popped messages that were delivered again."""
 
 
 # Producers
 
 
 def judge_sends(sends: Sequence[Send], messages: Messages, verdict: BrokerVerdict, begun: int = 0) -> None:
-    """Everything that producers were told, against the log. `begun`: where the log of some broker begins in
-    the end."""
+    """Compare all answers to producers with the log. `begun`: the latest position at which the log of a
+    broker begins at the end of the run."""
     places: dict[bytes, list[tuple[Queue, int]]] = {}
     for queue, stored in messages.items():
         for offset, message in enumerate(stored):
@@ -173,7 +174,8 @@ def _judge_order(sends: Sequence[Send]) -> None:
 def judge_receipts(
     receipts: Sequence[Receipt], messages: Messages, strict: Iterable[str], verdict: BrokerVerdict
 ) -> None:
-    """What consumers were handed. `strict`: groups whose consumers keep their queues all their lives."""
+    """Check the messages that consumers were handed. `strict`: groups whose consumers keep their queues for
+    life."""
     reached: dict[tuple[str, Queue], int] = {}
     runs: dict[tuple[str, int, Queue], int] = {}
     strict = tuple(strict)
@@ -205,7 +207,7 @@ def judge_receipts(
 
 
 def judge_stood(stood: Sequence[Stood]) -> None:
-    """Pulls that others answered in place of their leader."""
+    """Check the pulls that were answered over another connection than their own."""
     for one in stood:
         # Who does not have the pull knows nothing of it but where it began.
         if (one.code, one.next_offset) != (ResponseCode.PULL_NOT_FOUND, one.offset):
@@ -218,7 +220,7 @@ def judge_stood(stood: Sequence[Stood]) -> None:
 def judge_completeness(
     reached: Mapping[str, Mapping[Queue, int]], groups: Iterable[str], messages: Messages, begun: int
 ) -> None:
-    """In the end every group was handed every message, but for what retention had taken."""
+    """Check that in the end every group was handed every message, except those that retention had removed."""
     for group in groups:
         for queue, stored in messages.items():
             if queue[0] in UNREAD or (stored and stored[0].copied):
@@ -234,7 +236,7 @@ def _check_skipped(what: str, skipped: Sequence[Stored], begun: int) -> None:
 
 
 def judge_turns(turns: Sequence[Turn], verdict: BrokerVerdict) -> None:
-    """Consumers that work in order: a queue has one owner at a time, and each message its place."""
+    """Check consumers that work in order: a queue has one owner at a time, and its messages come in order."""
     by_queue: dict[tuple[str, Queue], list[Turn]] = {}
     for turn in turns:
         verdict.turns += 1
@@ -265,10 +267,10 @@ def judge_offsets(
     stale_ns: int,
     verdict: BrokerVerdict,
 ) -> None:
-    """A consumer offset that was acknowledged never goes back; `final` are those that the log makes.
+    """Check that an acknowledged consumer offset never goes back. `final`: the offsets in the replayed log.
 
-    A leader that was cut off may answer from its own past until it steps down: questions are judged by what
-    was acknowledged `stale_ns` before they began.
+    A leader that was cut off may answer from an old state until it steps down. So an answer must include what
+    was acknowledged more than `stale_ns` before the question.
     """
     done = sorted((commit for commit in commits if commit.outcome == ACKNOWLEDGED), key=lambda one: one.end)
     highest: dict[tuple[str, Queue], int] = {}
@@ -300,8 +302,8 @@ def judge_offsets(
 def judge_topics(
     changes: Sequence[TopicChange], topics: Mapping[str, Mapping[str, object]], verdict: BrokerVerdict
 ) -> None:
-    """The last acknowledged change of a topic stays, unless one of unknown outcome came after it, or a try
-    that its client had given up."""
+    """Check that the last acknowledged change of a topic stays. A change of unknown outcome after it, or an
+    attempt that got no answer, may have replaced it."""
     by_topic: dict[str, list[TopicChange]] = {}
     for change in changes:
         verdict.topic_changes += change.outcome == ACKNOWLEDGED
@@ -332,10 +334,11 @@ def judge_delays(
     *,
     clocks_are_right: bool,
 ) -> None:
-    """What waited, against what came. `following`: delay level -> offset of the first that still waits;
-    `begun`: what lies before may have gone by retention.
+    """Compare the messages that waited with those that were delivered. `following`: delay level -> offset of
+    the first message that still waits; `begun`: messages before this position may have been removed by
+    retention.
 
-    Where a clock was ahead, store time stands still until the others have reached it: it tells no delays.
+    If a clock was ahead, store time stands still until the other clocks have reached it, and shows no delays.
     """
     due: dict[bytes, list[int]] = {}
     expired: dict[bytes, int] = {}
@@ -370,7 +373,7 @@ def judge_delays(
 
 
 def judge_times(messages: Messages) -> None:
-    """Store time never goes back within a queue (safety.md S15)."""
+    """Check that store time never goes back within a queue (safety.md S15)."""
     for queue, stored in messages.items():
         for before, after in pairwise(stored):
             if after.store_ms < before.store_ms:

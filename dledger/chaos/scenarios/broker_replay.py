@@ -1,6 +1,6 @@
-"""What a log makes of a broker, by the judge's own hand: its tables (`oracle`), the messages of each queue.
+"""The judge's own replay of a broker's log: its tables (`oracle`), and the messages of each queue.
 
-No code of `dledger/broker/` and not that of `formats.state`: the two are compared. Entries are in log
+It uses no code of `dledger/broker/` or `formats.state`, as it is compared with them. Entries come in log
 order, so what must hold along a log is checked here: queue offsets are dense, and store time never goes back
 (safety.md S12, S14, S15).
 """
@@ -26,53 +26,53 @@ from dledger.formats.record import COMPRESSED, decode_record
 Kept = TypeVar("Kept")
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-"""Where messages with a delay level wait; queue n is that of level n + 1."""
+"""The topic in which messages with a delay level wait; queue n is that of level n + 1."""
 HALF, DISCARD = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where half messages wait, and where those go that nobody ended."""
+"""The topic in which half messages wait, and the topic of half messages that were never ended."""
 TIMERS = "rmq_sys_wheel_timer"
-"""Where messages wait for a time of their own, and recalls of them."""
+"""The topic in which messages wait for a time of their own; it also has the recalls of such messages."""
 UNREAD = (SCHEDULE, HALF, DISCARD, TIMERS)
-"""What no consumer reads."""
+"""The topics that no consumer reads."""
 RESEND = "__RESEND"
-"""Property of a message whose first attempt may have been stored."""
+"""Property of a message of which an earlier attempt may have been stored."""
 
 
 class Stored(NamedTuple):
-    """One message as the log has it. Its queue offset is its place in the queue's list."""
+    """One message in the log. Its queue offset is its place in the queue's list."""
 
     value: bytes
     entry: int
-    """Index of its entry."""
+    """Index of the message's entry."""
     position: int
-    """Physical offset: of the record, not of its entry."""
+    """Physical offset of the record (not of its entry)."""
     size: int
     tags_code: int
     store_ms: int
     resent: bool
     delivered: bool = False
-    """It had waited for its time in another queue."""
+    """Whether the message had waited for its time in another queue."""
     copied: bool = False
-    """It was popped before, and not acknowledged."""
+    """Whether the message is a copy of one that was popped and not acknowledged."""
     ended: bool = False
-    """It was a half message before: put again, committed or given up."""
+    """Whether the message was a half message before: put again for a check, committed or discarded."""
 
     due_ms: int = 0
-    """Of a timer message: when it is to come."""
+    """When a timer message is due, in ms; 0 for other messages."""
     recalls: str = ""
-    """Unique key of the timer message that this one recalls."""
+    """Unique key of the timer message that this message recalls."""
     key: str = ""
-    """Its own."""
+    """Unique key of this message."""
     rolled: bool = False
-    """It is a copy of a timer message that waits for long."""
+    """Whether the message is a copy of a timer message that waits for a long time."""
 
     @property
     def unit(self) -> bytes:
-        """Its 20 bytes in the ConsumeQueue."""
+        """The 20 bytes of the message in the ConsumeQueue."""
         return UNIT.pack(self.position, self.size, self.tags_code)
 
 
 class BrokerReplay:
-    """State after the entries up to `index`."""
+    """The state after the entries up to `index`."""
 
     def __init__(self) -> None:
         self.index: int = -1
@@ -81,11 +81,12 @@ class BrokerReplay:
         """Next offset of each queue that ever had a message."""
         self.first_positions: dict[Queue, int] = {}
         self.messages: dict[Queue, list[Stored]] = {}
-        """Those that were applied here: all, when it began with the first entry."""
+        """The messages that were applied here, by queue. They are complete if this replay began with the
+        first entry."""
         self.deleted: dict[Queue, list[list[Stored]]] = {}
-        """Those of topics that are deleted, one list for each topic that had that name."""
+        """The messages of deleted topics: one list for each earlier topic of that name."""
         self._position = 0
-        """Of the newest entry in the log."""
+        """Position of the newest entry in the log."""
         self.last_store_ms: int = 0
 
     def table(self, kind: type[Kept]) -> Kept:
@@ -112,7 +113,7 @@ class BrokerReplay:
         return found
 
     def encode(self) -> bytes:
-        """Canonical: equal states give equal bytes."""
+        """The state in canonical form: equal states give equal bytes."""
         queues: dict[str, list[list[int]]] = {}
         for topic, queue in sorted(self.ends):
             row = [queue, self.ends[topic, queue], self.first_positions[topic, queue]]
@@ -127,7 +128,7 @@ class BrokerReplay:
         return json.dumps(value, sort_keys=True).encode()
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
-        """One entry. InvariantViolated for a message that does not continue its queue."""
+        """Apply one entry. InvariantViolated for a message that does not continue its queue."""
         self.index, self._position = header.index, header.pos
         if header.kind == Kind.MESSAGE:
             self._message(header, record)
@@ -179,7 +180,8 @@ class BrokerReplay:
         )
 
     def _forget(self, op: dict[str, Any]) -> None:
-        """A deletion: of its topic, group or user nothing is left, and a topic of that name begins anew."""
+        """Apply a deletion: remove everything of the topic, group or user. A new topic of that name begins
+        anew."""
         if op["op"] not in ("topic_delete", "group_delete", "user_delete"):
             return
         kind = op["op"].removesuffix("_delete")
@@ -205,7 +207,8 @@ class BrokerReplay:
 
 
 def _code(topic: str, properties: Mapping[str, str]) -> int:
-    """Third field of a unit: of what waits for a time this one, twice, and 1 more for a recall."""
+    """Third field of a unit. For a timer message it is twice the time at which it is due, plus 1 for a
+    recall."""
     if topic == TIMERS:
         return 2 * int(properties["TIMER_OUT_MS"]) + ("TIMER_DEL_UNIQKEY" in properties)
     return tags_code(properties.get(TAGS))

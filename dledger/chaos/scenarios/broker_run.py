@@ -77,37 +77,40 @@ from dledger.formats.store_files import segment_name
 from dledger.remoting.commands import FLAG_FORWARDED
 
 ROUTES_LIMIT_S = 35.0
-"""Within this the NameServer knows the leader and the others. Brokers register every 30 s, and one that has
-nothing to say before does not notice that the NameServer lost power, and with it all routes."""
+"""How long the NameServer may take until it knows the leader and the other brokers. Brokers register every 30
+s, and an idle broker does not notice earlier that the NameServer lost power, and with it all routes."""
 DELAYS_LIMIT_S = 30.0
-"""After the last message was taken: twice the longest delay that producers use (a clock was ahead), and some
-time."""
+"""How long delayed messages may take after the last message was taken: twice the longest delay that producers
+use (a clock may have been ahead), and some time."""
 WRONG_MS, BELIEVED_AFTER_S = 1_000, 65.0
-"""Clocks that differ by more are set right at the end, and brokers believe in a leap ahead after a minute."""
+"""Clocks that differ by more than WRONG_MS are set right at the end. Brokers accept a leap ahead of the clock
+after a minute, so the run waits BELIEVED_AFTER_S."""
 CATCH_UP_LIMIT_S = 45.0
-"""After healing, and after the last message was taken, every group must have been handed everything within
-this virtual time: a pull that hangs at a dead connection is given up after 30 s only."""
+"""How long it may take until every group was handed everything, in virtual time after healing and after the
+last message was taken. A pull on a dead connection is cancelled only after 30 s."""
 KNOWN_LIMIT_S = 35.0
-"""Within this consumers know the queues of a topic that got more: they ask for routes every 30 s."""
+"""How long consumers may take to know new queues of a topic: they ask for routes every 30 s."""
 PROMPT_S = 1.0
-"""From the last acknowledgement until all groups were handed the messages, while nothing is wrong."""
+"""Longest time without faults from the last acknowledgement until all groups were handed the messages."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
-"""The same when a member of a group has just been killed: the others hear of it (40), and take its queues."""
+"""The same limit when a member of a group was just killed: the other members are notified (40) and take over
+its queues."""
 TOLD_LIMIT_S = 50.0
-"""Within this each pull of a consumer that notices nothing waits at a broker that runs, and all brokers know
-of it and of the consumer: a pull that was lost is given up after 30 s, and heartbeats are sent every 10 s."""
+"""How long it may take until each pull of a consumer that does not notice lost connections waits at a running
+broker, and all brokers know of the pull and of the consumer. A lost pull is cancelled after 30 s, and
+heartbeats are sent every 10 s."""
 ANSWERED_S = 0.5
-"""From a new leader until the pulls of the one before are answered: at once, or after 0.3 s by another."""
+"""Longest time from a new leader until the pulls at the former leader are answered: at once, or by another
+broker after 0.3 s."""
 STALE_S = 1.0
-"""A leader that was cut off answers from its own past for so long at most (0.8 s:
-docs/explanation/guarantees.md)."""
+"""How long a leader that was cut off may answer from an old state (0.8 s: docs/explanation/guarantees.md)."""
 GROUPS = (PULL_GROUP, PUSH_GROUP)
 STANDSTILL = ("stop", "stall", "slow", "namesrv-stop")
 """Faults after which a deposed leader may answer once more before its timers run."""
 
 
 class BrokerRun(Run):
-    """See the module."""
+    """One run with whole brokers; see the module."""
 
     stage: BrokerStage
     injector: BrokerInjector
@@ -119,7 +122,7 @@ class BrokerRun(Run):
         self._programs: list[Program] = []
         self._waits_for = (-1, -1, -1)
         self._lagging = ""
-        """What a group had not been handed when it was last looked at."""
+        """The messages that a group had not been handed at the last check, as text."""
 
     def make_stage(self) -> BrokerStage:
         return BrokerStage(self.plan, self._trace)
@@ -157,15 +160,17 @@ class BrokerRun(Run):
             stage.start_client(program.name)
 
     def end_clients(self) -> None:
-        """The plan is done."""
+        """Wait until each planned program has done its operations."""
         planned = [program for program in self._programs if isinstance(program, Planned)]
         self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(program.done for program in planned))
 
     def change_leaders(self) -> None:
-        """Brokers went through enough: consumers have a limit of time for what comes after."""
+        """Do nothing: brokers have had enough changes, and consumers have a time limit for the rest of the
+        run."""
 
     def await_progress(self) -> None:
-        """Routes are right, each topic takes one more message, all consumers catch up."""
+        """Wait until routes are right, each topic has taken one more message, and all consumers have caught
+        up."""
         world = self.stage.world
         # Before that a producer that begins may not find its topics: routes are what it asks for first.
         self.within(ROUTES_LIMIT_S, "the NameServer knows all brokers", self.stage.routes_are_right)
@@ -189,7 +194,8 @@ class BrokerRun(Run):
                 self._pulls_are_answered(program)
 
     def _pulls_are_answered(self, reader: UnawareReader) -> None:
-        """The leader is lost: they are, over other connections, and the consumer waits for no time-out."""
+        """Kill the leader, and check that the pulls at it are answered over other connections before their
+        time-out."""
         self.within(TOLD_LIMIT_S, "all brokers know of the pulls of an unaware consumer", reader.is_known)
         lost = self.lose_leader()
         self.within(ANSWERED_S, "pulls of the lost leader are answered", lambda: not reader.stands_still())
@@ -212,16 +218,17 @@ class BrokerRun(Run):
         return all(config is None or config.read_queues == data.readQueueNums for config, data in known)
 
     def _pops_are_direct(self) -> bool:
-        """Whether all pops wait at the leader, and none came there through another broker: its client would
-        ask anew when it hears who leads, and what is given to it before would come after its invisible
-        time."""
+        """Whether all pops wait at the leader, and none was forwarded by another broker. The client of a
+        forwarded pop asks again when it learns of a new leader. Messages given to its earlier pop would then
+        come only after their invisible time."""
         leader = self.stage.leader()
         broker = None if leader is None else self.stage.broker(leader)
         held = [] if broker is None else list(broker.features.pop.pops.held)
         return bool(held) and not any(pop.request.flag & FLAG_FORWARDED for pop in held)
 
     def _promptly(self, producer: Producer, limit_s: float) -> None:
-        """What is sent now is handed out at once, to every group: nobody waits for a time-out of his own."""
+        """Check that messages that are sent now are handed to every group within `limit_s`, without waiting
+        for a time-out."""
         world, machine = self.stage.world, self.stage.world.nodes[producer.name]
         self.stage.measured = True
         self.within(PROGRESS_LIMIT_S, "a producer ends", lambda: machine.process is None)
@@ -238,21 +245,21 @@ class BrokerRun(Run):
             raise InvariantViolated(f"{self._lagging}: {error}") from error
 
     def _workers(self) -> Iterator[str]:
-        """Client machines whose consumers share queues, those that run."""
+        """The running client machines whose consumers share queues."""
         for program in self._programs:
             if isinstance(program, PushWorker) and self.stage.world.nodes[program.name].process is not None:
                 yield program.name
 
     def _all_came(self) -> bool:
-        """Whether nothing waits for its time any more."""
+        """Whether all delayed messages were delivered."""
         ledger = self.stage.ledger
         following = ledger.table(Delays).rows
         waiting = [queue for queue in ledger.ends if queue[0] == SCHEDULE]
         return all(following.get(queue[1] + 1, 0) == ledger.ends[queue] for queue in waiting)
 
     def _set_clocks(self) -> bool:
-        """They are right again: what waits for a time waits for that of the clocks. Whether one leapt ahead
-        by that."""
+        """Set all clocks right, because waiting messages depend on them. Returns whether a clock leapt
+        ahead."""
         world, leapt = self.stage.world, False
         for name in self.stage.names:
             skew_ms = world.nodes[name].clock.wall_skew_ms
@@ -262,16 +269,17 @@ class BrokerRun(Run):
         return leapt
 
     def _timers_came(self) -> bool:
-        """Whether nothing waits for a time of its own any more."""
+        """Whether all timer messages were delivered."""
         ledger = self.stage.ledger
         return not waiting(ledger.messages.get((TIMERS, 0), ()), ledger.table(Timers).rows)
 
     def _all_ended(self) -> bool:
-        """Whether no transaction is open."""
+        """Whether all transactions have ended."""
         return not self.stage.ledger.table(Transactions).rows
 
     def _caught_up(self) -> bool:
-        """Whether every group was handed everything; looked at only when something changed."""
+        """Whether every group was handed everything. Checked only when something changed since the last
+        call."""
         history = self.broker_history
         handed = len(history.receipts) + len(history.pops.handed) + len(history.ordered.handed)
         now = (handed, self.stage.ledger.index, self.stage.begun)
@@ -308,7 +316,7 @@ class BrokerRun(Run):
             self._check_index(name)
 
     def _check_queues(self, name: str) -> None:
-        """The ConsumeQueues of a broker, in memory and in files, are what the log makes."""
+        """Check that the ConsumeQueues of a broker, in memory and in files, match the log."""
         stage = self.stage
         broker, probe = stage.broker(name), stage.machines[name].probe
         if broker is None or probe is None or not probe.opened or probe.node.snapshots.receiver.replacing:
@@ -342,13 +350,15 @@ class BrokerRun(Run):
                     raise InvariantViolated(f"{name}: unit {offset} of {key} on disk is not the log's")
 
     def _stored(self, queue: Queue, first_position: int) -> list[Stored]:
-        """Messages of a queue as the log has them: of the topic that began there, if several had its name."""
+        """Messages of a queue in the log. If several topics had its name: those of the topic that began at
+        that position."""
         known = generations(self.stage.ledger, queue)
         of_its = (stored for stored in known if stored and stored[0].position == first_position)
         return next(of_its, []) if is_brief(queue[0]) else known[-1]
 
     def _check_index(self, name: str) -> None:
-        """The IndexFiles of a broker find each message up to where it looked, and no other."""
+        """Check that the IndexFiles of a broker find each message up to their indexed position, and no
+        other."""
         stage = self.stage
         broker, probe = stage.broker(name), stage.machines[name].probe
         if broker is None or probe is None or not probe.opened or broker.index.indexed < 0:
@@ -491,5 +501,5 @@ class BrokerRun(Run):
 
 
 def _lasting(messages: Mapping[Queue, list[Stored]]) -> dict[Queue, list[Stored]]:
-    """Of the topics that nobody deletes."""
+    """The messages of topics that are never deleted."""
     return {queue: stored for queue, stored in messages.items() if not is_brief(queue[0])}

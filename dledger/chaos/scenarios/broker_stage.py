@@ -1,4 +1,4 @@
-"""The stage of a run with whole brokers: three of them, a NameServer, and machines for clients."""
+"""The stage of a run with whole brokers: three brokers, a NameServer, and machines for clients."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ CLUSTER, BROKER_NAME = "DefaultCluster", "broker-a"
 LIMITS = StoreLimits(
     flush_interval_s=0.5, snapshot_interval_s=3.0, hot_units_queue=16, index_slots=101, index_units=400
 )
-"""Derived files and their snapshots often, and so little in memory that reads go to the files."""
+"""Limits with which derived files and their snapshots are written often, and most reads go to the files."""
 PRODUCERS, OPERATOR = tuple(range(BROKER_PRODUCERS)), BROKER_PRODUCERS
 NOTE_EVERY_S = 0.4
 PULL, PUSH, POP = OPERATOR + 1, (OPERATOR + 2, OPERATOR + 3), (OPERATOR + 4, OPERATOR + 5)
 """Numbers of the client machines."""
 ORDERLY = (POP[-1] + 1, POP[-1] + 2)
-"""In runs with consumers that work in order."""
+"""Numbers of the client machines that work in order, in runs that have them."""
 ORDERED = (ORDERLY[-1] + 1, ORDERLY[-1] + 2)
-"""There, too: those that pop in order."""
+"""Numbers of the client machines that pop in order, in the same runs."""
 BRIEF_CLIENT = POP[-1] + 1
-"""In runs with topics that are deleted."""
+"""Number of the client machine that deletes topics, in runs that have it."""
 UNAWARE = POP[-1] + 1
-"""In runs with a consumer that does not notice what became of its connections."""
+"""Number of the client machine that does not notice lost connections, in runs that have it."""
 CHECKED_SEEDS = 4
-"""In runs of every so many seeds brokers look for each send (`duplicateCheckTopics`), also for those that do
-not say that they are repetitions."""
+"""In every CHECKED_SEEDS-th seed brokers look up each send (`duplicateCheckTopics`), also sends that are not
+marked as repetitions."""
 LOCK_LIVE_S = 5.0
-"""There."""
+"""How long the brokers of these runs keep a lock of a queue that is not renewed."""
 
 
 class WatchedHost:
-    """The host of a node in a broker: the broker, and the probe that hears the same."""
+    """The host of a node in a broker. It passes each call on to the broker and to the probe."""
 
     def __init__(self, stage: BrokerStage, broker: Broker, probe: Probe) -> None:
         self._stage = stage
@@ -73,7 +73,7 @@ class WatchedHost:
 
     @property
     def index(self) -> int:
-        """Of the last entry that state and queues of the broker hold."""
+        """Index of the last entry that the state and the queues of the broker hold."""
         return self.broker.store.applied_index
 
     def content(self) -> bytes:
@@ -134,7 +134,8 @@ class WatchedHost:
             asyncio.get_running_loop().call_later(NOTE_EVERY_S, self._note, term)
 
     def _note(self, term: int) -> None:
-        """A newer leader writes what is new, as soon as it may; an older one knows nothing of it."""
+        """Let a leader of the newer program write rows of the newer table, when all running brokers know it.
+        If some are older, they do not know the table."""
         writer, stage = self.broker.gate.writer, self._stage
         if writer is None or writer.term != term:
             return
@@ -165,7 +166,8 @@ class WatchedHost:
 
 
 def check_prompt(name: str, broker: Broker) -> None:
-    """No pull is held whose queue grew beyond its offset: its time-out would hide that it is forgotten."""
+    """Check that no held pull has messages beyond its offset: its time-out would hide that it was
+    forgotten."""
     for pull in broker.features.longpolling.pulls.held:
         end = broker.store.state.next_offset(pull.topic, pull.queue_id)
         if pull.offset < end:
@@ -181,7 +183,7 @@ class BrokerStage(Stage):
     bystanders: tuple[str, ...] = (NAMESRV,)
     may_raise: tuple[type[BaseException], ...] = (NodeFailed, OSError)
     broker_root = "/store"
-    """Where a broker has its files."""
+    """The directory in which a broker has its files."""
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         if PROFILES[plan.profile].orderly:
@@ -192,19 +194,22 @@ class BrokerStage(Stage):
             self.clients = UNAWARE + 1
         super().__init__(plan, trace)
         self.ledger: BrokerReplay = BrokerReplay()
-        """What everything that was committed so far makes."""
+        """The state after everything that was committed so far."""
         self.begun: int = 0
-        """The latest position at which some broker's log began: what was before may not be read any more."""
+        """The latest position at which a broker's log began: earlier messages may no longer be readable."""
         self.newer: dict[str, bool] = {}
-        """Which brokers are of the newer program, in a run with upgrades."""
+        """Broker -> whether it runs the newer program, in a run with upgrades."""
         self.told_newer: dict[str, bool] = {}
-        """Who was of it in an earlier life: the others may still count on that, until it says otherwise."""
+        """Broker -> whether it ran the newer program in an earlier life. Other brokers may rely on that until
+        the broker reports otherwise."""
         self.newer_written = False
-        """Somebody appended what the older program does not know: from here on nobody goes back."""
+        """Whether an operation was appended that the older program does not know. From then on no broker goes
+        back to it."""
         self.measured = False
-        """It is measured how long messages take: consumers do nothing that lasts, such as commits."""
+        """Whether the delay of messages is being measured. Then consumers do nothing that takes long, such as
+        commits."""
         self.programs: dict[str, Main] = {}
-        """Of the client machines."""
+        """Client machine -> its program."""
         self._stops: dict[Process, asyncio.Event] = {}
         self._nameserver: NameServer | None = None
         self.start_namesrv()
@@ -212,7 +217,7 @@ class BrokerStage(Stage):
     # The NameServer
 
     def start_namesrv(self) -> None:
-        """Start it, if it does not run."""
+        """Start the NameServer if it does not run."""
         if self.world.nodes[NAMESRV].process is None:
             config = NamesrvConfig(listen_port=NAMESRV_PORT, kv_path="/kvConfig.json")
             main = partial(namesrv_main, config=config, on_ready=self._namesrv_ready)
@@ -222,7 +227,7 @@ class BrokerStage(Stage):
         self._nameserver = nameserver
 
     def routes_are_right(self) -> bool:
-        """Whether the NameServer knows all brokers, and who serves as the leader, id 0."""
+        """Whether the NameServer knows all brokers, and has the serving leader as id 0."""
         leader = self.leader()
         nameserver = self._nameserver if self.namesrv_runs else None
         if leader is None or nameserver is None:
@@ -236,7 +241,7 @@ class BrokerStage(Stage):
 
     @property
     def namesrv_runs(self) -> bool:
-        """Whether its process runs."""
+        """Whether the process of the NameServer runs."""
         return self.world.nodes[NAMESRV].process is not None
 
     def start_client(self, name: str) -> None:
@@ -257,8 +262,9 @@ class BrokerStage(Stage):
         return NEWER_TABLES if self.newer.get(name) else TABLES
 
     def _too_old(self, name: str, error: BaseException | None) -> bool:
-        """Whether a broker that went back to the older program ended as it must where it meets what only the
-        newer one knows. One that never was newer meets nothing such: the others wait for it."""
+        """Whether a broker that went back to the older program ended correctly when it found an operation of
+        the newer program. A broker that never ran the newer program does not find one, because the others
+        wait for it."""
         expected = isinstance(error, NodeFailed) and error.exit_code == EXIT_CONFIG
         return expected and self.newer_written and not self.newer.get(name, True) and self.told_newer[name]
 
@@ -317,13 +323,13 @@ class BrokerStage(Stage):
         return node
 
     def broker(self, name: str) -> Broker | None:
-        """The running broker of a machine, once it was made."""
+        """The broker that runs on a machine; None if there is none yet."""
         machine = self.machines[name]
         host = machine.host
         return host.broker if machine.running and isinstance(host, WatchedHost) else None
 
     def shut_down(self, name: str) -> bool:
-        """What the outer shell does on SIGTERM; False when there is nothing to shut down."""
+        """Shut a broker down, as the outer shell does on SIGTERM. False when it does not run."""
         process = self.world.nodes[name].process
         stop = None if process is None else self._stops.get(process)
         if process is None or stop is None:
@@ -337,11 +343,11 @@ class BrokerStage(Stage):
         return BrokerReplay() if parts is None else BrokerReplay.from_parts(parts, index)
 
     def begins(self, pos: int) -> None:
-        """The log of a broker begins there, or will in a moment."""
+        """The log of a broker begins at this position, or will in a moment."""
         self.begun = max(self.begun, pos)
 
     def committed(self, probe: Probe) -> None:
-        """A commit index moved: the ledger follows the highest."""
+        """The commit index of a node moved: the ledger follows the highest one."""
         if self.ledger.index < self.cluster.commit_index:
             probe.guarded(self._advance)
 
@@ -355,7 +361,7 @@ class BrokerStage(Stage):
             self.marks.reach("the NameServer was down while the leader changed")
 
     def leader_term(self) -> int:
-        """Term of who serves, -1 while nobody does."""
+        """The term of the serving leader, -1 while there is none."""
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
         return -1 if node is None else node.term

@@ -1,6 +1,6 @@
-"""Everything that ever was in a log, by (index, term), and the state that it makes.
+"""All entries that ever were in a log, by (index, term), and the states that result from them.
 
-The judge's own memory: logs may begin late, and then nobody's disk holds what came before.
+It is the judge's own memory: logs may begin late, and then no disk has the earlier entries.
 """
 
 from __future__ import annotations
@@ -14,34 +14,36 @@ from dledger.log.reading import store_time_of
 
 
 class Replay(Protocol):
-    """A state machine that is made of entries, one after the other: the judge's own."""
+    """A state machine of the judge, to which entries are applied one after another."""
 
     index: int
-    """Of the last entry applied, -1 for none."""
+    """Index of the last entry applied, -1 for none."""
 
     def apply(self, header: EntryHeader, record: bytes) -> None:
-        """One entry; total."""
+        """Apply one entry. It never raises for the content of an entry."""
 
     def encode(self) -> bytes:
-        """Canonical: equal states give equal bytes."""
+        """The state in canonical form: equal states give equal bytes."""
 
 
 class Chronicle:
-    """Entries as the first node had them that had them; equal chains make all others equal."""
+    """Entries as the first node had them; equal chains mean that the copies of other nodes are equal."""
 
     def __init__(self, committed: Mapping[int, Entry], fresh: Callable[[], Replay]) -> None:
-        """`committed`: what the group committed so far; it grows. `fresh` makes the state of no entry."""
+        """`committed`: the entries that the group has committed so far; it grows. `fresh` makes the state
+        before the first entry."""
         self._committed = committed
         self._fresh = fresh
         self._entries: dict[tuple[int, int], bytes] = {}
 
     def note(self, index: int, term: int, data: memoryview) -> None:
-        """An entry joined a log."""
+        """Note an entry that was added to a log."""
         if (index, term) not in self._entries:
             self._entries[index, term] = bytes(data)
 
     def store_time(self, index: int, term: int) -> int:
-        """Of the record in an entry, in ms; -1 when it was never seen, or holds none."""
+        """Store time of the record in an entry, in ms. -1 when the entry was never noted, or has no
+        record."""
         return store_time_of(self._entries.get((index, term), b""))
 
     def entries(self, first: int, last: int) -> Iterator[tuple[EntryHeader, bytes]]:

@@ -1,4 +1,4 @@
-"""Clients on machines of their own, with the real `DLedgerClient`, that do what the plan says."""
+"""Clients on machines of their own: they use the real `DLedgerClient` and follow the plan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 KEYS = 8
 CURIOUS = 4
-"""One in so many reads, and one beside each burst, asks for the entry behind all that is committed."""
+"""Every CURIOUS-th read, and one read beside each burst, asks for the first entry that is not committed."""
 BATCH_LIMIT_S = 2.0
 """How long a client waits for the outcome of a batch."""
 CERTAINLY_NOT = (Code.LEADER_PENDING_FULL, Code.DISK_FULL, Code.UNEXPECTED_ARGUMENT, Code.NOT_LEADER)
-"""Answers after which nothing was executed."""
+"""Answers that say for certain that the request was not executed."""
 _COMMITTED = re.compile(r"committed entries are (-?\d+)\.\.(-?\d+)")
 
 
@@ -39,7 +39,7 @@ class Client:
         self._count = 0
 
     async def main(self, env: Env) -> None:
-        """All operations, one after another, none before its time."""
+        """Perform all operations one after another, none before its time."""
         async with DLedgerClient(env, self._stage.peers) as client:
             for operation in self._operations:
                 early = operation.at_ms * MS - self._now()
@@ -71,7 +71,7 @@ class Client:
             await self._append(client, operation.size)
 
     async def append_last(self, env: Env) -> None:
-        """The liveness phase: somebody must take one more value."""
+        """The liveness phase: the group must take one more value."""
         async with DLedgerClient(env, self._stage.peers, timeout_s=2.0) as client:
             outcome = UNKNOWN
             while outcome != ACKNOWLEDGED:
@@ -80,7 +80,7 @@ class Client:
         self.done = True
 
     async def _batch(self, operation: Operation) -> None:
-        """Several values at once, as one client batch."""
+        """Append several values at once, as one client batch."""
         calls = []
         for _ in range(operation.count):
             self._count += 1
@@ -122,14 +122,14 @@ class Client:
         return call
 
     def _refused(self, code: Code | None) -> None:
-        """The marks for it."""
+        """Reach the coverage marks for a refusal."""
         if code is Code.UNEXPECTED_ARGUMENT:
             self._stage.marks.reach("an append was refused as too large")
         elif code is Code.LEADER_PENDING_FULL and not self._stage.hands_over():
             self._stage.marks.reach("an append was refused as too much was pending")
 
     def _next(self) -> int:
-        """The first entry that nobody may be shown yet."""
+        """Index of the first entry that no client may be shown yet."""
         return self._stage.cluster.commit_index + 1
 
     async def _get(self, client: DLedgerClient, index: int) -> None:
@@ -149,8 +149,8 @@ class Client:
         call.end = self._now()
 
     def _not_shown(self, index: int, error: RequestFailed) -> str:
-        """Outcome of a get: no such entry is committed, or it failed. Where the log begins behind the entry,
-        retention took it: that says nothing of what is committed."""
+        """The outcome of a get without an entry: there is no such committed entry, or the get failed. If the
+        log begins behind the entry, retention removed it; this says nothing about what is committed."""
         if error.code is not Code.UNEXPECTED_ARGUMENT:
             return UNKNOWN
         committed = _COMMITTED.fullmatch(str(error))
@@ -163,7 +163,7 @@ class Client:
         return UNKNOWN if index < first else ABSENT
 
     async def _read_point(self, client: DLedgerClient, pick: int) -> None:
-        """What a linearizable read that starts now must see, asked of the leader or of any node."""
+        """Ask the leader, or any node, for the read point of a linearizable read that begins now."""
         places = [None, *self._stage.peers.values()]
         call = self._history.begin(Call(self.name, "read", self._now()))
         try:
