@@ -3,8 +3,8 @@
 There are three ways. For each, the longest time without an acknowledgement is measured by a probe in another
 process:
 
-* *wiped follower*: it is killed (kill -9), its store is deleted, and it is started again under its old name; it
-  is a learner until it has all entries;
+* *wiped follower*: it is killed (kill -9), its store is deleted, and it is started again under its old
+  name; it is a learner until it has all entries;
 * *wiped leader*: the same with the leader, so a failover is part of it;
 * *exchanged*: a fourth node is added (`dledger member add`), then an old one is removed and stopped.
 
@@ -44,7 +44,8 @@ BUDGET_MS = 1000
 
 @dataclass
 class Replacement:
-    """One replacement: how long it took until the group was whole, and the longest write pause in it."""
+    """One replacement: how long it took until the group was complete, and the longest pause of writes in
+    it."""
 
     way: str
     took_s: float

@@ -221,28 +221,29 @@ def try_judge(judged: Judged, mutant: Mutant) -> Result:
 
 
 def for_mutant(suites: Sequence[Suite], mutant: Mutant) -> list[Suite]:
-    """Those that concern it, in their order, but first the one that its patch names."""
+    """The suites that concern the mutant, in their order, except that the suite which its patch names comes
+    first."""
     return sorted(
         (suite for suite in suites if concerns(suite, mutant)), key=lambda suite: suite.name != mutant.first
     )
 
 
 def concerns(suite: Suite, mutant: Mutant) -> bool:
-    """Whether the suite runs against a change there."""
+    """Whether the suite runs against a change of the mutant's files."""
     return not suite.packages or any(
         f"{path}/".startswith(f"dledger/{package}/") for path in mutant.paths for package in suite.packages
     )
 
 
 def copy_tree(folder: Path) -> Path:
-    """The sources and tests of this tree, in a new place."""
+    """Copy the sources and tests of this tree to a new place."""
     target = folder / "tree"
     shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
     return target
 
 
 def run_suite(suite: Suite, tree: Path) -> Outcome:
-    """One suite on one tree. One that does not end in time has caught the mutant too."""
+    """Run one suite on one tree. A suite that does not end in time has caught the mutant too."""
     try:
         return _run_seeds(suite, tree) if suite.seeds else _run_tests(suite, tree)
     except subprocess.TimeoutExpired:
@@ -264,7 +265,8 @@ def _run_tests(suite: Suite, tree: Path) -> Outcome:
 
 
 def _run_seeds(suite: Suite, tree: Path) -> Outcome:
-    """One seed, then two, four ...: most mutants need few. Marks that were not reached do not count."""
+    """Play one seed, then two, four ..., as most mutants need few. Coverage marks that were not reached do
+    not count."""
     start, size, turn = 0, 1, 0
     until = time.monotonic() + suite.limit_s
     while start < suite.seeds and time.monotonic() < until:
@@ -304,7 +306,7 @@ def _first_violation(
 
 
 def _python(arguments: list[str], tree: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
-    """This interpreter on a copy of the tree; its output with its errors."""
+    """Run this interpreter on a copy of the tree. The output includes the errors."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
@@ -329,7 +331,7 @@ def _tail(output: str) -> str:
 
 
 def table(mutants: Sequence[Mutant], outputs: Sequence[str]) -> list[str]:
-    """Rows of a table in Markdown: one mutant each, one column for each run."""
+    """The rows of a table in Markdown: one row for each mutant, one column for each run."""
     runs = []
     for output in outputs:
         said = json.loads(output.splitlines()[-1])
@@ -353,7 +355,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 
 def line(result: Result) -> str:
-    """One line for people."""
+    """One line about a result, for people."""
     state = "caught  " if result.caught else "SURVIVED"
     by = result.by if result.caught else "ran " + ", ".join(result.ran)
     return f"{state} {result.name:<40} {result.seconds:6.1f} s  {by}"

@@ -96,7 +96,7 @@ class BrokerReplay:
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, bytes], index: int) -> BrokerReplay:
-        """From a boundary snapshot of a broker."""
+        """Begin with a boundary snapshot of a broker."""
         values = {name: msgpack.unpackb(data, strict_map_key=False) for name, data in parts.items()}
         found = cls()
         found.index = index
