@@ -1,6 +1,6 @@
 """`dledger chaos sim`: many seeds in several processes, with progress, report, replay, shrinking.
 
-The outer shell of the simulator: wall time, processes and files are used here and nowhere below.
+This is the outer shell of the simulator: only it uses wall time, processes and files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dledger.runtime.processes import end_with_parent
 
 PROGRESS_TTY_S, PROGRESS_S = 0.5, 15.0
 SEEDS_PER_PROCESS = 300
-"""Worker processes are renewed after so many seeds: a leak of the interpreter does not add up."""
+"""Worker processes are renewed after this many seeds, so that a leak of the interpreter does not add up."""
 PACKAGE = Path(__file__).resolve().parents[2]
 SIMULATED = (
     "__init__.py", "_fast", "audit", "broker", "chaos/invariants.py", "chaos/machine", "chaos/scenarios",
@@ -39,11 +39,12 @@ SIMULATED = (
 """Parts of `PACKAGE` that take part in a run: the programs, what they import, and the simulator."""
 SHRINK_REPLAYS = 120
 SHRINK_AT_MOST = 3
-"""Violations that are shrunk; more are only listed."""
+"""At most this many violations are shrunk; more are only listed."""
 
 
 def run(args: Options) -> int:
-    """The exit code: 0; 1 when something was violated or never reached; 2 when results are of other code."""
+    """Run the command. Exit code 0; 1 when something was violated or never reached; 2 when results are of
+    other code."""
     if args.list:
         return _list(args)
     if args.replay:
@@ -67,7 +68,7 @@ def _list(args: Options) -> int:
 
 
 def run_seed(seed: int, profile: str | None) -> Outcome:
-    """One seed, in whatever process."""
+    """Play one seed, in this process."""
     return run_plan(draw_plan(seed, profile))
 
 
@@ -158,14 +159,15 @@ def _run_many(args: Options) -> int:
 
 
 def wanted_seeds(args: Options) -> list[tuple[int, str | None]]:
-    """The seeds that a command is about, each with its profile, or None for the one of its number."""
+    """The seeds that a command plays, each with its profile. None stands for the profile of the seed's
+    number."""
     if args.pinned:
         return pinned_seeds()
     return [(seed, args.profile) for seed in range(args.start, args.start + args.seeds)]
 
 
 def _outcomes(seeds: list[tuple[int, str | None]], jobs: int, limit: float | None) -> Iterator[Outcome]:
-    """Outcomes as they come; begins no seed after `limit`."""
+    """Outcomes as they come. No seed is begun after `limit`."""
     if jobs <= 1:
         for seed, profile in seeds:
             if limit is not None and time.monotonic() > limit:
@@ -195,7 +197,7 @@ def _finished(waiting: dict[Future[Outcome], None]) -> Iterator[Outcome]:
 
 
 def _shown(outcome: Outcome, args: Options, shrinking: bool) -> dict[str, object]:
-    """Shrink a failing plan, write it down, print it; its part of the JSON."""
+    """Shrink a failing plan, write it to a file and print it. Returns its part of the JSON."""
     plan = draw_plan(outcome.seed, outcome.profile)
     if shrinking and not args.no_shrink:
         plan = shrink(plan, lambda smaller: run_plan(smaller).kind == outcome.kind, SHRINK_REPLAYS)
@@ -230,11 +232,11 @@ def _violation_json(outcome: Outcome, plan: Plan, path: str) -> dict[str, object
 
 
 class OtherCode(Exception):
-    """Results in a file are of other code than this."""
+    """The results in a file are of other code than the present code."""
 
 
 def code_fingerprint() -> str:
-    """Of all sources that take part in a run: equal ones give equal outcomes of equal seeds."""
+    """A hash of all sources that take part in a run. With equal sources, equal seeds have equal outcomes."""
     digest = sha256()
     for part in SIMULATED:
         whole = PACKAGE / part
@@ -245,7 +247,8 @@ def code_fingerprint() -> str:
 
 
 def _resumed(args: Options, code: str) -> dict[int, Outcome]:
-    """Results of an earlier command over the same seeds. OtherCode when they are, and nobody allowed it."""
+    """The results of an earlier command over the same seeds. OtherCode when they are of other code, unless
+    `--resume-any` is given."""
     if not args.resume or not Path(args.resume).exists():
         return {}
     wanted = range(args.start, args.start + args.seeds)
@@ -279,14 +282,14 @@ class _Results:
         self._path = None if path is None else Path(path)
 
     def add(self, outcome: Outcome) -> None:
-        """One line."""
+        """Write one line."""
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps({"code": self._code, **asdict(outcome)}) + "\n")
 
 
 class _Progress:
-    """One line that is written over on a terminal; a line now and then elsewhere. To stderr."""
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise a line from time to time."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
@@ -294,7 +297,7 @@ class _Progress:
         self._next = 0.0
 
     def show(self, totals: Totals, wall_s: float) -> None:
-        """Now and then."""
+        """Show the progress if enough time has passed since the last call that showed it."""
         if wall_s < self._next:
             return
         self._next = wall_s + (PROGRESS_TTY_S if self._tty else PROGRESS_S)
@@ -307,6 +310,6 @@ class _Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the overwritten line."""
         if self._tty:
             sys.stderr.write("\n")

@@ -1,4 +1,4 @@
-"""Topics that live briefly, what was sent to each life of theirs, and what must hold of it.
+"""Topics that are deleted and made again, what was sent to each of their lives, and what must hold for it.
 
 A client machine makes a topic, sends to it, reads it, leaves an offset there and deletes it, again and again
 under the same names, while brokers fail. Nothing of one life may be in the next one.
@@ -14,7 +14,7 @@ from dledger.chaos.scenarios.history import ACKNOWLEDGED, REFUSED
 from dledger.chaos.scenarios.oracle import Queue
 
 BRIEF = "brief"
-"""Names of such topics begin so."""
+"""The names of these topics begin with this text."""
 
 
 @dataclass
@@ -31,38 +31,39 @@ class BriefSend:
 
 @dataclass
 class Life:
-    """One topic, from its making to its deletion."""
+    """One topic, from its creation to its deletion."""
 
     topic: str
     number: int
     sends: list[BriefSend] = field(default_factory=list)
     deleted: bool = False
-    """Its deletion was acknowledged."""
+    """Whether the deletion of the topic was acknowledged."""
 
 
 @dataclass
 class DeletionHistory:
-    """All of them."""
+    """The lives of all these topics."""
 
     lives: list[Life] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
-    """What was seen in a life and is of none, or of an earlier one."""
+    """Messages or offsets that were seen in a life and belong to an earlier life or to no life, as text."""
     unsure: dict[str, None] = field(default_factory=dict)
-    """Topics that are used no more: a request that was lost may still be carried out."""
+    """Topics that are not used again, because a lost request for them may still be executed."""
 
 
 def is_brief(topic: str) -> bool:
-    """Whether only this program uses a topic."""
+    """Whether a topic is used by the program of this module only."""
     return topic.startswith(BRIEF)
 
 
 def generations(replay: BrokerReplay, queue: Queue) -> list[list[Stored]]:
-    """Messages of a queue, a list for each topic that had its name; the one of now is the last."""
+    """Messages of a queue: one list for each topic that had its name. The present topic is the last."""
     return [*replay.deleted.get(queue, []), replay.messages.get(queue, [])]
 
 
 def judge_deletions(history: DeletionHistory, replay: BrokerReplay) -> tuple[int, int]:
-    """How many lives followed a deletion, and in how many of them something was acknowledged."""
+    """Check all lives. Returns how many lives followed a deletion, and in how many of them a send was
+    acknowledged."""
     # Nobody is shown anything of a topic that was deleted before: no message, and no consumer offset.
     if history.strange:
         raise InvariantViolated("; ".join(history.strange))

@@ -1,6 +1,6 @@
-"""What lies on a simulated disk, read without the product's store code: the judge brings an own reader.
+"""The content of a simulated disk, read without the product's store code: the judge has its own reader.
 
-`durable=True` reads what a power cut would leave at least: durable names and durable content.
+`durable=True` reads only what survives every power cut: durable names and durable content.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dledger.formats.store_files import (
 
 
 def find_file(disk: Disk, path: str) -> bytes:
-    """Content of a file as programs see it; empty when it is not there."""
+    """Content of a file as programs see it; empty when there is no such file."""
     place: Inode | Directory | None = disk.root
     for part in path.strip("/").split("/"):
         place = place.names.get(part) if isinstance(place, Directory) else None
@@ -47,7 +47,7 @@ def find_file(disk: Disk, path: str) -> bytes:
 
 
 class StoreOnDisk:
-    """One node's store directory as its disk holds it."""
+    """One node's store directory on its disk."""
 
     def __init__(self, disk: Disk, node_dir: str, segment_size: int) -> None:
         self._disk = disk
@@ -55,7 +55,7 @@ class StoreOnDisk:
         self._parts = [part for part in node_dir.split("/") if part]
 
     def find(self, *path: str, durable: bool) -> Inode | Directory | None:
-        """A file or directory below the store, through durable names only if asked so."""
+        """A file or directory below the store. With `durable`, only durable names are followed."""
         place: Inode | Directory | None = self._disk.root
         for part in (*self._parts, *path):
             if not isinstance(place, Directory):
@@ -64,7 +64,7 @@ class StoreOnDisk:
         return place
 
     def hard_state(self) -> HardState | None:
-        """Term and vote that would survive a power cut."""
+        """The term and vote that would survive a power cut."""
         file = self.find(HARD_STATE_FILE, durable=True)
         found = decode_hard_state(bytes(file.durable)) if isinstance(file, Inode) else None
         return None if found is None else found[1]
@@ -88,7 +88,7 @@ class StoreOnDisk:
         return sorted(pos for name in names if (pos := parse_segment_name(name)) is not None)
 
     def snapshot(self, pos: int, durable: bool) -> tuple[Manifest, dict[str, bytes]] | None:
-        """The snapshot that is true where a segment begins; None when it is not there, or not whole."""
+        """The snapshot of the state where a segment begins. None when it is not there, or not complete."""
         place = self.find(SNAPSHOTS_DIR, segment_name(pos), durable=durable)
         if not isinstance(place, Directory):
             return None
@@ -105,7 +105,8 @@ class StoreOnDisk:
         return manifest, files
 
     def durable_units(self, first: int, last: int) -> Iterator[IndexUnit]:
-        """The index units of entries `first` to `last` that a power cut would leave, up to the first gap."""
+        """The index units of entries `first` to `last` that would survive a power cut, up to the first
+        gap."""
         place = self.find(INDEX_DIR, durable=True)
         if not isinstance(place, Directory):
             return
@@ -125,11 +126,12 @@ class StoreOnDisk:
             yield unit
 
     def durable_mark(self, first: int, last: int) -> int:
-        """Last index up to `last` whose index unit, and that of all from `first` on, is durable (S4)."""
+        """The last index up to `last` so that its index unit, and all index units from `first` on, are
+        durable (S4)."""
         return max((unit.index for unit in self.durable_units(first, last)), default=first - 1)
 
     def has_unit(self, unit: IndexUnit) -> bool:
-        """Whether it is in the index, on the device and in the page cache."""
+        """Whether the unit is in the index, on the device and in the page cache."""
         place = self.find(INDEX_DIR, durable=True)
         for name, file in place.durable.items() if isinstance(place, Directory) else ():
             at = unit.index * INDEX_UNIT_SIZE - (parse_segment_name(name) or 0)
@@ -139,7 +141,7 @@ class StoreOnDisk:
         return False
 
     def read(self, pos: int, size: int, durable: bool) -> bytes:
-        """Bytes of the log; short or empty when they are not there."""
+        """Bytes of the log. The result is short or empty when they are not there."""
         start = pos - pos % self._segment_size
         file = self.find(DATA_DIR, f"{start:020d}", durable=durable)
         if not isinstance(file, Inode):
@@ -150,7 +152,7 @@ class StoreOnDisk:
 
     def walk(self, durable: bool, begin: int = 0, behind: int = -1) -> Iterator[tuple[EntryHeader, bytes]]:
         """(header, body) of the entries behind entry `behind`, from pos `begin` on, as long as they continue
-        and their CRCs fit."""
+        each other and their CRCs fit."""
         expected: int | None = None
         before: EntryHeader | None = None
         for start, content in self.segments(durable):
@@ -179,7 +181,8 @@ class StoreOnDisk:
 
 
 def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
-    """Whether one comes after the other; what comes before a late beginning, the snapshot there says."""
+    """Whether `header` continues `before`. If a log begins late, the snapshot there stands for what came
+    before."""
     if before is None:
         chain = chain_crc(0, 0, header.term, header.body_crc)
         return header.index > 0 or chain == header.chain_crc
@@ -188,14 +191,14 @@ def _continues(before: EntryHeader | None, header: EntryHeader) -> bool:
 
 
 def entry_of(header: EntryHeader) -> Entry:
-    """As the invariants compare it."""
+    """The entry in the form that the invariants compare."""
     return Entry(header.term, header.chain_crc, header.pos, header.size, header.channel)
 
 
 class DurableMark:
-    """How far a store's disk durably holds a log, found out step by step: each entry is read once.
+    """How far a store's disk durably holds a log, found step by step: each entry is read once.
 
-    `fsynced` False is for ASYNC_FLUSH: what is written counts, as it survives the end of a process.
+    `fsynced=False` is for ASYNC_FLUSH: written data counts, as it survives the end of a process.
     """
 
     def __init__(self, store: StoreOnDisk, *, fsynced: bool = True) -> None:
@@ -206,7 +209,8 @@ class DurableMark:
     def holds(
         self, log: dict[int, Entry], first: int, index: int, rotten: dict[int, Entry] | None = None
     ) -> bool:
-        """Whether everything from `first` up to `index` of this log is durable, but for what rots."""
+        """Whether everything from `first` up to `index` of this log is durable, except entries in
+        `rotten`."""
         self.index = max(self.index, first - 1)
         while self.index < index:
             wanted = self.index + 1
@@ -218,15 +222,16 @@ class DurableMark:
         return True
 
     def cut(self, index: int) -> None:
-        """Entries from `index` on are gone, or are to be read anew."""
+        """The entries from `index` on were removed, or have to be read again."""
         self.index = min(self.index, index - 1)
 
     def is_whole(self, index: int, entry: Entry) -> bool:
-        """Whether the disk holds this very entry both on the device and in the page cache."""
+        """Whether the disk holds exactly this entry both on the device and in the page cache."""
         return self.is_there(index, entry) and self.is_there(index, entry, durable=False)
 
     def is_there(self, index: int, entry: Entry, *, durable: bool = True) -> bool:
-        """Whether the disk durably holds this very entry, whole."""
+        """Whether the disk holds exactly this entry, complete: on the device, or without `durable` in the
+        page cache."""
         data = self._store.read(entry.pos, entry.size, durable)
         if len(data) < HEADER_SIZE:
             return False

@@ -1,6 +1,6 @@
-"""What a plan does to the machines, and how each fault is undone.
+"""How the faults of a plan are injected, and how each fault is undone.
 
-A fault that cannot happen at its time (nobody runs, or the atlas refuses it) is tried again a little later.
+A fault that cannot happen at its time (no node runs, or the atlas refuses it) is retried a little later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POWER_MODES = ("prefix", "torn", "none", "all", "torn")
 
 
 class Injector(RotFaults):
-    """Applies the faults of a plan at their times, undoes them, and ends them all at `finish`."""
+    """Injects the faults of a plan at their times, undoes them, and ends all of them at `finish`."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
@@ -61,12 +61,12 @@ class Injector(RotFaults):
         }
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Have all of them happen at their times."""
+        """Schedule all faults at their times."""
         for fault in faults:
             self._world.push(fault.at_ms * MS, self._begin, fault)
 
     def finish(self) -> None:
-        """Undo everything: whole networks, good disks, steady clocks, running nodes."""
+        """Undo everything. Then networks and disks are good, clocks are steady, and nodes run."""
         self.over = True
         stage = self._stage
         stage.at_install = stage.at_cut = stage.at_saved = stage.at_snapshot = stage.at_change = None
@@ -108,7 +108,8 @@ class Injector(RotFaults):
         return POWER_MODES[fault.pick % len(POWER_MODES)]
 
     def _victim(self, fault: Fault) -> str | None:
-        """Whose process ends. Under ASYNC_FLUSH a loss of power is damage: it takes what was acknowledged."""
+        """The node whose process the fault ends. Under ASYNC_FLUSH a power cut is damage, because it takes
+        acknowledged entries."""
         if self._stage.profile.sync_flush or not fault.kind.startswith("power"):
             return self._target(fault)
         return self._damages(fault)
@@ -125,7 +126,8 @@ class Injector(RotFaults):
         self._later(delay_ms, partial(self._stage.start, target))
 
     def _start_when_ended(self, delay_ms: int, target: str) -> None:
-        """Its process may end at once, or only when it has something to do."""
+        """Start a node again after its process has ended. The process may end at once, or only at its next
+        effect."""
         process = self._world.nodes[target].process
         assert process is not None
         self._stage.when_ended(process, lambda: self._start_later(delay_ms, target))
@@ -166,7 +168,7 @@ class Injector(RotFaults):
         return True
 
     def _save_crash(self, fault: Fault) -> bool:
-        """The next node that has saved a term ends before it tells anybody."""
+        """The next node that has saved a term ends before it sends the term in a message."""
 
         def end(name: str) -> None:
             self._start_when_ended(fault.lasting_ms, name)
@@ -194,7 +196,8 @@ class Injector(RotFaults):
         return self._end_all(fault, self._world.kill)
 
     def _power_all(self, fault: Fault) -> bool:
-        """All lose power at one instant: now, or when the leader (or who is there) has its n-th effect."""
+        """All machines lose power at one instant: now, or at the n-th effect of the target (most of the time
+        the leader)."""
         cut = partial(self._world.power_cut, mode=self._mode(fault))
         target = self._target(fault)
         if target is None or not fault.amount:
@@ -212,7 +215,7 @@ class Injector(RotFaults):
         return True
 
     def _had_no_effect(self, process: Process, target: str) -> None:
-        """The moment for which all were to lose power should have come by now."""
+        """Cut the power if the target's n-th effect has not come yet; then all machines lose power now."""
         if self._world.nodes[target].process is process:  # nobody would start a later one again
             self._world.power_cut(target)
 
@@ -235,7 +238,7 @@ class Injector(RotFaults):
         return True
 
     def _terminate(self, fault: Fault) -> bool:
-        """What the outer shell does on SIGTERM: the program is cancelled and tidies up."""
+        """Cancel the program, as the outer shell does on SIGTERM, so that it ends in order."""
         target = self._target(fault)
         process = None if target is None else self._world.nodes[target].process
         if target is None or process is None:
@@ -250,7 +253,8 @@ class Injector(RotFaults):
         return leader is not None and self.hand_over(leader, self._other(fault, leader)) is not None
 
     def hand_over(self, leader: str, target: str | None) -> list[bool] | None:
-        """Have leadership handed over: a list that will hold whether it moved. None: the leader is gone."""
+        """Hand leadership over. Returns a list that will hold whether leadership moved. None if the leader
+        does not run."""
         process, node = self._world.nodes[leader].process, self._stage.machines[leader].node
         if process is None or node is None:
             return None
@@ -263,7 +267,7 @@ class Injector(RotFaults):
         return moved
 
     def _delete_old(self, fault: Fault) -> bool:
-        """An operator wants what is old gone, on one node or on all."""
+        """An operator deletes old entries, on one node or on all nodes."""
         nodes = [machine.node for machine in self._stage.machines.values() if machine.node is not None]
         if fault.pick % 2:
             nodes = nodes[fault.pick // 2 % len(nodes) :][:1] if nodes else []
@@ -308,7 +312,7 @@ class Injector(RotFaults):
         return True
 
     def _clock_still(self, fault: Fault) -> bool:
-        """The monotonic clock stands still: no timer falls due, and what comes in is handled."""
+        """The monotonic clock stands still: no timer is due, but incoming messages are handled."""
         target = self._target(fault) or self._stage.names[0]
         self._world.clock_drift(target, 0)
         self._later(fault.lasting_ms, partial(self._world.clock_drift, target, 1))
@@ -338,7 +342,7 @@ class Injector(RotFaults):
         return True
 
     def _short_memory(self, fault: Fault) -> bool:
-        """Other programs on the machine take the memory that its files were in, again and again."""
+        """The machine is short of memory: again and again the files of its programs leave the page cache."""
         disk = self._world.nodes[self._target(fault) or self._stage.names[0]].disk
         disk.evict()
         disk.forget(fault.amount / 100)
@@ -346,7 +350,7 @@ class Injector(RotFaults):
         return True
 
     def _disk_error(self, fault: Fault) -> bool:
-        """The next writes or fsyncs of the log fail: the node ends, an operator starts it again later."""
+        """The next writes or fsyncs of the log fail: the node ends, and an operator starts it again later."""
         target = self._damages(fault)
         if target is None:
             return False

@@ -1,8 +1,9 @@
-"""What clients saw, and what it may be: the oracle over histories.
+"""The observations of clients, and the oracle that says which observations are allowed.
 
-An append ends in one of three ways. *Acknowledged*: the value is in the log exactly once, at the index that
-was told. *Refused* with a code that says so: it is nowhere. Anything else is *unknown*: at most once. Values
-are unique, so what is in the log and was never sent is *unexpected*, and what is there twice is *duplicated*.
+An append ends in one of three ways. *Acknowledged*: the value is in the log exactly once, at the index in the
+answer. *Refused* with a code that says so: it is not in the log. *Unknown*, for anything else: it is there at
+most once. Values are unique. So a value in the log that was never sent is *unexpected*, and a value that is
+there twice is *duplicated*.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dledger.chaos.invariants import InvariantViolated
 
 ACKNOWLEDGED, REFUSED, UNKNOWN, RUNNING = "acknowledged", "refused", "unknown", "running"
 ABSENT = "absent"
-"""Of a linearizable get: no such entry is committed."""
+"""Outcome of a linearizable get: there is no such committed entry."""
 
 
 @dataclass
 class Call:
-    """One operation of a client. Times in ns of the world; `end` is -1 while it runs."""
+    """One operation of a client. Times in ns of the world; `end` is -1 while the operation runs."""
 
     client: str
     kind: str
@@ -33,40 +34,40 @@ class Call:
 
 @dataclass
 class Verdict:
-    """Counts of one history."""
+    """The counts of one history."""
 
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0
     recovered: int = 0
-    """Unknown ones that are in the log."""
+    """Appends of unknown outcome whose values are in the log."""
     reads: int = 0
     absent: int = 0
-    """Gets that were told that there is no such entry."""
+    """Gets whose answer was that there is no such entry."""
     failed_reads: int = 0
     read_points: int = 0
 
 
 @dataclass
 class History:
-    """All calls of all clients, in the order of their beginnings."""
+    """All calls of all clients, in the order in which they began."""
 
     calls: list[Call] = field(default_factory=list)
     batches: list[list[bytes]] = field(default_factory=list)
-    """Values that were appended as one client batch."""
+    """Values that were appended as one client batch, for each batch."""
 
     def begin(self, call: Call) -> Call:
-        """A client sends a request."""
+        """Note that a client sends a request."""
         self.calls.append(call)
         return call
 
     def known_indexes(self) -> list[int]:
-        """Of acknowledged appends, in order of acknowledgement."""
+        """The indexes of acknowledged appends, in the order in which the appends began."""
         return [call.index for call in self.calls if call.kind == "append" and call.outcome == ACKNOWLEDGED]
 
 
 def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
-    """Compare a history with the values in the log in the end. InvariantViolated says what differs."""
+    """Compare a history with the values in the final log. InvariantViolated says what differs."""
     places: dict[bytes, int] = {}
     for index in sorted(log):
         value = log[index]
@@ -90,9 +91,10 @@ def judge(calls: list[Call], log: Mapping[int, bytes]) -> Verdict:
 
 
 def judge_batches(batches: list[list[bytes]], log: Mapping[int, bytes]) -> int:
-    """A client batch is in the log as a whole, its values one behind the other, or not at all (S11).
+    """Check that each client batch is in the log as a whole, with its values one behind the other, or not at
+    all (S11).
 
-    How many are.
+    Returns how many batches are in the log.
     """
     places = {value: index for index, value in log.items()}
     there = 0
@@ -125,9 +127,10 @@ def _judge_append(call: Call, place: int | None, verdict: Verdict) -> None:
 
 
 def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None], verdict: Verdict) -> None:
-    """What was shown is in the log in the end, at that place. `log` holds only what clients sent: entries of
-    the group's own are shown as well, but not where a client's value is, nor a client's value where there is
-    none in the end: it was shown and then cut."""
+    """Check that a value that was shown is in the final log, at that index. `log` holds only values of
+    clients. Entries of the group's own may be shown as well, but not at the index of a client's value. A
+    client's value may not be shown at an index that has no value in the end: then it was shown and later
+    cut."""
     if call.outcome != ACKNOWLEDGED:
         verdict.absent += call.outcome == ABSENT
         verdict.failed_reads += call.outcome != ABSENT
@@ -141,9 +144,10 @@ def _judge_read(call: Call, log: Mapping[int, bytes], sent: Mapping[bytes, None]
 
 
 def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
-    """Real-time order: whatever begins after somebody was told an index finds that committed. An append lies
-    behind it, also one of unknown outcome that is in the log; a read point is not below it, whoever is asked;
-    no entry up to it is absent. This is linearizability of all calls (docs/internals/simulator.md: why)."""
+    """Check real-time order: a call that begins after a client was told an index finds that index committed.
+    An append that is in the log lies behind it, also one of unknown outcome. A read point of any node is not
+    below it. No entry up to it is absent. This is linearizability of all calls (docs/internals/simulator.md
+    says why)."""
     told = sorted((call for call in calls if call.outcome == ACKNOWLEDGED), key=lambda call: call.end)
     highest: Call | None = None
     place = 0
@@ -157,7 +161,8 @@ def _judge_order(calls: list[Call], places: Mapping[bytes, int]) -> None:
 
 
 def _judge_after(call: Call, highest: Call, places: Mapping[bytes, int]) -> None:
-    """One call, and of those that ended before it began the one that was told the highest index."""
+    """Check one call. `highest` is the call with the highest index among those that ended before this call
+    began."""
     seen = f"{_what(highest)} was told {highest.index}"
     if call.kind == "append":
         index = places.get(call.value)

@@ -1,4 +1,5 @@
-"""What a plan does to the network; and whom a fault hits. The base of the injector (faults.py)."""
+"""Faults of the network in a plan, and the choice of the machines that a fault hits. It is the base of the
+injector (faults.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class LinkFaults:
         self._cuts: dict[tuple[str, str], int] = {}
 
     def link_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of this module."""
+        """The kinds of faults in this module."""
         return {
             "cut": self._cut,
             "one-way": self._one_way,
@@ -47,7 +48,7 @@ class LinkFaults:
         }
 
     def mend_links(self) -> None:
-        """A good network again."""
+        """End all faults of the network."""
         self._cuts.clear()
         self._world.heal()
         self._world.network.mend()
@@ -71,7 +72,7 @@ class LinkFaults:
         return alive[fault.pick % len(alive)] if alive else None
 
     def _other(self, fault: Fault, target: str) -> str:
-        """Another machine of the group; the same one in a group of one, as a shrunk plan may have it."""
+        """Another machine of the group. In a group of one (in a shrunk plan) it is the same machine."""
         others = [name for name in self._stage.names if name != target] or [target]
         return others[fault.pick // 7 % len(others)]
 
@@ -113,23 +114,23 @@ class LinkFaults:
         return self._block(fault, pairs + [(other, target) for _, other in pairs])
 
     def _orphan(self, fault: Fault) -> bool:
-        """No member reaches it; clients do."""
+        """A node and the other members do not reach each other; clients reach it."""
         target = self._target(fault) or self._stage.names[0]
         others = [name for name in self._stage.names if name != target]
         return self._block(fault, [pair for other in others for pair in ((target, other), (other, target))])
 
     def _deaf(self, fault: Fault) -> bool:
-        """It hears nobody."""
+        """A node receives nothing from other machines."""
         target = self._target(fault) or self._stage.names[0]
         return self._block(fault, [(other, target) for other in self._everybody_but(target)])
 
     def _mute(self, fault: Fault) -> bool:
-        """Nobody hears it."""
+        """Nothing that a node sends arrives at other machines."""
         target = self._target(fault) or self._stage.names[0]
         return self._block(fault, [(target, other) for other in self._everybody_but(target)])
 
     def _ring(self, fault: Fault) -> bool:
-        """Everybody reaches only the next and the one before: with three nodes, one link is missing."""
+        """Each node reaches only its two neighbours in a ring: with three nodes, one link is missing."""
         order = self._order(fault.pick)
         size = len(order)
         pairs = [
@@ -141,11 +142,12 @@ class LinkFaults:
         return self._block(fault, pairs or [(order[0], order[1 % size]), (order[1 % size], order[0])])
 
     def _bridge(self, fault: Fault) -> bool:
-        """Two sides that reach each other through one node only, which hears all."""
+        """Two sides that reach each other through one node only, which reaches all nodes."""
         return self._apart(fault, self._order(fault.pick)[1:])
 
     def _churn(self, fault: Fault) -> bool:
-        """Every `amount` ms another majority reaches each other, and nobody else."""
+        """Every `amount` ms another partition begins: one side has a majority, and the two sides do not reach
+        each other."""
         part = replace(fault, lasting_ms=fault.amount)
         step = 1 + fault.pick // 7 % max(1, len(self._stage.names) - 1)
         for turn in range(max(1, fault.lasting_ms // max(1, fault.amount))):
@@ -154,19 +156,19 @@ class LinkFaults:
         return True
 
     def _order(self, pick: int) -> tuple[str, ...]:
-        """All machines of the group, from one of them on."""
+        """All machines of the group in a ring, beginning with the one that `pick` chooses."""
         names = self._stage.names
         shift = pick % len(names)
         return names[shift:] + names[:shift]
 
     def _apart(self, fault: Fault, names: tuple[str, ...]) -> bool:
-        """The first half of them, not the larger one, and the others do not reach each other."""
+        """Separate the first half of these machines (the smaller one) from the rest."""
         half = len(names) // 2
         pairs = [(one, other) for one in names[:half] for other in names[half:]]
         return self._block(fault, pairs + [(other, one) for one, other in pairs])
 
     def _clients_cut(self, fault: Fault) -> bool:
-        """Clients do not reach a node that the others reach."""
+        """Clients do not reach a node that the other nodes reach."""
         target = self._target(fault) or self._stage.names[0]
         pairs = [(target, client) for client in self._stage.client_names]
         return self._block(fault, pairs + [(client, target) for _, client in pairs])
@@ -180,7 +182,7 @@ class LinkFaults:
         return target, self._other(fault, target)
 
     def _delay(self, fault: Fault) -> bool:
-        """Up to `amount` ms one way, with jitter, on all links of the target."""
+        """All links of the target have a latency of up to `amount` ms one way, with jitter."""
         target = self._target(fault) or self._stage.names[0]
         network = self._world.network
         others = self._everybody_but(target)
@@ -195,7 +197,7 @@ class LinkFaults:
         return True
 
     def _loss(self, fault: Fault) -> bool:
-        """`amount` percent of the packets of one link."""
+        """One link loses `amount` percent of its packets."""
         one, other = self._pair(fault)
         self._world.network.loss(one, other, fault.amount / 100)
         self._later(fault.lasting_ms, lambda: self._world.network.loss(one, other, 0))

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from dledger.node.node import Node
 
 KIND_AT = CHANNEL_OFFSET
-"""Where the kind lies in the header of an entry: a byte that nothing covers where an older program wrote it,
-or before a group knew that all its voters know better (docs/explanation/guarantees.md)."""
+"""Offset of the kind in the header of an entry. No checksum covers this byte if an older program wrote the
+entry, or if the group did not know yet that all its voters understand covered kinds
+(docs/explanation/guarantees.md)."""
 CHAIN_AT = CHANNEL_OFFSET + 4
-"""What comes behind kind and batch count."""
+"""Offset of the field behind kind and batch count."""
 
 
 class Replica(Protocol):
@@ -36,7 +37,7 @@ class Replica(Protocol):
 
     @property
     def index(self) -> int:
-        """Of the last entry applied, -1 for none."""
+        """Index of the last entry applied, -1 for none."""
 
     def content(self) -> bytes:
         """The whole state, as the judge's replay encodes it."""
@@ -51,42 +52,44 @@ class Machine:
         self.wipes: int = 0
         self.lives = 0
         self.in_use = False
-        """A spare machine is not, until its node is to be added."""
+        """Whether the machine belongs to the run. A spare machine does not, until its node is to be added."""
         self.excused = False
-        """Its disk failed: the node may end with an error, and know less afterwards."""
+        """Whether its disk failed: then the node may end with an error, and know less afterwards."""
         self.may_end = False
-        """Its disk fails beside the log: the process may end with an error, but its log knows no less."""
+        """Whether its disk fails outside of the log: then the process may end with an error, but its log must
+        not lose anything."""
         self.log: dict[int, Entry] = {}
-        """The log as its node last had it, in memory or not, with the entries before its beginning: those
-        that were committed there."""
+        """The last known log of its node, in memory or on disk. Before its beginning it is filled with the
+        entries that were committed there."""
         self.base: LogBase = ORIGIN
-        """Where it begins."""
+        """Where the log begins."""
         self.gone: dict[int, Entry] = {}
-        """What it had durably before it was wiped: an acknowledgement may still be on its way."""
+        """Entries that were durable here before a wipe. An acknowledgement for them may still be in
+        flight."""
         self.rotten: dict[int, Entry] = {}
         """Entries that a fault damaged on this disk, until they are whole again."""
         self.rotten_units: dict[int, None] = {}
         """Entries whose index units are damaged."""
         self.touched: dict[int, None] = {}
-        """Segments that were damaged, maybe in their blank tails."""
+        """Starts of segments that were damaged, perhaps in their blank tails."""
         self.armed = False
-        """A fault of its disk waits for its moment."""
+        """Whether a fault of its disk is armed and has not happened yet."""
         self.node_dir: str = f"/store/dledger-{name}"
         self.group: tuple[str, ...] = ()
-        """The members that its settings name: those that there were when its store was empty."""
+        """The members in its settings: those of the group when its store was empty."""
         self.probe: Probe | None = None
         self.host: Replica | None = None
         self.renew_reader()
 
     def renew_reader(self) -> None:
-        """The disk was wiped or replaced."""
+        """Begin to read another disk, after the disk was wiped or replaced."""
         disk = self.stage.world.node(self.name).disk
         self.disk_store: StoreOnDisk = StoreOnDisk(disk, self.node_dir, self.stage.profile.segment)
         self.durable: DurableMark = DurableMark(self.disk_store, fsynced=self.stage.profile.sync_flush)
         self.base = ORIGIN
 
     def wipe(self) -> None:
-        """Its store is gone; what comes next is another one."""
+        """Remove the store. The next store on this machine is another one."""
         self.stage.world.nodes[self.name].disk.wipe("/store")
         self.wipes += 1
         self.loses_what_it_said()
@@ -95,11 +98,13 @@ class Machine:
         self.renew_reader()
 
     def loses_what_it_said(self) -> None:
-        """What it acknowledged is lost here, at least in part; the answers may still be on their way."""
+        """Note that acknowledged entries are lost here, at least in part. Their acknowledgements may still be
+        in flight."""
         self.gone |= {index: entry for index, entry in self.log.items() if index <= self.durable.index}
 
     def check_units(self) -> None:
-        """Who has a durable index unit is durable (safety.md S4): else its loss would be taken for rot."""
+        """Check that each entry with a durable index unit is durable (safety.md S4). Otherwise the loss of
+        the entry would be taken for rot."""
         if not self.log or self.still_rotten():
             return
         self.stage.cluster.count("an index unit follows its entry to the disk")
@@ -112,7 +117,8 @@ class Machine:
                 raise InvariantViolated(f"{self.name}: {unit} is durable, entry {unit.index} is not")
 
     def begins(self, base: LogBase) -> None:
-        """Its log begins behind this, or is about to: then a snapshot that is true there is durable (S20)."""
+        """The log begins behind `base`, or will in a moment. Check that the snapshot there is durable and
+        right (S20)."""
         committed = self.stage.cluster.committed
         entry = committed.get(base.index)
         if base.index >= 0:
@@ -132,7 +138,7 @@ class Machine:
         self.durable.cut(0)
 
     def still_rotten(self) -> bool:
-        """Whether anything damaged is neither repaired nor cut, or is still to be damaged."""
+        """Whether any damage is neither repaired nor cut, or an armed fault has not happened yet."""
         for index, entry in list(self.rotten.items()):
             if self.log.get(index) != entry or self.durable.is_whole(index, entry):
                 del self.rotten[index]
@@ -150,7 +156,7 @@ class Machine:
         return bool(self.rotten or self.touched or self.rotten_units or self.armed)
 
     def _is_closed(self, start: int) -> bool:
-        """Whether a segment has its blank tail, if the log goes on behind it."""
+        """Whether a segment has its blank tail, if the log continues in the next segment."""
         end = start + self.stage.profile.segment
         inside = [entry for entry in self.log.values() if start <= entry.pos < end]
         if not inside or start < self.base.pos or not any(entry.pos >= end for entry in self.log.values()):
@@ -160,7 +166,7 @@ class Machine:
         return all(self.disk_store.read(pos, len(blank), durable) == blank for durable in (True, False))
 
     def rots(self, begin: int, end: int) -> None:
-        """Bytes `begin` to `end` of the log are damaged."""
+        """Note that bytes `begin` to `end` of the log are damaged."""
         size = self.stage.profile.segment
         self.touched |= dict.fromkeys(range(begin - begin % size, end, size))
         for index, entry in self.log.items():
@@ -168,22 +174,23 @@ class Machine:
                 self.rotten[index] = entry
 
     def units_rot(self, begin: int, end: int) -> None:
-        """Bytes `begin` to `end` of the index are damaged."""
+        """Note that bytes `begin` to `end` of the index are damaged."""
         for index in range(begin // INDEX_UNIT_SIZE, -(-end // INDEX_UNIT_SIZE)):
             if index in self.log:
                 self.rotten_units[index] = None
 
     def forgets_votes(self) -> None:
-        """Nothing is left of term and vote: it comes back as somebody else, with its log."""
+        """Note that term and vote are lost: the node comes back with its log, but as another store."""
         self.wipes += 1
 
     @property
     def has_store(self) -> bool:
-        """Whether anything was ever stored here."""
+        """Whether there is a store on this machine."""
         return self.disk_store.find(durable=False) is not None
 
     def durable_entry(self, pick: int) -> int | None:
-        """Index of an entry whose index unit is durable: damage to either is rot."""
+        """Index of an entry whose index unit is durable, so that damage to the entry or its unit is rot. None
+        if there is no such entry."""
         node = self.node
         if node is None or not self.log:
             return None
@@ -192,7 +199,8 @@ class Machine:
         return known[pick % len(known)] if known else None
 
     def durable_byte(self, amount: int, pick: int) -> int | None:
-        """Place in the log of a byte of such an entry."""
+        """Position in the log of a byte of an entry whose index unit is durable. None if there is no such
+        entry."""
         index = self.durable_entry(pick)
         if index is None:
             return None
@@ -201,8 +209,8 @@ class Machine:
         return entry.pos + offset + (offset == KIND_AT and not entry.channel & COVERED)
 
     def fits_still(self, place: int, bit: int) -> bool:
-        """Whether that bit of the log, flipped, leaves a batch count that fits the entries beside it: nothing
-        covers it then (docs/explanation/guarantees.md)."""
+        """Whether flipping that bit of the log gives a batch count that still fits the entries beside it.
+        Then no check notices the flip (docs/explanation/guarantees.md)."""
         index, entry = next(item for item in self.log.items() if 0 <= place - item[1].pos < item[1].size)
         at = place - entry.pos
         if entry.channel & COVERED or not KIND_AT < at < CHAIN_AT:
@@ -215,36 +223,38 @@ class Machine:
         return (before == 0 or before == count + 1) and (count == 0 or after == count - 1)
 
     def segment_path(self, start: int) -> str:
-        """Of the segment that starts there."""
+        """Path of the segment that starts at this position."""
         return f"{self.node_dir}/{DATA_DIR}/{segment_name(start)}"
 
     def index_file(self, place: int) -> tuple[str, int]:
-        """The index file that holds a byte of the index, and where it begins."""
+        """Path of the index file that holds a byte of the index, and the position at which the file
+        begins."""
         size = self.stage.index_units * INDEX_UNIT_SIZE
         return f"{self.node_dir}/{INDEX_DIR}/{segment_name(place - place % size)}", place - place % size
 
     def old_segment(self, pick: int) -> int | None:
-        """Start of a segment before the newest."""
+        """Start of a segment before the newest one. None if there is no such segment."""
         starts = [start for start, _ in self.disk_store.segments(durable=True)[:-1] if start >= self.base.pos]
         return starts[pick % len(starts)] if starts else None
 
     @property
     def store(self) -> str:
-        """Name of the store: another one after a wipe."""
+        """Name of the store. It changes with each wipe."""
         return f"{self.name}.{self.wipes}" if self.wipes else self.name
 
     @property
     def running(self) -> bool:
-        """Whether a process runs."""
+        """Whether a process runs on the machine."""
         return self.stage.world.nodes[self.name].process is not None
 
     @property
     def node(self) -> Node | None:
-        """The running node, once it was made."""
+        """The running node. None while no process runs, or before the process has made its node."""
         return self.probe.node if self.probe is not None and self.running else None
 
     def has_durably(self, log: dict[int, Entry], index: int) -> bool:
-        """Whether this machine's disk holds a log up to `index`, or did, whatever its own node says."""
+        """Whether this machine's disk durably holds a log up to `index`, or held it before it was wiped. The
+        node's own statements are not used."""
         entry = log.get(index)
         if entry is None:
             return False

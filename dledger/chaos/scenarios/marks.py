@@ -1,6 +1,6 @@
-"""Coverage marks: named situations that a run over many seeds must have reached, seen from outside.
+"""Coverage marks: named situations that a run over many seeds must have reached, observed from outside.
 
-Most are seen by the probe; some are log lines of the product, which is thereby kept from losing them.
+Most are observed by the probe. Some are log lines of the product; so these lines cannot be lost unnoticed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ LINES: tuple[tuple[str, str], ...] = (
     ("configurations are found at=", "members in doubt until a repair"),
     ("the event loop stood still", "clients were closed after a standstill"),
 )
-"""(part of a log line, mark)."""
+"""Pairs of a part of a log line and the mark that it reaches."""
 
 NEVER = ("damaged push frame dropped",)
 """Parts of log lines that no run may show: the simulated network delivers what was sent."""
 
 
 class Marks:
-    """How often each was reached in one run."""
+    """How often each mark was reached in one run."""
 
     def __init__(self) -> None:
         self.reached: dict[str, int] = {}
 
     def reach(self, mark: str) -> None:
-        """One more time."""
+        """Count a mark once more."""
         self.reached[mark] = self.reached.get(mark, 0) + 1
 
     def line(self, text: str) -> None:
-        """A log line of a node."""
+        """Reach the marks for a log line of a node."""
         for part, mark in LINES:
             if part in text:
                 self.reach(mark)

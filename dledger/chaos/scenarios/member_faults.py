@@ -14,16 +14,17 @@ from dledger.peers.log_client import DLedgerClient, RequestFailed
 from dledger.runtime.env import Env
 
 START_MS = 20
-"""A new node is started first, then added."""
+"""Time between the start of a new node and the command that adds it."""
 TRIES, PAUSE_S = 10, 0.5
-"""Of an operator who adds a member again."""
+"""How often an operator tries to add a removed member again, and the pause between two tries."""
 
 
 class MemberFaults(LinkFaults):
-    """Add, remove, prefer. An operator gives one command at a time."""
+    """Adds and removes members, and changes the preferred leader. The operator gives one command at a
+    time."""
 
     def member_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of this module."""
+        """The kinds of faults in this module."""
         return {
             "grow": self._grow,
             "shrink": self._shrink,
@@ -32,7 +33,7 @@ class MemberFaults(LinkFaults):
         }
 
     def _grow(self, fault: Fault) -> bool:
-        """A new node is started on a spare machine and added."""
+        """Start a new node on a spare machine and add it."""
         spares = [name for name in self._stage.names if not self._stage.machines[name].in_use]
         if not spares or not self._operator_is_free():
             return False
@@ -48,7 +49,8 @@ class MemberFaults(LinkFaults):
         return True
 
     def _shrink(self, fault: Fault) -> bool:
-        """A member beyond the group's planned size is removed; its machine is wiped and a spare again."""
+        """Remove a member if the group is larger than planned. Its machine is wiped and becomes a spare
+        again."""
         members = self._stage.members()
         spare = len(members) - self._stage.plan.nodes
         if spare <= 0 or not self._operator_is_free():
@@ -73,8 +75,8 @@ class MemberFaults(LinkFaults):
             machine.wipe()
 
     def _rejoin(self, fault: Fault) -> bool:
-        """A member is removed and added again with its store, as when its machine moved; its disk may be so
-        slow that it does not know yet of its removal."""
+        """Remove a member and add it again with its store, as when its machine moved. Its disk may be so slow
+        that it does not know of its removal yet."""
         members = self._stage.members()
         if len(members) < self._stage.plan.nodes or not self._operator_is_free():
             return False
@@ -98,7 +100,7 @@ class MemberFaults(LinkFaults):
         return True
 
     def _prefer(self, fault: Fault) -> bool:
-        """Somebody else should lead; or nobody in particular."""
+        """Prefer another member as leader, or none."""
         members = self._stage.members()
         if not members or not self._operator_is_free():
             return False

@@ -1,7 +1,8 @@
-"""What a newer program has, and the one that is tested has not: one more table of the replicated state.
+"""The extra table of the replicated state that the newer program of a run with upgrades has.
 
-In a run with upgrades some brokers know it and some do not (docs/howto/upgrade.md). `NOTES` is declared
-as any table of `dledger.formats.state` is; `Notes` is its oracle."""
+In such a run some brokers know the table and some do not (docs/howto/upgrade.md). `NOTES` is declared like
+any table of `dledger.formats.state`; `Notes` is its oracle.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dledger.formats.state.table import Name
 
 
 class Note(Row, frozen=True):
-    """Something that somebody wants to be remembered."""
+    """A named text in the replicated state."""
 
     operation: ClassVar[str] = "note"
     name: Name
@@ -25,7 +26,7 @@ NEWER_TABLES: tuple[Source, ...] = (*TABLES, NOTES)
 
 
 class Notes:
-    """name -> the operation that made it."""
+    """name -> the latest operation of that name."""
 
     part = "notes"
     operations: tuple[str, ...] = ("note", "unnote")
@@ -40,7 +41,7 @@ class Notes:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes."""
+        """Do nothing: deletions remove no notes."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op for op in value}

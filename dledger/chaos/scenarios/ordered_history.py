@@ -1,4 +1,4 @@
-"""What consumers that pop in order saw in a run with brokers: plain facts, for the judge."""
+"""The observations of consumers that pop in order in a run with brokers: plain facts, for the judge."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 ORDERED_GROUP = "poppers-in-order"
 INVISIBLE_MS = 1_500
 SHORT_MS, LONG_MS = 300, 3_000
-"""What consumers change it to."""
+"""The invisible times to which consumers change a message."""
 ACK, SHORTER, LONGER = "ack", "shorter", "longer"
 CHANGED_MS = {SHORTER: SHORT_MS, LONGER: LONG_MS}
 
 Key = tuple[str, int]
 """Topic and queue id."""
 Batch = tuple[Key, int]
-"""A queue, and the time that the handles of its messages say: of one pop, or of several
-of leaders whose clocks differ."""
+"""A queue, and the time in the handles of its messages. It is one pop, or several pops by leaders whose
+clocks differ."""
 
 
 @dataclass
@@ -26,16 +26,16 @@ class Ordered:
     offset: int
     value: bytes
     times: int
-    """How often it was given before, as the consumer was told."""
+    """How often the message was delivered before, according to the broker's answer."""
     between: tuple[int, int]
-    """When the consumer asked for it, and when it had it, in ns of the world."""
+    """When the consumer asked for the message, and when it received it, in ns of the world."""
     terms: tuple[int, int]
-    """Of the leaders then."""
+    """The leaders' terms at these two times."""
 
 
 @dataclass
 class Settled:
-    """What a consumer did with a message: ACK, or a change of its invisible time."""
+    """A consumer's request for a message: ACK, or a change of its invisible time."""
 
     message: Ordered
     kind: str
@@ -46,7 +46,7 @@ class Settled:
 
 @dataclass
 class OrderedHistory:
-    """What all of them saw and did."""
+    """The observations and requests of all consumers that pop in order."""
 
     handed: list[Ordered] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)

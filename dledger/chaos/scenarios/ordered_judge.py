@@ -1,8 +1,8 @@
-"""What must hold for consumers that pop in order, in English above each check: the log, against what they
-saw.
+"""What must hold for consumers that pop in order, in English above each check: the log is compared with their
+observations.
 
-The log tells what a queue of the group waits for (`pop_order`), where the group is (`offsets`, `reset`), and
-that a queue waits no longer (`pop_order_end`). Nothing here is taken from the broker.
+The log says which pop a queue waits for (`pop_order`), the offset of the group (`offsets`, `reset`), and when
+a queue no longer waits (`pop_order_end`). Nothing here is taken from the broker.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ from dledger.formats.entry import EntryHeader, Kind
 from dledger.formats.record import decode_record
 
 ROUNDING_MS = 2
-"""Times in the log are whole milliseconds."""
+"""Tolerance for times in the log, which are whole milliseconds."""
 MS_NS = 1_000_000
 
 
 @dataclass
 class Given:
-    """One pop of a queue as the log has it."""
+    """One pop of a queue in the log."""
 
     batch: Batch
     term: int
     row: Mapping[str, Any]
     before: Given | None = None
-    """The pop that the queue waited for when this one came; None after a reset, or when all of it was
-    acknowledged."""
+    """The pop that the queue waited for when this one was written. None after a reset, or when all messages
+    of the earlier pop were acknowledged."""
     left: tuple[int, ...] = ()
-    """What of `before` was not acknowledged then."""
+    """Offsets of `before` that were not acknowledged when this pop was written."""
     acked: dict[int, None] = field(default_factory=dict)
     reset: bool = False
-    """It ended by a reset of the group's offset."""
+    """Whether the pop ended by a reset of the group's offset."""
     again: bool = False
-    """Another pop took its place."""
+    """Whether another pop replaced this one."""
 
 
 class OrderedJudge:
-    """Reads a log, entry by entry; then says what is wrong with it."""
+    """Reads a log entry by entry, and then reports what is wrong with it."""
 
     def __init__(self, begun: int, *, clocks_are_right: bool) -> None:
         self._begun = begun
         self._right = clocks_are_right
         self._positions: dict[tuple[str, int, int], int] = {}
-        """Message -> its place in the log."""
+        """(topic, queue, offset) of a message -> its position in the log."""
         self._at: dict[Key, int] = {}
-        """Where the group is."""
+        """Queue -> the group's offset."""
         self._now: dict[Key, Given] = {}
         self.given: dict[tuple[Batch, int], Given] = {}
-        """Which pop a handle of a message belongs to, by its offset: a pop of a queue may say the same
-        time as an earlier one, by a leader whose clock was ahead, of which all was acknowledged."""
+        """(time in the handle, offset) of a message -> its pop. A pop of a queue may have the same time as an
+        earlier one, made by a leader whose clock was ahead, if all of the earlier one was acknowledged."""
         self._passed: dict[tuple[str, int, int], None] = {}
-        """Messages that the group went by, or that the log has as acknowledged."""
+        """Messages that the group's offset passed, or that the log has as acknowledged."""
         self._to_free: dict[Key, None] = {}
         self.frees: int = 0
-        """Queues that a reset freed."""
+        """How many queues were freed by a reset."""
         self.over_terms: int = 0
-        """Pops of a queue that waited for what a leader before had given."""
+        """How many pops waited for messages that an earlier leader had delivered."""
         self.partly: int = 0
-        """Pops of a queue of which a part had been acknowledged."""
+        """How many pops came when a part of the earlier pop was acknowledged."""
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """One entry. InvariantViolated."""
+        """Apply one entry. InvariantViolated if the log breaks a rule."""
         if header.kind == Kind.MESSAGE:
             record = decode_record(data)
             self._positions[record.topic, record.queue_id, record.queue_offset] = header.pos
@@ -174,7 +174,8 @@ class OrderedJudge:
         now.acked = dict.fromkeys(now.row["offsets"])
 
     def judge(self, history: OrderedHistory) -> int:
-        """How many messages of all pops were acknowledged. InvariantViolated."""
+        """Compare the log with the history. Returns how many messages of all pops were acknowledged.
+        InvariantViolated."""
         asked = {
             (*one.message.batch[0], one.message.offset): None for one in history.settled if one.kind == ACK
         }
@@ -202,8 +203,8 @@ class OrderedJudge:
         return sum(place[1] in given.acked for place, given in self.given.items())
 
     def _hidden(self, history: OrderedHistory) -> dict[tuple[Batch, int], int]:
-        """Until when each message that was handed out is its consumer's at least, as the consumer knows it,
-        in ns of the world."""
+        """For each message that was delivered, the time until which at least it stays invisible, as its
+        consumer knows, in ns of the world."""
         hidden = {
             (message.batch, message.offset): message.between[0] + INVISIBLE_MS * MS_NS
             for message in history.handed
@@ -241,7 +242,7 @@ class OrderedJudge:
 
 
 def _in_time(done: Settled) -> bool:
-    """Whether it was answered long before the message could come again."""
+    """Whether the request was answered long before the message could be delivered again."""
     return done.end < done.message.between[0] + INVISIBLE_MS * MS_NS - SLACK_NS
 
 

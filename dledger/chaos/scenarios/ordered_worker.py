@@ -1,4 +1,4 @@
-"""A client machine that pops in order: our consumer, with the two fields of its request that say so."""
+"""A client machine that pops in order: our consumer, with the two request fields that ask for order."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from dledger.runtime.env import Env
 
 OPTIONS = PopOptions(batch_size=16, invisible_s=INVISIBLE_MS / 1000, poll_s=1.0, timeout_s=1.0)
 FORGETS, SHORTENS, LENGTHENS, SHUFFLES = 60, 40, 50, 4
-"""Of so many messages one is not acknowledged, or its time changed; of so many batches one is acknowledged
-in another order."""
+"""How many messages there are for each one that is not acknowledged, whose invisible time is made shorter, or
+made longer; and how many batches for each one that is acknowledged in another order."""
 CALL_S = 0.02
 LONG_CALL_S = 1.8
-"""Longer than the invisible time before it was changed."""
+"""A call that is longer than the original invisible time."""
 
 
 class OrderedConsumer(AsyncPopConsumer):
-    """Pops in order. The same attempt until there was an answer, as RocketMQ's proxies do."""
+    """Pops in order. It repeats an attempt until there is an answer, as RocketMQ's proxies do."""
 
     attempts = 0
     name = ""
@@ -54,8 +54,8 @@ class OrderedConsumer(AsyncPopConsumer):
 
 
 class OrderedWorker(Popping):
-    """Pops in order. Most messages it acknowledges, some after a longer time that it asks for; some it gives
-    back soon, and some it forgets."""
+    """Pops in order. It acknowledges most messages; for some it first asks for a longer invisible time. It
+    makes the invisible time of some messages shorter, and ignores some."""
 
     def consumer(self, env: Env, topic: str) -> OrderedConsumer:
         """See `Popping`."""

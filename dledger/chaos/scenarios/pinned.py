@@ -1,8 +1,8 @@
 """The seeds that are played before each merge, always the same ones.
 
 A seed names a plan of a profile, and the plan stays the same while code changes. So a seed that once found a
-fault goes on playing a course of events near that fault, although it need not meet the same one again. What
-a long run finds is added here, and a test of the fault's cause elsewhere.
+fault still plays a course of events near that fault, although it need not meet the same fault again. If a
+long run finds a fault, its seed is added here, and a test of the cause is added elsewhere.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FOUND = (
     Pinned(261127049, "brokers-power", "a loss of power took the names of the two oldest IndexFiles"),
     Pinned(282502470, "bad-links", "a torn batch at a beginning left equal logs with other ends"),
 )
-"""Each with what it found."""
+"""Seeds that found a fault, each with the fault."""
 
 FIRST_SEEDS = 60
-"""Seeds from 0 on that are played besides. They take turns through all profiles."""
+"""How many seeds from 0 on are played besides. They take turns through all profiles."""
 
 
 def pinned_seeds() -> list[tuple[int, str | None]]:
-    """All of them, as (seed, profile); a profile of None is the one that belongs to the seed's number."""
+    """All pinned seeds, as (seed, profile). None stands for the profile that belongs to the seed's number."""
     return [(one.seed, one.profile) for one in FOUND] + [(seed, None) for seed in range(FIRST_SEEDS)]

@@ -1,8 +1,8 @@
-"""The plan of a seed: everything that the outside will do to a group, as data, drawn before the run.
+"""The plan of a seed: all operations and faults from outside the group, as data, drawn before the run.
 
-A run is the function of (seed, plan): the seed decides the order and duration of everything in the world,
-the plan lists the operations of the clients and the faults. So a failing run is shrunk by leaving out parts
-of its plan, and replayed from a file that holds what is left.
+A run is a function of (seed, plan). The seed decides the order and duration of everything in the world; the
+plan lists the operations of the clients and the faults. So a failing run is shrunk by leaving out parts of
+its plan, and replayed from a file that holds the rest.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ FIRST_FAULT_MS = 4_000
 DURATION_MS = 60_000
 MIN_FAULTS, MAX_FAULTS = 11, 18
 ALSO = 2
-"""At most so many of the faults that a seed has besides (`Profile.also`)."""
+"""At most this many faults are drawn from `Profile.also` in addition."""
 NEAR_FAULTS = 0.35
-"""Share of the operations that come when a fault does: what is in flight then is what may be lost."""
+"""Share of the operations that come near a fault, because operations in flight are what a fault may lose."""
 QUIET = 0.5
-"""Share of the plans with a time in which clients ask for nothing, but faults happen: what only the next
-append would mend is wrong for long there."""
+"""Share of the plans with a quiet time: clients do nothing, but faults happen. An error that the next append
+would repair stays visible for long then."""
 QUIET_MS = (12_000, 35_000)
 LARGEST_BODY = 12 * 1024
-"""Of most profiles; for the others see `Profile.max_entry`."""
+"""Bytes of the largest body in most profiles; for the others see `Profile.max_entry`."""
 MAX_BURSTS, MAX_LARGE = 3, 6
-"""At most so many of the bursts and of the large appends that some profiles have besides."""
+"""At most this many bursts and large appends are added in profiles that have them."""
 LARGEST_BATCH = 12 * 1024
-"""Bytes of the bodies of a client batch: more than a push frame aims at."""
+"""Bytes of all bodies of a client batch. It is more than a push frame usually holds."""
 BROKER_PRODUCERS = 2
 TOPIC_CHANGES = 6
-"""By the operator of a run with brokers; all but the first come when a fault does."""
+"""How many changes of topics the operator of a run with brokers makes. All except the first come near a
+fault."""
 LEASE_READS = 0.5
-"""Share of the appends that become reads where leases are on: a stale read takes both around a fault."""
+"""Share of the appends that become reads where leases are on: a stale read needs an append and a read near a
+fault."""
 BATCHES = 0.3
 """Share of the bursts that are client batches."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a client does: not before `at_ms`, and after what it did before.
+    """An operation of a client: not before `at_ms`, and after the client's earlier operations.
 
     `kind`: "append" (`size` bytes), "burst" (`count` appends of `size` bytes at once), "batch" (the same as a
-    client batch), "get" (an entry that somebody may have: `pick` chooses which), "read" (a read point, of the
-    leader or of a node that `pick` chooses). With brokers: "append", "burst" and "batch" are messages to a
-    topic that `pick` chooses, "topic" makes a topic or gives it more queues.
+    client batch), "get" (an entry that may exist, chosen by `pick`), "read" (a read point, from the leader or
+    from a node that `pick` chooses). With brokers: "append", "burst" and "batch" are messages to a topic that
+    `pick` chooses, "topic" makes a topic or gives it more queues.
     """
 
     at_ms: int
@@ -64,10 +66,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the machines at `at_ms`, and is undone after `lasting_ms`.
+    """A fault that is injected at `at_ms` and undone after `lasting_ms`.
 
-    `target`: "leader", "follower", or "any"; `pick` chooses among those that fit. `amount` is the fault's own
-    number (effects until a crash, a factor, bytes).
+    `target`: "leader", "follower", or "any"; `pick` chooses among the machines that fit. The meaning of
+    `amount` depends on the fault (effects until a crash, a factor, bytes).
     """
 
     at_ms: int
@@ -80,7 +82,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a run."""
+    """Everything that the outside does in one run."""
 
     seed: int
     profile: str
@@ -91,12 +93,12 @@ class Plan:
     faults: tuple[Fault, ...] = field(default=())
 
     def encode(self) -> str:
-        """One line of JSON."""
+        """The plan as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def decode_plan(text: str) -> Plan:
-    """Inverse of `Plan.encode`; ValueError, KeyError, TypeError when it is none."""
+    """Inverse of `Plan.encode`. ValueError, KeyError or TypeError when the text is not a plan."""
     value = json.loads(text)
     operations = tuple(Operation(**item) for item in value.pop("operations"))
     faults = tuple(Fault(**item) for item in value.pop("faults"))
@@ -104,7 +106,7 @@ def decode_plan(text: str) -> Plan:
 
 
 def profile_of(seed: int) -> str:
-    """The profile of a seed when none is asked for: all get their share."""
+    """The profile of a seed if no profile is given. The seeds take turns through all profiles."""
     names = tuple(PROFILES)
     return names[seed % len(names)]
 
@@ -126,13 +128,13 @@ def draw_plan(seed: int, profile: str | None = None) -> Plan:
 
 
 def draw_protocol(plan: Plan, name: str, life: int) -> int:
-    """The highest peer protocol that a life of a node speaks, where the profile has several."""
+    """The highest peer protocol that a life of a node speaks, in profiles with several protocols."""
     return random.Random(f"{plan.seed}/protocol/{name}/{life}").randint(PROTOCOL_MIN, PROTOCOL_MAX)
 
 
 def draw_newer(plan: Plan, name: str, life: int) -> bool:
-    """Whether a life of a broker is of the newer program, where the profile has upgrades: more and more
-    are."""
+    """Whether a life of a broker runs the newer program, in profiles with upgrades. The chance grows with
+    each life."""
     return random.Random(f"{plan.seed}/newer/{name}/{life}").random() < life / 3
 
 
@@ -172,7 +174,7 @@ def _draw_operations(
 
 
 def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
-    """More at once than a leader takes, and entries of the largest size, when a fault happens."""
+    """Appends near a fault: more at once than a leader takes, and entries of the largest size."""
     operations: list[Operation] = []
     low, high = profile.bursts
     for _ in range(rng.randint(1, MAX_BURSTS) if high else 0):
@@ -186,7 +188,8 @@ def _draw_heavy(rng: random.Random, profile: Profile, faults: tuple[Fault, ...])
 
 
 def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Perhaps with a quiet time, half of them to the end: what would come in it comes earlier."""
+    """The operations, perhaps with a quiet time; half of the quiet times last to the end. Operations in the
+    quiet time are moved before it."""
     if rng.random() >= QUIET:
         return operations
     lasting = rng.randint(*QUIET_MS)
@@ -199,19 +202,19 @@ def _with_quiet(rng: random.Random, operations: tuple[Operation, ...]) -> tuple[
 
 
 def _soon(rng: random.Random, faults: tuple[Fault, ...]) -> int:
-    """A time around that of a fault."""
+    """A time near that of a fault."""
     return rng.choice(faults).at_ms + rng.randint(-60, 500)
 
 
 def largest_body(profile: Profile) -> int:
-    """Bytes of a body that a node of the profile takes."""
+    """Bytes of the largest body that a node of the profile takes."""
     return profile.max_entry - HEADER_SIZE - system_record_size(0)
 
 
 def _draw_broker_operations(
     rng: random.Random, profile: Profile, faults: tuple[Fault, ...]
 ) -> tuple[Operation, ...]:
-    """Sends of two producers, and changes of topics by an operator: the third client."""
+    """Sends of two producers, and changes of topics by the third client, which is an operator."""
     operations: list[Operation] = []
     done = 0
     while done < profile.operations:
@@ -258,7 +261,7 @@ def _draw_faults(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
 
 
 def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
-    """What a seed has besides."""
+    """The faults that a seed has in addition to those of `Profile.faults`."""
     if not profile.also:
         return ()
     weights = [draw.weight for draw in profile.also]

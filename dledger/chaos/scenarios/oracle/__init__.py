@@ -1,7 +1,8 @@
-"""What the operations of a log make of a broker's tables, by the judge's own hand: one module a table.
+"""The judge's own code for what the operations of a log make of a broker's tables: one module for each table.
 
-No code of `dledger.formats.state`: the two are compared. A table that is added there needs a module here
-(tests/chaos/test_oracles.py), written from what the operation is to do, not from how it is done.
+It uses no code of `dledger.formats.state`, as the results are compared. A new table there needs a module here
+(tests/chaos/test_oracles.py). The module is written from what the operation should do, not from how it is
+done.
 """
 
 from collections.abc import Mapping
@@ -26,31 +27,33 @@ Queue = tuple[str, int]
 
 
 class Oracle(Protocol):
-    """One table."""
+    """The judge's version of one table."""
 
     @property
     def part(self) -> str:
-        """Of a boundary snapshot."""
+        """The name of the table's part of a boundary snapshot."""
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Names of the operations that change it."""
+        """Names of the operations that change the table."""
 
     def apply(self, op: Mapping[str, Any], ends: Mapping[Queue, int]) -> None:
-        """One operation. `ends`: next offset of each queue that ever had a message."""
+        """Apply one operation. `ends`: next offset of each queue that ever had a message."""
 
     def forget(self, kind: str, name: str) -> None:
-        """A topic, a group or a user is deleted; or a group's "config" alone."""
+        """Apply a deletion of a topic, a group, a user, or (kind "config") of a group's configuration
+        alone."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
-        """What a boundary snapshot says: the unpacked part, and the part `counters`."""
+        """Take the content of a boundary snapshot: the unpacked part of this table, and the part
+        `counters`."""
 
     def encode(self) -> dict[str, Any]:
-        """Its content as JSON values: equal tables, equal values."""
+        """The content as JSON values: equal tables give equal values."""
 
 
 def oracles() -> tuple[Oracle, ...]:
-    """A fresh one for each table that operations change."""
+    """A fresh oracle for each table that operations change."""
     return (
         Topics(),
         Groups(),

@@ -1,4 +1,5 @@
-"""Users and their policies: the latest of a name counts, and a user that goes takes its policies along."""
+"""Users and their policies: the latest operation of a name counts, and deleting a user deletes its
+policies."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Users:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Only its own operation removes one."""
+        """Do nothing: only the operation `user_delete` removes a user."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: dict(op) for op in value}

@@ -1,4 +1,5 @@
-"""What late requests are told by: births of topics and groups, the version of the users, epochs of locks."""
+"""Numbers by which late requests are recognized: births of topics and groups, user versions, epochs of
+locks."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class _Numbers:
-    """Name -> a number. It goes with the thing of these kinds that has the name."""
+    """Name -> a number. It is removed when something of one of these kinds with that name is deleted."""
 
     part: ClassVar[str]
     operations: tuple[str, ...]
@@ -32,7 +33,7 @@ class _Numbers:
 
 
 class TopicBirths(_Numbers):
-    """Topic -> where in the log it was made."""
+    """Topic -> log position at which it was created."""
 
     part = "topic_births"
     operations: tuple[str, ...] = ("topic_birth",)
@@ -41,7 +42,7 @@ class TopicBirths(_Numbers):
 
 
 class GroupBirths(_Numbers):
-    """The same of groups."""
+    """Group -> log position at which it was created."""
 
     part = "group_births"
     operations: tuple[str, ...] = ("group_birth",)
@@ -50,7 +51,7 @@ class GroupBirths(_Numbers):
 
 
 class UserVersions(_Numbers):
-    """How often users were changed: nothing takes that away."""
+    """How often users were changed. No deletion removes this."""
 
     part = "user_versions"
     operations: tuple[str, ...] = ("user_version",)

@@ -1,4 +1,4 @@
-"""Delay levels: the latest operation of a level says where its delivery goes on."""
+"""Delay levels: the latest operation of a level says where its delivery continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Delays:
         self.rows[op["level"]] = op["next"]
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes."""
+        """Do nothing: deletions do not change delay levels."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["level"]: op["next"] for op in value}

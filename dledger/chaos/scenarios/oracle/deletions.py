@@ -1,4 +1,4 @@
-"""Deletions: the latest of a name says up to where the log is of the topic before."""
+"""Deletions: the latest one of a name says up to which position the log belongs to the deleted topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Deletions:
             self.rows.pop(op["name"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes."""
+        """Do nothing: other deletions do not change this table."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["name"]: op["at"] for op in value}

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Groups:
-    """name -> the operation that made it what it is."""
+    """name -> the latest operation of that name."""
 
     part = "groups"
     operations: tuple[str, ...] = ("group",)

@@ -1,4 +1,4 @@
-"""Queue locks: whoever locked a queue last has it, until it gives it back itself or loses it."""
+"""Queue locks: the last client that locked a queue owns it, until it unlocks the queue or loses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Consumer offsets only rise, but for an explicit reset, and never beyond the end (safety.md S28)."""
+"""Consumer offsets only rise, except by an explicit reset, and never beyond the end of the queue (safety.md
+S28)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 
 class Offsets:
-    """group -> (topic, queue id) -> where it goes on."""
+    """group -> (topic, queue id) -> consumer offset."""
 
     part = "offsets"
     operations: tuple[str, ...] = ("offsets", "reset")

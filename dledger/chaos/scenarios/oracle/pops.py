@@ -1,5 +1,5 @@
-"""Pop consumption: checkpoints lose messages until none is left; a queue in order has its latest row; the
-latest request mode counts."""
+"""Pop consumption: acknowledgements remove messages from a checkpoint until it is empty; a queue in order has
+its latest row; the latest request mode counts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PopOrders:
 
 
 class Versions:
-    """State versions that were noted."""
+    """The state versions that were noted."""
 
     part = "versions"
     operations: tuple[str, ...] = ("version",)
@@ -83,7 +83,7 @@ class Versions:
         self.rows[op["version"]] = None
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes."""
+        """Do nothing: deletions remove no versions."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["version"]: None for op in value}

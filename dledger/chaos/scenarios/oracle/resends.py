@@ -1,4 +1,4 @@
-"""Ids of repeated sends that are stored: the latest operation of an id, until it is forgotten."""
+"""Ids of repeated sends that are stored: the latest operation of an id counts, until the id is forgotten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Resends:
             self.rows.pop(op["id"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes: a send to a topic that is gone may still come in."""
+        """Do nothing: a repeated send to a deleted topic may still arrive."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["id"]: dict(op) for op in value}

@@ -1,4 +1,5 @@
-"""Resets that nobody heard: each names queues and their new offsets, until one was gone to."""
+"""Resets of which the consumers do not know yet: each names queues and their new offsets. A queue is removed
+when a consumer has gone to its new offset."""
 
 from __future__ import annotations
 

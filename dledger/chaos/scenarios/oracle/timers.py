@@ -1,4 +1,5 @@
-"""Timers: from which message on something waits, and up to which place in the order of delivery it came."""
+"""Timers: the message from which on messages wait, and how far they were delivered in the order of
+delivery."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 
 
 class Timers:
-    """Offset of the first message of a row -> (time in ms, queue offset) behind the last one delivered."""
+    """Offset of the first message of a row -> (time in ms, queue offset) behind the last message
+    delivered."""
 
     part = "timers"
     operations: tuple[str, ...] = ("timer", "timer_end")
@@ -22,7 +24,7 @@ class Timers:
             self.rows[op["begin"]] = op["time"], op["next"]
 
     def forget(self, kind: str, name: str) -> None:
-        """A deleted topic's messages stay until they are due, and then they do not come."""
+        """Do nothing: messages of a deleted topic stay until they are due, and are then not delivered."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["begin"]: (op["time"], op["next"]) for op in value}

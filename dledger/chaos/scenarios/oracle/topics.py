@@ -1,4 +1,4 @@
-"""Topics: the latest operation of a name counts; the version counts those that changed something."""
+"""Topics: the latest operation of a name counts. The version counts the operations that changed something."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Topics:
-    """name -> the operation that made it what it is."""
+    """name -> the latest operation of that name."""
 
     part = "topics"
     operations: tuple[str, ...] = ("topic",)

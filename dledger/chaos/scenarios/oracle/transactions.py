@@ -1,4 +1,4 @@
-"""Open transactions: the latest operation of a half message, until its end."""
+"""Open transactions: the latest operation of a half message counts, until the transaction ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Transactions:
             self.rows.pop(op["half"], None)
 
     def forget(self, kind: str, name: str) -> None:
-        """Nothing goes."""
+        """Do nothing: deletions do not end transactions."""
 
     def load(self, value: Any, counters: Mapping[str, int]) -> None:
         self.rows = {op["half"]: dict(op) for op in value}
