@@ -1,4 +1,5 @@
-"""Compare the log files of replicas entry by entry, byte for byte; apart from the broker and from `audit`."""
+"""Compares the log files of replicas entry by entry, byte for byte, without code of the broker or of
+`audit`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dledger.formats.store_files import DATA_DIR, parse_segment_name
 
 
 class RawEntry(NamedTuple):
-    """One entry as it lies in the file."""
+    """One entry with its bytes in the file."""
 
     index: int  # type: ignore[assignment]  # DLedger's field name; tuple.index is not used
     data: bytes
@@ -39,7 +40,8 @@ def entries(store: Path) -> Iterator[RawEntry]:
 
 
 def first_difference(one: Path, other: Path, up_to: int) -> str | None:
-    """Where two replicas differ at or below index `up_to`; None when they are equal and reach that far."""
+    """The first difference of two replicas at or below index `up_to`. None when both are equal and reach that
+    far."""
     ours, theirs = entries(one), entries(other)
     reached = -1
     for mine in ours:

@@ -1,13 +1,13 @@
-"""A numbered history of messages through our client, and the checks on what the log holds afterwards.
+"""A numbered history of messages through our client, and the checks on the log afterwards.
 
-Three kinds of senders run side by side, each message naming its sender and number:
+Three kinds of senders run side by side. Each message names its sender and number:
 
-* one *steady* sender per queue waits for each acknowledgement before it sends the next: it is promised order
-  (safety.md S26);
+* one *steady* sender per queue waits for each acknowledgement before it sends the next message, so order is
+  promised to it (safety.md S26);
 * one *flood* keeps a window of messages without acknowledgement, as load;
 * one *probe* sends a small message every few milliseconds whatever happens: the clock of failovers.
 
-What the log holds is read with raw frames and `formats`, not with the client under test.
+The log is read with raw frames and `formats`, not with the client under test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROBE_INTERVAL_S = 0.005
 
 @dataclass(slots=True)
 class Sent:
-    """One message. Times are loop times in seconds; `result` is None while nothing is known."""
+    """One message. Times are loop times in seconds; `result` is None while the outcome is open."""
 
     sender: str
     number: int
@@ -42,7 +42,7 @@ class Sent:
 
     @property
     def key(self) -> str:
-        """What the body begins with."""
+        """The beginning of the body: sender and number."""
         return f"{self.sender}:{self.number}"
 
     @property
@@ -54,7 +54,7 @@ class Sent:
 
 
 class Load:
-    """Sends to one topic until told to stop. `history` holds every message in the order it was first sent.
+    """Sends to one topic until it is stopped. `history` holds every message in the order it was first sent.
 
     `window` bounds the flood (0: none), `steady` turns the steady senders on; the probe always sends.
     """
@@ -75,7 +75,7 @@ class Load:
         self._progress = asyncio.Event()
 
     def stop(self) -> None:
-        """Send nothing new; `run` ends when everything under way is settled."""
+        """Send no new messages; `run` ends when all messages in flight have an outcome."""
         self._stop.set()
         self._changed.set()
 
@@ -150,7 +150,7 @@ class Load:
         self._progress.set()
 
     async def wait_acked(self, count: int, limit_s: float = 30) -> None:
-        """Until that many further messages are acknowledged; TimeoutError after the limit."""
+        """Wait until this many further messages are acknowledged. TimeoutError after the limit."""
         wanted = self.acked + count
         async with asyncio.timeout(limit_s):
             while self.acked < wanted:
@@ -158,7 +158,7 @@ class Load:
                 await self._progress.wait()
 
     async def wait_failover(self, killed_at: float, limit_s: float = 30) -> float:
-        """Until `failover_s` is known; TimeoutError after the limit."""
+        """Wait until `failover_s` is known, and return it. TimeoutError after the limit."""
         async with asyncio.timeout(limit_s):
             while (seconds := self.failover_s(killed_at)) is None:
                 self._progress.clear()
@@ -178,25 +178,25 @@ class Load:
 
 @dataclass
 class Report:
-    """What the comparison of history and log found. Everything but the counts must be empty."""
+    """The result of the comparison of history and log. Everything except the counts must be empty."""
 
     acked: int = 0
     unknown: int = 0
-    """Sends without acknowledgement: whether they are in the log is open."""
+    """Sends without acknowledgement, which may or may not be in the log."""
     recovered: int = 0
-    """Of these, how many are in the log."""
+    """How many of the unknown messages are in the log."""
     duplicated: int = 0
-    """Further copies of a message."""
+    """Further copies of messages."""
     lost: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
-    """Acknowledged at another place than where the message is."""
+    """Messages that are at another place than the acknowledged one."""
     unordered: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, moved, out of order or unexpected."""
+        """Whether nothing is lost, moved, out of order or unexpected."""
         return not (self.lost or self.moved or self.unordered or self.unexpected or self.gaps)
 
     def __str__(self) -> str:
@@ -214,7 +214,7 @@ class Report:
 
 
 def check(history: Iterable[Sent], log: dict[int, list[str]]) -> Report:
-    """Compare; `log` maps a queue id to the keys of its messages, by offset from 0."""
+    """Compare history and log. `log` maps a queue id to the keys of its messages, by offset from 0."""
     report = Report()
     places: dict[str, list[tuple[int, int]]] = {}
     for queue, keys in log.items():
@@ -247,7 +247,7 @@ def check(history: Iterable[Sent], log: dict[int, list[str]]) -> Report:
 
 
 def read_queue(addr: str, topic: str, queue: int) -> tuple[list[str], list[str]]:
-    """Keys of all messages of a queue from offset 0, and what was wrong with the offsets."""
+    """Keys of all messages of a queue from offset 0, and the errors in their offsets."""
     keys: list[str] = []
     gaps: list[str] = []
     ext = {"topic": topic, "queueId": str(queue)}
@@ -272,7 +272,7 @@ def read_queue(addr: str, topic: str, queue: int) -> tuple[list[str], list[str]]
 
 
 def check_log(history: Iterable[Sent], addr: str, topic: str, queues: int) -> Report:
-    """Read all queues of a topic from the leader at `addr` and compare."""
+    """Read all queues of a topic from the leader at `addr`, and compare them with the history."""
     log: dict[int, list[str]] = {}
     gaps: list[str] = []
     for queue in range(queues):

@@ -271,7 +271,8 @@ def _draw_also(rng: random.Random, profile: Profile) -> tuple[Fault, ...]:
 
 
 def _in_turn(faults: list[Fault], spares: int) -> Iterator[Fault]:
-    """Only a group that grew can shrink, and only so far can it grow: otherwise they change places."""
+    """Yield the faults so that the group shrinks only if it has grown, and grows at most by `spares`: where
+    this is not so, a "shrink" becomes a "grow" or the other way round."""
     grown = 0
     for fault in faults:
         kind = fault.kind
@@ -299,7 +300,7 @@ def _draw_fault(rng: random.Random, at_ms: int, draw: Draw) -> Fault:
 
 
 def without(plan: Plan, keep_operation: Callable[[int], bool], keep_fault: Callable[[int], bool]) -> Plan:
-    """A plan with some of its operations and faults, by their places."""
+    """A plan with those of its operations and faults whose places are kept."""
     return replace(
         plan,
         operations=tuple(one for place, one in enumerate(plan.operations) if keep_operation(place)),

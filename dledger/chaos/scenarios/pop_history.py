@@ -1,4 +1,4 @@
-"""What consumers that pop saw in a run with brokers: plain facts, for the judge."""
+"""The observations of consumers that pop in a run with brokers: plain facts, for the judge."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dledger.chaos.machine.settings import Settings
 POP_GROUP = "poppers"
 INVISIBLE_MS = 3_000
 SHORT_MS = 1_000
-"""Of messages whose time consumers change."""
+"""The invisible time to which consumers change some messages."""
 CLOCKS_DIFFER_MS = 2 * Settings().wall_skew_ms
-"""What two machines' wall clocks differ by, at most."""
+"""The largest difference between the wall clocks of two machines."""
 SLACK_NS = (CLOCKS_DIFFER_MS + 200) * 1_000_000
-"""An acknowledgement that was answered so long before the invisible time ended was in time."""
+"""An acknowledgement was in time if it was answered at least this long before the invisible time ended."""
 RETRY = "%RETRY%"
 
 Once = tuple[bytes, int]
-"""A message, and how often it came again before."""
+"""The body of a message, and how often it was delivered before."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Handed:
     value: bytes
     times: int
     between: tuple[int, int]
-    """When the consumer asked for it, and when it had it, in ns of the world."""
+    """When the consumer asked for the message, and when it received it, in ns of the world."""
     terms: tuple[int, int]
-    """Of the leaders then."""
+    """The leaders' terms at these two times."""
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Ack:
 
 @dataclass
 class PopHistory:
-    """What all consumers that pop saw."""
+    """The observations of all consumers that pop."""
 
     handed: list[Handed] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     values: dict[bytes, None] = field(default_factory=dict)
-    """Messages that were handed to one of them at least once."""
+    """Messages that were delivered to any of these consumers."""

@@ -1,4 +1,4 @@
-"""Client machines that pop: our consumer, many of whose messages are not acknowledged."""
+"""Client machines that pop: our consumer, which does not acknowledge many of its messages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from dledger.runtime.env import Env
 
 POP_OPTIONS = PopOptions(batch_size=8, invisible_s=INVISIBLE_MS / 1000, poll_s=2.0, timeout_s=3.0)
 POP_LIMIT_S = 120.0
-"""Longer than any request: what a pop gives was asked for after it began."""
+"""Longer than any request, so that each message was asked for after the call of `pop` began."""
 FORGET_EVERY, SHORTEN_EVERY = 7, 11
-"""Of the messages that are popped."""
+"""Every FORGET_EVERY-th popped message is not acknowledged, and of every SHORTEN_EVERY-th the invisible time
+is changed."""
 
 
 class Popping(Program):
-    """Pops all topics, by a consumer for each."""
+    """Pops all topics, with one consumer for each topic."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -38,7 +39,7 @@ class Popping(Program):
                 await asyncio.sleep(ASSIGN_EVERY_S)
 
     def consumer(self, env: Env, topic: str) -> Any:
-        """For a topic, in this life."""
+        """The consumer for a topic, in this life."""
         raise NotImplementedError
 
     async def popped(
@@ -49,7 +50,8 @@ class Popping(Program):
         between: tuple[int, int],
         terms: tuple[int, int],
     ) -> None:
-        """What to do with what a pop gave, asked for and had at these times of the world, in these terms."""
+        """Handle popped messages. They were asked for and received at these times of the world, in these
+        terms."""
         raise NotImplementedError
 
     async def _read(self, env: Env, consumer: AsyncPopConsumer) -> None:
@@ -65,7 +67,7 @@ class Popping(Program):
                 await self.popped(env, consumer, messages, *times)
 
     async def settle(self, settled: Settling, request: Coroutine[Any, Any, object]) -> None:
-        """Make a request, and note how it ended."""
+        """Make a request, and note its outcome."""
         try:
             await request
         except ClientError:
@@ -83,7 +85,7 @@ class Settling(Protocol):
 
 
 class PopWorker(Popping):
-    """Most messages it acknowledges, some it keeps for less time, and some it forgets."""
+    """Acknowledges most messages, makes the invisible time of some shorter, and ignores some."""
 
     _count = 0
 

@@ -1,4 +1,5 @@
-"""Watching one life of one node: its events reach the invariants at once, and nothing of its course changes.
+"""Watches one life of one node: its events reach the invariants at once, without any change of the node's
+behaviour.
 
 The probe is the listener of the node's host (roles, commits, applied entries) and wraps methods of this
 node's objects: `log.join`, `truncate`, `drop_before` and `reset`, and `peers.send`. It keeps a *shadow* of
@@ -45,7 +46,7 @@ _TELLS_TERM = (Heartbeat, HeartbeatResponse, TimeoutNow, Compare, Truncate, Appe
 
 
 class Probe(HostEvents):
-    """One per life. `node` is set right after the node was made."""
+    """The probe of one life of a node. `node` is set right after the node was made."""
 
     def __init__(self, stage: Stage, machine: Machine) -> None:
         self.machine = machine
@@ -57,20 +58,20 @@ class Probe(HostEvents):
         self._commit_checked = -1
         self._term_on_disk = -1
         self._saving: list[list[Effect]] = []
-        """What the node does when term and vote are saved, for each save that is under way."""
+        """For each save of term and vote in progress, the effects that wait for it."""
         self.cutting = False
-        """Whether the node is within a truncation: what it removes may be gone from the disk or not."""
+        """Whether the node is within a truncation: the removed entries may or may not be on the disk."""
         self.opened = False
-        """Whether the store is open: until then the node is an empty learner."""
+        """Whether the store is open. Until then the node is an empty learner."""
         self.node: Node
 
     @property
     def log(self) -> dict[int, Entry]:
-        """The shadow of the log; that of the last life until the store is open."""
+        """The shadow of the log. Until the store is open it is that of the last life."""
         return self.machine.log
 
     def attach(self, node: Node) -> None:
-        """Wrap the methods."""
+        """Wrap the methods of a node."""
         self.node = node
         append, truncate, send = node.log.join, node.log.truncate, node.peers.send
         drop_before, reset = node.log.drop_before, node.log.reset
@@ -148,7 +149,8 @@ class Probe(HostEvents):
         node.peers.send = probed_send  # type: ignore[method-assign]
 
     def state(self) -> NodeState:
-        """The node as the invariants see it: before a term or vote is saved it acts on the former one."""
+        """The node's state for the invariants. Until a term or vote is saved, the node acts on the earlier
+        one."""
         node = self.node
         elector, log = node.elector, node.log
         role, term, vote = elector.role, elector.term, elector.vote
@@ -170,7 +172,7 @@ class Probe(HostEvents):
         )
 
     def check(self, event: str) -> None:
-        """The node's own invariants after an event, and the step since the event before."""
+        """Check the node's own invariants after an event, and the step since the event before."""
         if not self.opened:
             return
         after = self.state()
@@ -190,16 +192,16 @@ class Probe(HostEvents):
             self._cluster.ends(store, log.last_index, log.end_pos, last.pos + last.size)
 
     async def _followed(self, work: Coroutine[Any, Any, _Result], event: str) -> _Result:
-        """Do it, then look."""
+        """Await some work of the node, and then check."""
         done = await work
         self.guarded(self.check, event)
         return done
 
     def guarded(self, check: Callable[..., object], *arguments: Any) -> None:
-        """Have something checked: what it raises ends the run.
+        """Run a check; an error that it raises ends the run.
 
-        Not in the rest of a turn in which the process ended: nobody hears of it, and what counted as durable
-        under ASYNC_FLUSH went with the power.
+        The check is skipped in the rest of a turn in which the process ended: the results of that turn leave
+        the node no more, and under ASYNC_FLUSH what counted as durable was lost with the power.
         """
         if not self.machine.running:
             return
@@ -231,7 +233,7 @@ class Probe(HostEvents):
         self.guarded(self._restored, content, index)
 
     def _restored(self, content: bytes, index: int) -> None:
-        """A snapshot is what replay makes."""
+        """Check that a restored snapshot equals the replayed state."""
         replayed = self._stage.chronicle.states([index])[index]
         self._cluster.same("snapshot equals replay", [("replay", replayed), (self.machine.name, content)])
 
@@ -335,7 +337,7 @@ class Probe(HostEvents):
         self.machine.durable.cut(index)
 
     def _replaced(self, base: LogBase) -> None:
-        """A snapshot takes the place of the log: nothing committed goes with it."""
+        """A snapshot replaces the log. Check that no committed entry is lost by it."""
         committed = self._cluster.committed
         differs = (index for index in range(base.index + 1) if self.log.get(index) != committed.get(index))
         self._cut(next(differs, base.index + 1))
@@ -370,7 +372,8 @@ class Probe(HostEvents):
             self._cluster.promises(self.machine.store, index, self.log, self.machine.holds(index))
 
     def _term_is_durable(self, term: int, candidate: str | None) -> str:
-        """The vote as the disk has it: the candidate's id, perhaps with its incarnation behind a slash."""
+        """The vote on the disk: the candidate's id, perhaps with its incarnation behind a slash. Check that
+        term and vote are durable."""
         # Term and vote are on the disk before anybody hears of them (Raft figure 2).
         self._cluster.count("term and vote are durable before they are told")
         state = self.machine.disk_store.hard_state()

@@ -11,7 +11,7 @@ EITHER = (3, 5)
 
 @dataclass(frozen=True)
 class Draw:
-    """One kind of fault in a mix: how often, on whom, for how long, with which number."""
+    """One kind of fault in a mix: its weight, its targets, its duration, and its amount."""
 
     kind: str
     weight: int = 1
@@ -22,55 +22,61 @@ class Draw:
 
 @dataclass(frozen=True)
 class Profile:
-    """A mix, and what a run over many of its seeds must have reached (`marks`)."""
+    """A mix of faults, and the marks that a run over many of its seeds must have reached."""
 
     faults: tuple[Draw, ...]
     also: tuple[Draw, ...] = ()
-    """Faults that a seed has besides, one or two, drawn last and from a stream of their own: what came
-    later into a profile adds to the plans of its seeds and changes nothing else in them."""
+    """Additional faults, of which a seed has one or two. They are drawn last and from a random stream of
+    their own. So a fault that was added to a profile later adds to the plans of its seeds and changes nothing
+    else in them."""
     nodes: tuple[int, ...] = (3,)
-    """Of how many a group is: a seed draws one of these."""
+    """Possible sizes of the group, of which a seed draws one."""
     spares: int = 0
-    """Further machines, for members that are added while the group runs."""
+    """Number of further machines, for members that are added while the group runs."""
     operations: int = 330
     bursts: tuple[int, int] = (0, 0)
-    """So many appends at once, a few times a seed; (0, 0): only the small ones that all have."""
+    """Bounds of the number of appends in a large burst. With (0, 0) a seed has only the small bursts of all
+    profiles."""
     pending: int = 200_000
-    """Entries that may be uncommitted at a leader."""
+    """At most this many entries of a leader may be uncommitted; further appends are refused."""
     max_entry: int = 16 * 1024
-    """Bytes of the largest entry. Above the default, some appends are as large, or a byte larger."""
+    """Bytes of the largest entry. Above the default, some appends have exactly this size, and some are a byte
+    larger."""
     marks: tuple[str, ...] = ()
     segment: int = 64 * 1024
     """Bytes of a segment."""
     reserved_s: float | None = None
-    """Age at which segments go; None: they stay. Shorter than an outage, it makes installs."""
+    """Age at which segments are removed; None keeps them. If it is shorter than an outage, nodes need
+    installs."""
     snapshots: int = 8
-    """So many are kept, where segments go."""
+    """How many snapshots are kept, where segments are removed."""
     ballast: int = 0
-    """Bytes of a snapshot besides the state."""
+    """Bytes that a snapshot has in addition to the state."""
     dawdling: bool = False
-    """The host takes time to go on from a snapshot, and to forget what lies before the log."""
+    """Whether the host takes time to restore a snapshot, and to forget what lies before the beginning of the
+    log."""
     sync_flush: bool = True
-    """False: ASYNC_FLUSH. A power cut then takes what was acknowledged, so the atlas counts it as damage."""
+    """False: ASYNC_FLUSH. A power cut then loses acknowledged entries, so the atlas counts it as damage."""
     lease_reads: bool = False
-    """Reads may be answered by a lease (S17): clocks then drift within the margin only, and every second
-    operation that would append a value asks for a read point."""
+    """Whether reads may be answered by a lease (S17). Clocks then drift within the margin only, and every
+    second operation that would append a value asks for a read point."""
     versions: bool = False
-    """Each life of a node speaks up to one of the peer protocols: upgrades and downgrades meanwhile."""
+    """Whether each life of a node draws its highest peer protocol, so that nodes are upgraded and downgraded
+    during the run."""
     upgrades: bool = False
-    """Each life of a broker is of the program as it is, or of a newer one (`newer`), until something was
-    written that the older does not know."""
+    """Whether each life of a broker draws the present or the newer program (`newer`). After an operation was
+    written that the older program does not know, all lives are of the newer one."""
     brokers: bool = False
-    """Whole brokers with a NameServer, producers and consumers, instead of bare nodes."""
+    """Whether whole brokers run, with a NameServer, producers and consumers, instead of bare nodes."""
     deletes: bool = False
-    """With a client that makes topics and deletes them."""
+    """Whether there is a client that makes topics and deletes them."""
     orderly: bool = False
-    """Two more consumers share a group that works in order, and change hands again and again; and two another
-    that pops in order."""
+    """Whether there are two more consumers that share a group which works in order and are replaced again and
+    again, and two more that share a group which pops in order."""
     unaware: bool = False
-    """With a consumer that does not notice when a connection is gone, as those of other projects."""
+    """Whether there is a consumer that does not notice lost connections, like those of other projects."""
     spread_chance: float = 0.0
-    """That a worker's job does not run in one piece; it costs a thread each time."""
+    """Probability that a worker's job does not run in one piece. It costs a thread each time."""
 
 
 KILL = Draw("kill", targets=LEADERS)
@@ -224,16 +230,17 @@ OLD_OVER_NEW = "a node of the older protocol leads one of the newer"
 NEW_OVER_OLD = "a node of the newer protocol leads one of the older"
 
 MARKS_FROM_SEEDS = 100
-"""From this many seeds on, a coverage mark of the profiles that no seed reached fails the run ..."""
+"""Number of seeds from which on a run fails if no seed reached a coverage mark of its profiles ..."""
 MET_IN_SEEDS = 10
-"""... if so many of them were of profiles that list it (or have the fault); rare marks: `MET_IN`."""
+"""... provided that at least this many seeds were of profiles that list the mark (or have the fault). For
+rare marks see `MET_IN`."""
 MET_IN: dict[str, int] = {
     MADE_MEANWHILE: 15, RESET_MEANWHILE: 100, END_OF_INSTALL: 15, STORED: 20, IN_CUT: 20,
     TIMER_RECALLED: 250, TWO_CLOCKS: 1000,
 }  # fmt: skip
-"""Rare marks: of so many seeds of the profiles that list one, at least one must reach it (of the others:
-`MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
-300 seeds are enough for all but the last two: what would be rarer comes by a fault of its own
+"""Rare marks: at least one of this many seeds of the profiles that list a mark must reach it (for other
+marks: `MET_IN_SEEDS`). By the rates of some 5,000 seeds, chance alone misses it about once in 10,000 runs.
+300 seeds are enough for all except the last two. A situation that would be rarer has a fault of its own
 (`Profile.also`)."""
 
 PROFILES: dict[str, Profile] = {

@@ -1,8 +1,8 @@
-"""The replicated state machine of the simulated groups: a register for each key, and a list of what was done.
+"""The replicated state machine of the simulated groups: a register for each key, and a digest of all entries.
 
-A body of a client is `<unique>|<key>|<filling>`: it is appended to the list and becomes the key's value.
-The whole state has a digest, so that two replicas are compared in one step. It is rebuilt from the log at
-every start; `State.encode` makes it ready for snapshots.
+A body of a client is `<unique>|<key>|<filling>`; it becomes the key's value. The whole state has a digest, so
+that two replicas are compared in one step. The state is rebuilt from the log at every start; `State.encode`
+encodes it for snapshots.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dledger.host import Chunk, LogReader, Role
 
 @dataclass
 class State:
-    """What all entries up to `index` made."""
+    """The state after all entries up to `index`."""
 
     index: int = -1
     digest: bytes = b""
     count: int = 0
-    """Values of clients applied."""
+    """How many values of clients were applied."""
     registers: dict[str, str] = field(default_factory=dict)
 
     def apply(self, header: EntryHeader, record: bytes | memoryview) -> None:
-        """One entry; total: what is no value of a client only moves the digest."""
+        """Apply one entry. An entry that is not a value of a client changes only the digest."""
         summary = f"{header.index} {header.term} {header.kind} {header.body_crc}".encode()
         self.digest = blake2b(self.digest + summary, digest_size=16).digest()
         self.index = header.index
@@ -39,7 +39,7 @@ class State:
             self.registers[rest.partition(b"|")[0].decode()] = unique.decode()
 
     def encode(self) -> bytes:
-        """Canonical: equal states give equal bytes."""
+        """The state in canonical form: equal states give equal bytes."""
         value = [self.index, self.digest.hex(), self.count, sorted(self.registers.items())]
         return json.dumps(value).encode()
 
@@ -51,22 +51,22 @@ class State:
 
 
 class HostEvents:
-    """Who wants to know what the node told its host; the probe overrides what it needs."""
+    """Listener for the calls that a node makes to its host. The probe overrides the methods that it needs."""
 
     def opening(self, log: LogReader) -> None:
-        """The store is recovered."""
+        """The store was recovered."""
 
     def restored(self, content: bytes, index: int) -> None:
-        """The host has the state of a snapshot that is true at `index`; `content` is that state, encoded."""
+        """The host has restored a snapshot of the state at `index`; `content` is that state, encoded."""
 
     def role(self, role: Role, term: int) -> None:
         """The node's role changed."""
 
     def serving(self, term: int) -> None:
-        """The node serves."""
+        """The node begins to serve."""
 
     def stopped_serving(self, term: int) -> None:
-        """It does not any more."""
+        """The node no longer serves."""
 
     def committed(self, index: int) -> None:
         """The node's commit index moved."""
@@ -81,8 +81,8 @@ class RegisterHost:
     def __init__(
         self, events: HostEvents, ballast: int = 0, dawdles: Callable[[], float] | None = None
     ) -> None:
-        """`ballast`: bytes that a snapshot has besides, so that it travels in pieces. `dawdles`: the time (s)
-        that it takes for what is awaited."""
+        """`ballast`: bytes that a snapshot has in addition, so that it is sent in pieces. `dawdles`: draws
+        the time (s) that an asynchronous call takes."""
         self.state: State = State()
         self._events = events
         self._ballast = ballast
@@ -90,35 +90,35 @@ class RegisterHost:
 
     @property
     def index(self) -> int:
-        """Of the last entry applied."""
+        """Index of the last entry applied."""
         return self.state.index
 
     def content(self) -> bytes:
-        """The whole state, as `State.encode` has it."""
+        """The whole state, encoded by `State.encode`."""
         return self.state.encode()
 
     async def open(self, log: LogReader) -> int:
-        """Rebuilt from the log."""
+        """Begin with an empty state, which is rebuilt from the log."""
         self._events.opening(log)
         return -1
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
-        """The whole state."""
+        """The parts of a snapshot: the whole state, and the ballast."""
         ballast = shake_128(self.state.digest).digest(self._ballast)
         return [("ballast", ballast), ("state", self.state.encode())]
 
     async def restore(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Go on from a state that another replica, or this one, had."""
+        """Replace the state by that of a snapshot of this or another replica."""
         await self._dawdle()
         self.state = State.decode(parts["state"])
         self._events.restored(self.state.encode(), index)
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
-        """Nothing of the state depends on where the log begins."""
+        """Do nothing (but take time): the state does not depend on the beginning of the log."""
         await self._dawdle()
 
     async def kept_from(self) -> int | None:
-        """Nothing of the log is needed any more when it is applied."""
+        """None, as applied entries are not needed any more."""
         return None
 
     async def _dawdle(self) -> None:
@@ -126,7 +126,7 @@ class RegisterHost:
             await asyncio.sleep(self._dawdles())
 
     def apply(self, chunk: Chunk) -> None:
-        """Entries in order."""
+        """Apply entries in order."""
         offset = 0
         for _ in range(chunk.count):
             header = unpack_header(chunk.data, offset)
@@ -149,5 +149,5 @@ class RegisterHost:
 
 
 def body_of(unique: str, key: str, size: int) -> bytes:
-    """What a client appends: at least `size` bytes."""
+    """The body of a client's append, at least `size` bytes long."""
     return f"{unique}|{key}|".encode().ljust(size, b".")

@@ -1,7 +1,8 @@
-"""What must hold of resets of consumer offsets, in English above each check: the log, and what was given out.
+"""What must hold for resets of consumer offsets, in English above each check: the log is compared with the
+answers.
 
-The log tells: a reset that consumers have to hear of is two operations in one batch, the new offsets and who
-has not heard; of each queue one more says that it was heard.
+In the log, a reset that consumers have to learn of is two operations in one batch: the new offsets, and the
+queues whose consumers do not know of it yet. A later operation notes for each queue that its consumer knows.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ from dledger.formats.record import decode_record
 
 @dataclass
 class Reset:
-    """A group was to be set to other offsets in a topic."""
+    """A request to set a group to other offsets in a topic."""
 
     group: str
     topic: str
     begin: int
     unseen: dict[Queue, dict[int, None]] = field(default_factory=dict)
-    """Queue -> offsets that the group was not handed since it began, of what was there then."""
+    """Queue -> the offsets that existed when the request began and were not handed to the group since."""
     end: int = -1
     outcome: str = RUNNING
     told: dict[int, int] = field(default_factory=dict)
-    """Queue id -> new offset, as it was answered."""
+    """Queue id -> new offset, according to the answer."""
 
     def handed(self, queue: Queue, offset: int) -> None:
-        """The group was handed a message."""
+        """Note that the group was handed a message."""
         self.unseen.get(queue, {}).pop(offset, None)
 
 
 class ResetJudge:
-    """Reads a log, entry by entry; then says what is wrong with it."""
+    """Reads a log entry by entry, and then reports what is wrong with it."""
 
     def __init__(self) -> None:
         self._offsets: tuple[int, dict[str, Any]] = (-2, {})
-        """The last `reset`: index of its entry, and what it is."""
+        """The last `reset`: index of its entry, and the operation."""
         self._unheard: dict[tuple[str, str], dict[int, int]] = {}
         self._done: dict[tuple[str, str], list[dict[int, int]]] = {}
         self.heard: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """One entry. InvariantViolated."""
+        """Apply one entry. InvariantViolated if the log breaks a rule."""
         if header.kind != Kind.SYSTEM:
             return
         op = msgpack.unpackb(decode_record(data).body, strict_map_key=False)
@@ -99,7 +100,8 @@ class ResetJudge:
                 )
 
     def judge(self, resets: Iterable[Reset]) -> int:
-        """How many were acknowledged."""
+        """Check that acknowledged resets are in the log. Returns how many were acknowledged.
+        InvariantViolated."""
         count = 0
         for reset in resets:
             if reset.outcome == ACKNOWLEDGED:
@@ -111,7 +113,8 @@ class ResetJudge:
 
 
 def judge_followed(resets: Iterable[Reset], gone: Mapping[Queue, int]) -> None:
-    """`gone`: how many messages of a queue may have gone by retention."""
+    """Check that after a reset the group was handed everything behind the new offsets. `gone`: how many
+    messages of a queue retention may have removed."""
     for reset in resets:
         if reset.outcome != ACKNOWLEDGED:
             continue

@@ -1,7 +1,7 @@
-"""Damage to what a disk held for long: entries, index units, term and vote; and writes that land elsewhere.
+"""Damage to durable data: entries, index units, term and vote; and writes that land elsewhere.
 
 Rot is repaired while the node runs, or at its next start. The machine remembers what was damaged until its
-disk holds it again, as it was.
+disk has the original bytes again.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from dledger.formats.store_files import (
 )
 
 LOSES_VOTES = 5
-"""One in so many damages of term and vote takes every copy."""
+"""Every LOSES_VOTES-th damage of term and vote destroys all copies."""
 SLOTS = HARD_STATE_SIZE - MIRROR_OFFSET
 COPIES = ((0, SLOTS), (MIRROR_OFFSET, HARD_STATE_SIZE))
-"""Where both slots lie, twice."""
+"""The two ranges of the file that hold both slots: the original and its mirror."""
 PLACES = (DATA_DIR, DATA_DIR, INDEX_DIR, HARD_STATE_FILE)
-"""Where misdirected writes happen."""
+"""Directories and files whose writes are misdirected."""
 
 
 class RotFaults(MemberFaults):
-    """What the atlas allows."""
+    """Damages stores, as far as the atlas allows it."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.atlas: Atlas = Atlas(stage)
 
     def rot_kinds(self) -> dict[str, Callable[[Fault], bool]]:
-        """The kinds of this module."""
+        """The kinds of faults in this module."""
         return {
             "rot": self._rot,
             "rot-index": self._rot_index,
@@ -61,7 +61,7 @@ class RotFaults(MemberFaults):
         }
 
     def _damages(self, fault: Fault) -> str | None:
-        """Whom to damage; None when nobody may be."""
+        """The node to damage. None when no node may be damaged now."""
         target = self._target(fault)
         if target is None or not self.atlas.allows(target, fault.kind):
             return None
@@ -69,12 +69,12 @@ class RotFaults(MemberFaults):
         return target
 
     def _restarted(self, fault: Fault, target: str) -> None:
-        """Kill it now, start it again later."""
+        """Kill a node now, and start it again later."""
         self._world.kill(target)
         self._later(fault.lasting_ms, partial(self._stage.start, target))
 
     def _rot(self, fault: Fault) -> bool:
-        """A bit of an entry that was long durable is another; most of the time the node is restarted."""
+        """Flip a bit of an entry that was durable for long. Most of the time the node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -89,7 +89,7 @@ class RotFaults(MemberFaults):
         return True
 
     def _flip(self, machine: Machine, place: int, bit: int) -> None:
-        """A bit of the byte at this offset of the log."""
+        """Flip a bit of the byte at this offset of the log."""
         if machine.fits_still(place, bit):
             place += CHAIN_AT - KIND_AT
         start = place - place % self._stage.profile.segment
@@ -97,7 +97,7 @@ class RotFaults(MemberFaults):
         self._world.nodes[machine.name].disk.flip(machine.segment_path(start), place - start, bit)
 
     def _rot_index(self, fault: Fault) -> bool:
-        """A bit of an index unit is another; every second time the node is restarted."""
+        """Flip a bit of an index unit. Every second time the node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -115,8 +115,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _rot_votes(self, fault: Fault) -> bool:
-        """A bit of the file with term and vote, or a whole copy, or all of it (`lose-votes`: always all); the
-        node is restarted."""
+        """Damage the file with term and vote: a bit, a whole copy, or the whole file (`lose-votes`: always
+        the whole file). The node is restarted."""
         target = self._damages(fault)
         if target is None:
             return False
@@ -139,8 +139,9 @@ class RotFaults(MemberFaults):
         return True
 
     def _rot_checkpoint(self, fault: Fault) -> bool:
-        """A bit of the file that tells how far the log was committed; the node is restarted. It costs nothing
-        that others have to make good, so it may happen to a damaged store, and beside one."""
+        """Flip a bit of the file that says how far the log was committed. The node is restarted. No other
+        node has to repair this damage. So it may happen to a damaged store, and while another store is
+        damaged."""
         target = self._target(fault)
         if target is None:
             return False
@@ -153,8 +154,8 @@ class RotFaults(MemberFaults):
         return bool(size)
 
     def _lose_members(self, fault: Fault) -> bool:
-        """The file that says where configurations are is gone; every second time an entry is rotten, too, and
-        may be one. The node is restarted."""
+        """Remove the file that says where configurations are. Every second time an entry, perhaps a
+        configuration, is damaged too. The node is restarted."""
         target = self._target(fault)
         if target is None:
             return False
@@ -171,11 +172,13 @@ class RotFaults(MemberFaults):
         return True
 
     def _misdirect(self, fault: Fault) -> bool:
-        """The next write to the log, its index, or term and vote lands elsewhere in the same file."""
+        """Misdirect the next write to the log, its index, or term and vote: it lands elsewhere in the same
+        file."""
         return self._misdirect_in(fault, PLACES[fault.pick % len(PLACES)])
 
     def _misdirect_votes(self, fault: Fault) -> bool:
-        """The next write of a follower's term and vote does; the leader ends, so that there is one."""
+        """Misdirect the next write of a follower's term and vote. The leader is killed, so that there is such
+        a write."""
         leader = self._stage.leader()
         if leader is None or not self._misdirect_in(fault, HARD_STATE_FILE):
             return False
@@ -206,8 +209,8 @@ class RotFaults(MemberFaults):
         return True
 
     def _read_error(self, fault: Fault) -> bool:
-        """The next reads of segments, or of snapshots, fail; most of the time the node is restarted, and its
-        recovery reads."""
+        """Let the next reads of segments, or of snapshots, fail. Most of the time the node is restarted, as
+        its recovery reads."""
         target = self._damages(fault)
         if target is None:
             return False
@@ -237,7 +240,7 @@ class RotFaults(MemberFaults):
         return True
 
     def _landed(self, machine: Machine, path: str, size: int, *places: int) -> None:
-        """Where the bytes should be, and where they are, is rot."""
+        """Note rot after a misdirected write: where the bytes should be, and where they are."""
         *_, folder, name = path.split("/")
         start = parse_segment_name(name)
         if start is not None:
@@ -247,7 +250,7 @@ class RotFaults(MemberFaults):
         self._stage.marks.reach(f"misdirected write in {name if start is None else folder}")
 
     def _lose_segment(self, fault: Fault) -> bool:
-        """A segment file that is not the newest is gone; the node is restarted."""
+        """Remove a segment file that is not the newest. The node is restarted."""
         target = self._target(fault)
         if target is None:
             return False

@@ -1,6 +1,6 @@
-"""One run: a plan played on a stage, checked while it goes on and in the end.
+"""One run: a plan played on a stage, checked during the run and at its end.
 
-`Run` is that of bare nodes; `broker_run.BrokerRun` puts brokers in their place.
+`Run` plays bare nodes; `broker_run.BrokerRun` plays brokers.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ from dledger.replication.leader import PushState
 CHECKPOINTS = 3
 CLIENTS_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 20.0
-"""After everything was healed and the clients ended, an idle group must be as good as new in this virtual
-time: all entries committed and applied everywhere, every member ready to vote."""
+"""After everything was healed and the clients have ended, an idle group must settle within this virtual time:
+all entries are committed and applied everywhere, and every member is ready to vote."""
 HAND_OVER_LIMIT_S = 3.0
 FAILOVER_LIMIT_S = 6.0
-"""In an idle group on a good network: a few election time-outs, should votes be split."""
+"""How long an idle group on a good network may be without a leader: a few election time-outs, as votes may be
+split."""
 PROGRESS_LIMIT_S = 10.0
-"""After that the group must take a new value and agree within this virtual time."""
+"""How long the group may take after that to take a new value and agree, in virtual time."""
 LATENCY_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 @dataclass
 class Outcome:
-    """What one run was. Plain values: it crosses processes and lies in files."""
+    """The result of one run. It has plain values, because it is passed between processes and written to
+    files."""
 
     seed: int
     profile: str
     violation: str = ""
     kind: str = ""
-    """Of a violation: its first words without numbers, so that shrinking keeps to the same one."""
+    """Kind of the violation: its first words without numbers, so that shrinking keeps to the same
+    violation."""
     simulated_s: float = 0.0
     recovery_s: float = 0.0
     """Virtual time from the healing of everything to equal logs."""
@@ -65,7 +68,7 @@ class Outcome:
 
 
 class Run:
-    """See the module."""
+    """One run of bare nodes; see the module."""
 
     def __init__(self, plan: Plan, trace: Trace | None = None) -> None:
         self.plan = plan
@@ -78,15 +81,15 @@ class Run:
         self._verdict = Verdict()
 
     def make_stage(self) -> Stage:
-        """Where it is played."""
+        """The stage on which the plan is played."""
         return Stage(self.plan, self._trace)
 
     def make_injector(self) -> Injector:
-        """Who does what the plan says to the machines."""
+        """The injector of the plan's faults."""
         return Injector(self.stage)
 
     def play(self) -> Outcome:
-        """To the end, or to the first violation."""
+        """Play the plan to the end, or to the first violation."""
         world = self.stage.world
         try:
             with world:
@@ -120,7 +123,7 @@ class Run:
             self.stage.world.spawn(client.name, client.main)
 
     def _heal(self) -> None:
-        """The liveness phase: everything is whole again; the group must go on and agree."""
+        """The liveness phase: everything is healed, and the group must go on and agree."""
         world = self.stage.world
         self.injector.finish()
         began = world.now
@@ -136,7 +139,7 @@ class Run:
         self._judge()
 
     def change_leaders(self) -> None:
-        """In the idle group a voter is made leader by name, is lost, and comes back."""
+        """In the idle group, make a voter leader by name, kill it, and start it again."""
         stage = self.stage
         head = self._head()
         voters = sorted(head.members.voters)
@@ -156,7 +159,8 @@ class Run:
         stage.cluster.count("an idle group survives its leader")
 
     def lose_leader(self) -> str:
-        """It is killed, and replaced in time. Its name: it is not started again."""
+        """Kill the leader and wait for the next one. Returns the name of the killed node, which is not
+        started again."""
         lost = self._head().config.self_id
         self.stage.world.kill(lost)
         self.within(FAILOVER_LIMIT_S, f"{lost} is replaced", lambda: self.stage.leader() not in (None, lost))
@@ -170,11 +174,11 @@ class Run:
         return node
 
     def end_clients(self) -> None:
-        """All is whole: the clients do the rest of what the plan says."""
+        """Wait until the clients have done all operations of the plan."""
         self.within(CLIENTS_LIMIT_S, "the clients end", lambda: all(one.done for one in self._clients))
 
     def await_progress(self) -> None:
-        """One more value is taken."""
+        """Wait until the group has taken one more value."""
         world = self.stage.world
         last = self._clients[0]
         last.done = False
@@ -183,15 +187,15 @@ class Run:
         self.within(PROGRESS_LIMIT_S, "the group takes a new value", lambda: last.done)
 
     def within(self, limit_s: float, what: str, happened: Callable[[], bool]) -> None:
-        """InvariantViolated when it does not happen within this virtual time."""
+        """Run until `happened` holds. InvariantViolated when it does not within this virtual time."""
         try:
             self.stage.world.run_until(happened, limit_s)
         except RunTimeout as error:
             raise InvariantViolated(f"after healing it does not happen that {what}: {error}") from error
 
     def _settled(self) -> bool:
-        """Whether everything is committed, durable and applied everywhere, every member has heard of the
-        leader in this life and may vote again, and none has anything to complain of."""
+        """Whether everything is committed, durable and applied everywhere, and every member knows the leader
+        in this life, may vote again, and reports no problem."""
         if not self._agreed():
             return False
         # A machine that was started a moment ago may have all entries, while the leader's connection still
@@ -216,7 +220,8 @@ class Run:
     # Checkpoints and the end
 
     def check_all(self) -> None:
-        """Everything from the ground up: what the disks hold against what the nodes say."""
+        """Check everything from the beginning: the content of the disks against the statements of the
+        nodes."""
         cluster = self.stage.cluster
         self._check_snapshots()
         hosts: dict[int, list[tuple[str, object]]] = {}
@@ -258,7 +263,7 @@ class Run:
         return state
 
     def _check_snapshots(self) -> None:
-        """Those on the disks are equal at equal places, and what replay makes."""
+        """Check that snapshots on the disks are equal at equal places, and equal the replayed state."""
         manifests: dict[int, list[tuple[str, object]]] = {}
         states: dict[int, list[tuple[str, object]]] = {}
         for name in self.stage.names:
@@ -279,7 +284,8 @@ class Run:
         return list(machine.disk_store.walk(fsynced, machine.base.pos, machine.base.index))
 
     def _judge(self) -> None:
-        """All logs are equal, byte for byte on the disks; the clients' histories fit them."""
+        """Check that all logs are equal, byte for byte on the disks, and that the clients' histories fit
+        them."""
         names = self.stage.members()
         machines = [self.stage.machines[name] for name in names]
         logs = [self._durable_log(machine) for machine in machines]
@@ -304,7 +310,7 @@ class Run:
         self.judge_history(whole)
 
     def judge_history(self, log: Iterable[tuple[EntryHeader, bytes]]) -> None:
-        """What the clients saw fits the whole log: (header, record) of each entry."""
+        """Check that the clients' observations fit the whole log: (header, record) of each entry."""
         values = {header.index: decode_record(body).body for header, body in log if header.kind == Kind.RAW}
         self._verdict = judge(self.history.calls, values)
         self.stage.cluster.count("a client batch is whole or not there", len(self.history.batches))
@@ -332,22 +338,23 @@ class Run:
         self.sum_up_history()
 
     def sum_up_history(self) -> None:
-        """The clients' part of the outcome."""
+        """Fill in the clients' part of the outcome."""
         self.outcome.history = asdict(self._verdict) | {"operations": len(self.history.calls)}
         for call in self.history.calls:
             if call.end >= 0 and call.kind == "append" and call.outcome == "acknowledged":
                 self.took((call.end - call.begin) / MS)
 
     def took(self, latency_ms: float) -> None:
-        """An acknowledged append took so long."""
+        """Count the latency of an acknowledged append."""
         latencies = self.outcome.latencies
         bucket = _bucket(latency_ms)
         latencies[bucket] = latencies.get(bucket, 0) + 1
 
 
 def _is_well(node: Node) -> bool:
-    """Of a member of an idle group. A leader: its peers, too. That a disk was slow is said for minutes, and
-    a clock that jumped stays where it is: then another member leads, if one is healthy."""
+    """Whether a member of an idle group is well; for a leader, its peers too. A slow disk is ignored, as it
+    is reported for minutes. A clock that jumped stays as it is; so a leader with such a clock is well only if
+    no other voter is healthy."""
     flags = int(node.health.flags) & ~(Health.SLOW | Health.CLOCK)
     if node.replicator.leader is not None and node.health.flags & Health.CLOCK:
         elector = node.elector
@@ -369,7 +376,8 @@ def _bucket(latency_ms: float) -> str:
 
 
 def _digest(log: list[tuple[EntryHeader, bytes]], begin: int) -> tuple[int, int, int]:
-    """Of a log from entry `begin` on. The last chain value covers all bodies; positions are in the sum."""
+    """A digest of a log from entry `begin` on. The last chain value covers all bodies; the sum covers
+    positions."""
     if not log:
         return (0, -1, 0)
     last = log[-1][0]
@@ -378,7 +386,7 @@ def _digest(log: list[tuple[EntryHeader, bytes]], begin: int) -> tuple[int, int,
 
 
 def kind_of(violation: str) -> str:
-    """What kind of violation a text tells of: its first line without numbers."""
+    """The kind of a violation: the first line of its text without numbers."""
     line = violation.split("\n")[0]
     return "".join(letter for letter in line if not letter.isdigit())[:120]
 

@@ -1,7 +1,7 @@
-"""Making a failing plan small before it is shown: fewer faults, operations and nodes, shorter faults.
+"""Makes a failing plan small before it is shown: fewer faults, operations and nodes, shorter faults.
 
-Delta debugging (Zeller's ddmin) over the lists of the plan: a smaller plan is kept when its replay fails in
-the same way. Every replay is a whole run, so the search has a budget.
+It uses delta debugging (Zeller's ddmin) over the lists of the plan: a smaller plan is kept when its replay
+fails in the same way. Every replay is a whole run, so the search has a budget.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Fails = Callable[[Plan], bool]
 
 
 class BudgetSpent(Exception):
-    """No more replays."""
+    """The budget of replays is spent."""
 
 
 def shrink(plan: Plan, fails: Fails, replays: int) -> Plan:
-    """A smaller plan that fails as this one does; `replays` bounds the search."""
+    """A smaller plan that fails in the same way; `replays` bounds the search."""
     search = _Search(plan, fails, replays)
     with contextlib.suppress(BudgetSpent):
         search.run()
@@ -39,7 +39,7 @@ class _Search:
         self._left = replays
 
     def run(self) -> None:
-        """Until nothing gets smaller."""
+        """Repeat all steps until the plan gets no smaller."""
         while True:
             before = self.best
             self._fewer_faults()

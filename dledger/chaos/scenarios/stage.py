@@ -1,4 +1,5 @@
-"""The stage of a run: a world with the machines of a group and of its clients, watched."""
+"""The stage of a run: a world with the machines of a group and of its clients, and the oracles that watch
+it."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ from dledger.runtime.env import Env
 
 PORT = 40911
 PUSH_BYTES = 8 * 1024
-"""Aim of a push frame: so little that a burst, and some client batches, need more than one."""
+"""Target size of a push frame. It is so small that a burst, and some client batches, need more than one
+frame."""
 RESTART_NS = SECOND
-"""After this an operator starts a node again that its disk has ended."""
+"""Time after which an operator starts a node again that ended because of its disk."""
 ALL_DAY = tuple(range(24))
 
 
 class WatchedWorld(World):
-    """A world that tells of log lines and of the ends of processes."""
+    """A world that reports log lines and the ends of processes."""
 
     on_log: Callable[[str], None] | None = None
     on_end: Callable[[Process, Exit], None] | None = None
@@ -71,18 +73,18 @@ def _changes_members(node: Node) -> bool:
 
 
 OPERATOR = "op"
-"""The machine from which the group is changed."""
+"""The machine from which an operator changes the members."""
 
 
 class Stage:
-    """Machines by name; starts and restarts nodes; remembers what was seen."""
+    """The machines by name. It starts and restarts nodes, and remembers what was observed."""
 
     clients: int = CLIENTS
-    """Machines of clients."""
+    """How many machines of clients there are."""
     may_raise: tuple[type[BaseException], ...] = (NodeFailed,)
-    """With what a program of the group may end, when its disk failed."""
+    """Errors with which a program of the group may end when its disk failed."""
     bystanders: tuple[str, ...] = ()
-    """Further machines, neither of the group nor of clients."""
+    """Names of further machines, neither of the group nor of clients."""
 
     def __init__(self, plan: Plan, trace: Trace | None) -> None:
         self.plan = plan
@@ -91,21 +93,21 @@ class Stage:
         self.world: WatchedWorld = WatchedWorld(plan.seed, settings=settings, trace=trace)
         self.cluster: Cluster = Cluster()
         self.index_units: int = self.profile.segment // 256
-        """In an index file: for segments of about as many entries."""
+        """Units in an index file: about as many as a segment has entries."""
         self.chronicle: Chronicle = Chronicle(self.cluster.committed, self.replay)
         self.marks: Marks = Marks()
         self.batches: Batches = Batches(self)
         self.elections: int = 0
         self.at_install: Callable[[str], None] | None = None
-        """What to do with the next node that begins to replace its log."""
+        """Called with the next node that begins to replace its log."""
         self.at_cut: Callable[[str], None] | None = None
-        """What to do with the next node that begins to cut its log."""
+        """Called with the next node that begins to cut its log."""
         self.at_change: Callable[[str], None] | None = None
-        """What to do with the next leader that appends a configuration."""
+        """Called with the next leader that appends a configuration."""
         self.at_saved: Callable[[str], None] | None = None
-        """What to do with the next node that has saved a term which nobody was told yet."""
+        """Called with the next node that has saved a term and has not yet sent it in a message."""
         self.at_snapshot: Callable[[str], None] | None = None
-        """What to do with the next node that begins to take a snapshot of its state."""
+        """Called with the next node that begins to take a snapshot of its state."""
         self._then: dict[Process, Callable[[], None]] = {}
         self.names: tuple[str, ...] = tuple(f"n{number}" for number in range(plan.nodes + plan.spares))
         self.founders: tuple[str, ...] = self.names[: plan.nodes]
@@ -121,7 +123,7 @@ class Stage:
         self.world.on_end = self._ended
 
     def start(self, name: str) -> None:
-        """Start a node on its machine, if none runs there."""
+        """Start a node on its machine, if the machine is in use and no process runs there."""
         machine = self.machines[name]
         if machine.running or not machine.in_use:
             return
@@ -163,7 +165,8 @@ class Stage:
         await node.run()
 
     def _dawdles(self, machine: Machine) -> Callable[[], float] | None:
-        """How long (s) the host of this life takes for what it may take time for."""
+        """A function that draws how long (s) an asynchronous call of this life's host takes. None: no
+        time."""
         if not self.profile.dawdling:
             return None
         draws = self.world.stream(f"host/{machine.name}/{machine.lives}")
@@ -176,7 +179,7 @@ class Stage:
         return draw_protocol(self.plan, machine.name, machine.lives)
 
     def replay(self, parts: Mapping[str, bytes] | None = None, index: int = -1) -> Replay:
-        """The judge's own state machine, from nothing or from the parts of a snapshot at `index`."""
+        """The judge's own state machine, empty or from the parts of a snapshot at `index`."""
         return State() if parts is None else State.decode(parts["state"])
 
     def _retention(self) -> RetentionSettings:
@@ -220,11 +223,11 @@ class Stage:
         self.start(name)
 
     def when_ended(self, process: Process, then: Callable[[], None]) -> None:
-        """Call back at the instant at which this process ends; the last caller counts."""
+        """Call `then` at the instant at which this process ends. Only the last caller is called."""
         self._then[process] = then
 
     def violated(self, text: str) -> None:
-        """An oracle says no: the run ends after this event."""
+        """Report a violation: the run ends after this event."""
         process = self.world.current
         if process is None:
             raise InvariantViolated(text)
@@ -233,7 +236,7 @@ class Stage:
     # What happened
 
     def elected(self, machine: Machine, term: int) -> None:
-        """Somebody won an election."""
+        """A node won an election."""
         self.elections += 1
         others = [other.node for other in self.machines.values() if other is not machine]
         own = 0 if machine.node is None else machine.node.config.protocol_max
@@ -246,7 +249,7 @@ class Stage:
             self.marks.reach("a new leader while the old one still leads")
 
     def appended(self, machine: Machine, entry: Entry) -> None:
-        """An entry joined a log."""
+        """An entry was added to a log."""
         if entry.pos % self.profile.segment == 0 and entry.pos and len(self.alive()) < len(self.founders):
             self.marks.reach("segment rolled while a node is down")
         if self.at_change is not None and entry.channel >> 24 & 0x7F == Kind.CONFIG:
@@ -255,14 +258,14 @@ class Stage:
             self.marks.reach("an entry of the largest size")
 
     def _changes(self, machine: Machine) -> None:
-        """A configuration joined a log."""
+        """A configuration was added to a log."""
         if machine.node is not None and machine.node.role is Role.LEADER:
             then, self.at_change = self.at_change, None
             if then is not None:
                 then(machine.name)
 
     def installs(self, machine: Machine) -> None:
-        """A node gives up its log for a snapshot."""
+        """A node replaces its log by a snapshot."""
         then, self.at_install = self.at_install, None
         if then is not None:
             then(machine.name)
@@ -275,13 +278,13 @@ class Stage:
             then(machine.name)
 
     def saved(self, machine: Machine) -> None:
-        """A term or vote of a node is saved, and nothing was done yet that waited for it."""
+        """A term or vote of a node is saved, and no effect that waited for it was performed yet."""
         if self.at_saved is not None and self._untold(machine):
             then, self.at_saved = self.at_saved, None
             then(machine.name)
 
     def _untold(self, machine: Machine) -> bool:
-        """Whether a term is on the disk that nobody was told."""
+        """Whether the disk has a term that the node has not used in a message yet."""
         state = machine.disk_store.hard_state()
         return state is not None and state.term > self.cluster.announced.get(machine.store, 0)
 
@@ -303,7 +306,7 @@ class Stage:
         return any(node is not None and node.snapshots.boundary._waiting for node in nodes)
 
     def _ends(self, machine: Machine) -> None:
-        """A process of the group is about to be no more."""
+        """A process of the group is about to end."""
         probe = machine.probe
         if probe is None or not probe.opened:
             self.marks.reach("end during recovery")
@@ -329,7 +332,7 @@ class Stage:
     # Who is who
 
     def leader(self) -> str | None:
-        """Who serves; the one of the highest term if two think so."""
+        """The serving leader. If two nodes regard themselves as serving: the one of the higher term."""
         best: tuple[int, str] | None = None
         for name in self.names:
             node = self.machines[name].node
@@ -338,19 +341,20 @@ class Stage:
         return None if best is None else best[1]
 
     def hands_over(self) -> bool:
-        """Whether a leader takes nothing as another one is to lead."""
+        """Whether a leader refuses appends because it hands leadership over."""
         nodes = (machine.node for machine in self.machines.values())
         return any(node is not None and node.appender is not None and node.appender.paused for node in nodes)
 
     def members(self) -> list[str]:
-        """Members of the leader's configuration, voters and learners; the founders while nobody leads."""
+        """Members of the leader's configuration, voters and learners. The founders while there is no
+        leader."""
         leader = self.leader()
         node = None if leader is None else self.machines[leader].node
         return list(self.founders) if node is None else sorted(node.members.current.members)
 
     def _group_of_today(self, name: str) -> tuple[str, ...]:
-        """What the settings of a node name that begins with an empty store: the members that its operator
-        sees, or saw last, and itself."""
+        """The members in the settings of a node that begins with an empty store: the members that its
+        operator sees, or saw last, and the node itself."""
         if self.leader() is not None:
             self._seen = tuple(self.members())
         return self._seen if name in self._seen else (*self._seen, name)

@@ -1,4 +1,4 @@
-"""What producers of a run with brokers do with messages for a time of their own: send, and recall some."""
+"""Messages for a time of their own in a run with brokers: producers send them, and recall some."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def send_timed(
     begin: Callable[[list[Message]], Send],
     settle: Callable[[Send, Awaitable[SendResult]], Awaitable[None]],
 ) -> None:
-    """One message. `turn`: a number for each. `begin`, `settle`: note a send, and how it ended."""
+    """Send one message. `turn`: the number of the message. `begin`, `settle`: note a send, and its
+    outcome."""
     timers = history.timers
     wanted_ms = producer._core.env.wall.now_ms() + WAITS_MS[turn % len(WAITS_MS)]
     message.deliver_at = datetime.fromtimestamp(wanted_ms / 1000, UTC)

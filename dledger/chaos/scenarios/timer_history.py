@@ -1,4 +1,4 @@
-"""Timer messages in a run with brokers: what producers wanted and were told, for the judge."""
+"""Timer messages in a run with brokers: the wishes of producers and the answers to them, for the judge."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from dledger.chaos.scenarios.history import RUNNING
 
 WAITS_MS = (60, 2_500, 7_000)
-"""For so long messages of producers wait."""
+"""How long the messages of producers wait."""
 PRECISION_MS = 100
-"""Settings of the brokers."""
+"""The time precision in the settings of the brokers."""
 ROLL_WINDOW_SLOTS = 20
 RECALL_EVERY = 3
-"""Of the messages that wait so many are recalled."""
+"""Every RECALL_EVERY-th timer message is recalled."""
 TIMERS_LIMIT_S = 20.0
-"""Within this time nothing waits any more: the longest wait, and some time."""
+"""Time after which no message may wait any more: the longest wait, and some time."""
 
 
 @dataclass
 class Recall:
-    """A producer did not want its message to come. `value`: the message."""
+    """A producer's request to recall a message. `value`: the body of the message."""
 
     value: bytes
     outcome: str = RUNNING
@@ -27,8 +27,8 @@ class Recall:
 
 @dataclass
 class TimerHistory:
-    """What all producers did."""
+    """The timer messages and recalls of all producers."""
 
     wanted_ms: dict[bytes, int] = field(default_factory=dict)
-    """When each message was to come, in ms since the epoch."""
+    """Body -> when the message should be delivered, in ms since the epoch."""
     recalls: list[Recall] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""What must hold for timer messages, in English above each check: the log, against what producers were told.
+"""What must hold for timer messages, in English above each check: the log is compared with the answers to
+producers.
 
-The log tells the life of each: it is put where it waits, perhaps put there again because it waits for long,
-perhaps recalled, and comes to its topic at its time.
+The log shows the life of each message: it is put into the topic where it waits. It may be put there again
+because it waits for long, and may be recalled. Otherwise it is put into its own topic when it is due.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Messages = Mapping[Queue, Sequence[Stored]]
 
 
 def waiting(stored: Sequence[Stored], rows: Mapping[int, tuple[int, int]]) -> int:
-    """How many messages and recalls wait: as the table says."""
+    """How many messages still wait, according to the table."""
     found = 0
     begins = sorted(rows)
     for offset, message in enumerate(stored):
@@ -29,7 +30,8 @@ def waiting(stored: Sequence[Stored], rows: Mapping[int, tuple[int, int]]) -> in
 
 
 def judge_timers(messages: Messages, history: TimerHistory) -> tuple[int, int]:
-    """What waited, against what came. How many came, and how many were recalled. InvariantViolated."""
+    """Compare the messages that waited with those that were delivered. Returns how many were delivered, and
+    how many were recalled. InvariantViolated."""
     waited: dict[tuple[bytes, int], int] = {}
     noted: dict[tuple[str, int], int] = {}
     keys: dict[bytes, str] = {}

@@ -9,16 +9,16 @@ from dledger.chaos.scenarios.profiles import MARKS_FROM_SEEDS, MET_IN, MET_IN_SE
 from dledger.chaos.scenarios.runner import LATENCY_BUCKETS_MS, Outcome
 
 MIN_SECONDS, MIN_OPERATIONS, MIN_FAULTS, MIN_KINDS = 60.0, 300, 8, 3
-"""A seed that did less is *thin*: it does not count as one, and fails the run."""
+"""A seed that did less is *thin*: it does not count as a seed, and fails the run."""
 
 
 class Totals:
-    """Adds up outcomes; all figures are those of the outcomes, times in virtual seconds."""
+    """Adds up outcomes. All figures are sums over the outcomes; times are in virtual seconds."""
 
     def __init__(self) -> None:
         self.seeds: int = 0
         self.resumed: int = 0
-        """Of them, played by an earlier command."""
+        """How many of these seeds were played by an earlier command."""
         self._played_s = 0.0
         self.simulated_s: float = 0.0
         self.slowest_recovery_s: float = 0.0
@@ -37,11 +37,11 @@ class Totals:
 
     @property
     def played(self) -> int:
-        """Seeds that this command played itself."""
+        """How many seeds this command played itself."""
         return self.seeds - self.resumed
 
     def add(self, outcome: Outcome, *, resumed: bool = False) -> None:
-        """One run more; `resumed`: an earlier command played it, so it took none of this one's time."""
+        """Add one run. `resumed`: an earlier command played it, so it took no time of this command."""
         self.seeds += 1
         self.resumed += resumed
         self._played_s += 0.0 if resumed else outcome.simulated_s
@@ -66,15 +66,16 @@ class Totals:
             self.thin.append(outcome.seed)
 
     def missing_marks(self) -> list[str]:
-        """Marks and faults of the profiles that were run, which no seed reached though enough were played."""
+        """Marks and faults of the played profiles that no seed reached, although enough seeds were played."""
         return [what for what, counts in self._unreached() if counts]
 
     def uncounted_marks(self) -> list[str]:
-        """The same of which too few seeds were played to count."""
+        """Marks and faults of the played profiles that no seed reached, of which too few seeds were played to
+        count."""
         return [what for what, counts in self._unreached() if not counts]
 
     def _unreached(self) -> Iterator[tuple[str, bool]]:
-        """What no seed reached, and whether that counts."""
+        """Marks and faults that no seed reached, each with whether enough seeds were played to count it."""
         marks: dict[str, int] = {}
         kinds: dict[str, int] = {}
         for name, seeds in self.profiles.items():
@@ -95,7 +96,8 @@ class Totals:
         return bool(self.violations or self.thin or self.missing_marks())
 
     def as_json(self, wall_s: float) -> dict[str, Any]:
-        """The last line of `--json`, without the violations. The speed is that of the seeds played now."""
+        """The last line of `--json`, without the violations. The speed is that of the seeds that this command
+        played."""
         return {
             "seeds": self.seeds,
             "resumed": self.resumed,

@@ -1,4 +1,4 @@
-"""Transactions in a run with brokers: what producers mean, and what they were told, for the judge."""
+"""Transactions in a run with brokers: the intentions of producers and the answers to them, for the judge."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from enum import Enum
 from dledger.chaos.scenarios.history import RUNNING
 
 CHECK_AFTER_MS, CHECK_EVERY_MS, CHECK_MAX = 1_000, 2_000, 4
-"""Settings of the brokers."""
+"""Settings of the brokers for the checks of transactions."""
 TRANSACTIONS_LIMIT_S = 2.0 * (CHECK_AFTER_MS + CHECK_EVERY_MS * CHECK_MAX) / 1000 + 15.0
-"""After what time none is open any more: twice what brokers wait (a clock was ahead), and some."""
+"""Time after which no transaction may be open: twice the time that brokers wait (a clock was ahead), and some
+time."""
 
 
 class Fate(Enum):
-    """What a producer means with a message."""
+    """A producer's intention for a message."""
 
     COMMIT = "commit"
     ROLL_BACK = "roll back"
@@ -24,13 +25,14 @@ class Fate(Enum):
 
     @property
     def commits(self) -> bool:
-        """It is to come to its topic."""
+        """Whether the message should be delivered to its topic."""
         return self in (Fate.COMMIT, Fate.COMMIT_IF_ASKED)
 
 
 @dataclass
 class End:
-    """A producer said at once what becomes of its half message. `half`: the offset that it was told."""
+    """A producer's decision about its half message, sent at once. `half`: the offset that the producer
+    got."""
 
     value: bytes
     half: int
@@ -40,7 +42,7 @@ class End:
 
 @dataclass
 class TransactionHistory:
-    """What all producers did."""
+    """The intentions and decisions of all producers."""
 
     fates: dict[bytes, Fate] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""What must hold for transactions, in English above each check: the log, against what producers mean and were
-told.
+"""What must hold for transactions, in English above each check: the log is compared with the intentions of
+producers and the answers to them.
 
-The log tells the life of each half message: it opens a transaction, is put again with each check, and ends
-once: its message is in its topic, or it was given up, or neither (rolled back).
+The log shows the life of each half message: it opens a transaction, is put again with each check, and ends
+once. At its end its message is put into its topic, or it is discarded, or neither (rolled back).
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ class _Open:
 
 
 class TransactionJudge:
-    """Reads a log, entry by entry; then says what is wrong with it."""
+    """Reads a log entry by entry, and then reports what is wrong with it."""
 
     def __init__(self) -> None:
         self._records: dict[int, tuple[bytes, int, int]] = {}
-        """Of the half topic: offset -> body, position, prepared offset."""
+        """Messages of the half topic: offset -> body, position, prepared offset."""
         self._halves: dict[int, _Open] = {}
         self._by_position: dict[int, int] = {}
         self._batch: list[tuple[str, int]] = []
-        """Messages that end a transaction, of the batch that is read now: how, and position of the half."""
+        """Messages of the present batch that end a transaction: the way in which it ends, and the position of
+        the half message."""
         self.ended: int = 0
         self.given_up: int = 0
         self.committed_when_asked: int = 0
 
     def apply(self, header: EntryHeader, data: bytes) -> None:
-        """One entry. InvariantViolated."""
+        """Apply one entry. InvariantViolated if the log breaks a rule."""
         if header.kind == Kind.MESSAGE:
             self._message(header, data)
         elif header.kind == Kind.SYSTEM:
@@ -112,7 +113,7 @@ class TransactionJudge:
         self.committed_when_asked += known.ended == "committed" and known.checks > 0
 
     def judge(self, history: TransactionHistory, sends: Sequence[Send], begun: int) -> None:
-        """The log against what producers mean and were told. InvariantViolated."""
+        """Compare the log with the intentions of producers and the answers to them. InvariantViolated."""
         told = {send.values[0]: send.offset for send in sends if send.topic == HALF and send.offset >= 0}
         for offset, half in self._halves.items():
             fate, name = history.fates[half.value], name_of(half.value)

@@ -1,7 +1,7 @@
-"""Remoting as clients of other projects have it (Java before 5.0, C++, Go).
+"""Remoting as in clients of other projects (Java before 5.0, C++, Go).
 
-They do not notice that a connection is gone before they write to it again, and wait for their own time-out.
-An answer they take by its number alone, over whichever connection it comes.
+These clients do not notice that a connection is lost before they write to it again, and wait for their own
+time-out. They accept an answer by its number alone, over whichever connection it comes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT_S, TIMEOUT_S = 3.0, 3.0
 
 
 class _Link(asyncio.BufferedProtocol):
-    """A connection. That it ended is noticed by who writes to it next."""
+    """A connection. Its end is noticed only by the next write to it."""
 
     def __init__(self, client: UnawareClient) -> None:
         self._client = client
@@ -28,11 +28,11 @@ class _Link(asyncio.BufferedProtocol):
 
     @property
     def up(self) -> bool:
-        """Whether it has not ended, as far as this end knows."""
+        """Whether the connection is open, as far as this end knows."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, data: bytes) -> None:
-        """Write."""
+        """Write data to the connection."""
         assert self._transport is not None
         self._transport.write(data)
 
@@ -61,17 +61,17 @@ class Asked:
     code: int
     link: _Link
     answer: asyncio.Future[tuple[Request, bool]]
-    """And whether it came over another connection than the request left by."""
+    """The answer, and whether it came over another connection than the request was sent on."""
     since: float
-    """Loop time."""
+    """Loop time when the request was sent."""
 
     def age(self) -> float:
-        """Seconds since it left."""
+        """Seconds since the request was sent."""
         return self.answer.get_loop().time() - self.since
 
 
 class UnawareClient:
-    """Requests by their numbers."""
+    """Sends requests, and assigns answers to them by their numbers."""
 
     def __init__(self, env: Env) -> None:
         self._links: dict[str, _Link] = {}
@@ -79,12 +79,12 @@ class UnawareClient:
         self.asked: dict[int, Asked] = {}
 
     def links(self, addresses: Sequence[str]) -> tuple[object, ...]:
-        """The connections to these brokers; none where one is not there, as far as this client knows."""
+        """The connections to these brokers. Empty if any of them is not open, as far as this client knows."""
         found = tuple(self._links[address] for address in addresses if address in self._links)
         return found if len(found) == len(addresses) and all(link.up for link in found) else ()
 
     def came(self, answer: Request, link: _Link) -> None:
-        """An answer; one that nobody waits for is ignored."""
+        """An answer arrived. An answer that no request waits for is ignored."""
         asked = self.asked.get(answer.opaque)
         if asked is not None and not asked.answer.done():
             asked.answer.set_result((answer, link is not asked.link))
@@ -92,7 +92,8 @@ class UnawareClient:
     async def ask(
         self, address: str, code: int, header: Fields = None, body: bytes = b"", timeout_s: float = TIMEOUT_S
     ) -> tuple[Request, bool]:
-        """The answer, and whether it came over another connection. OSError (TimeoutError too)."""
+        """Send a request. Returns the answer, and whether it came over another connection. OSError
+        (TimeoutError too)."""
         link = self._links.get(address)
         loop = asyncio.get_running_loop()
         if link is None or not link.up:

@@ -1,4 +1,4 @@
-"""A client machine as of another project: a consumer that does not notice when a connection is gone.
+"""A client machine with a consumer like those of other projects: it does not notice lost connections.
 
 Brokers answer its pulls in place of a leader that is lost (`dledger/broker/longpolling/stranded_pulls.py`).
 """
@@ -22,15 +22,16 @@ from dledger.runtime.env import Env
 
 UNAWARE_GROUP = "unaware"
 PULL_TIMEOUT_S, HOLD_MS = 30.0, 15_000
-"""As these clients have them: how long they wait for a pull, and how long a broker may hold it."""
+"""How long these clients wait for a pull, and how long a broker may hold it."""
 HEARTBEAT_S = 10.0
-"""Theirs is 30 s, and until then they have no connection to a broker that was just started."""
+"""Time between heartbeats. In these clients it is 30 s; until then they would have no connection to a broker
+that was just started."""
 ROUTES_S, LOOK_S = 30.0, 2.0
-"""Between two looks for a route that is known, and for one that is not."""
+"""Time between two requests for a route that is known, and for one that is not."""
 PAUSE_S = 3.0
-"""After a pull that failed."""
+"""Pause after a pull that failed."""
 TOLD_S = 0.5
-"""A pull that waits for so long has been told to all brokers, in a group that is well."""
+"""After this time all brokers of a healthy group know of a pull that waits."""
 AT_ONCE = 32
 GOES_ON = (
     ResponseCode.SUCCESS,
@@ -38,18 +39,18 @@ GOES_ON = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-"""Answers to a pull that say where to go on."""
+"""Answers to a pull that say where to continue."""
 
 
 class UnawareReader(Consumer):
-    """Reads all queues of all topics, from their beginnings in each life; commits nothing."""
+    """Reads all queues of all topics, from their beginnings in each life. It commits nothing."""
 
     group = UNAWARE_GROUP
     _client: UnawareClient | None = None
     _heard: tuple[object, ...] = ()
-    """Connections over which every broker took the last heartbeat; none where one did not."""
+    """Connections over which every broker accepted the last heartbeat. Empty if a broker did not."""
     _heard_since = 0.0
-    """Loop time: since then all brokers know the consumer over these connections."""
+    """Loop time since which all brokers know the consumer over these connections."""
 
     async def main(self, env: Env) -> None:
         self.lives += 1
@@ -75,7 +76,7 @@ class UnawareReader(Consumer):
     # What the judge asks
 
     def is_known(self) -> bool:
-        """Whether each queue has a pull that waits, and all brokers know of them."""
+        """Whether each queue has a waiting pull, and all brokers know of these pulls."""
         client = self._client
         if client is None or not self._heard or client.links(self._addresses()) != self._heard:
             return False
@@ -85,8 +86,8 @@ class UnawareReader(Consumer):
         return known and len(pulls) == len(queues) and all(asked.age() > TOLD_S for asked in pulls)
 
     def stands_still(self) -> bool:
-        """Whether a pull has no answer and was asked over a connection that is gone. One that another broker
-        forwarded waits there."""
+        """Whether a pull has no answer and was sent over a connection that is lost. A pull that another
+        broker forwarded does not count, as it waits there."""
         client = self._client
         return client is not None and not all(asked.link.up for asked in client.asked.values())
 
@@ -97,7 +98,7 @@ class UnawareReader(Consumer):
         return sorted({address for one in every for address in one.brokerAddrs.values()})
 
     async def _look(self, client: UnawareClient, topic: str) -> bool:
-        """Ask for the route of a topic."""
+        """Ask for the route of a topic. Returns whether it was found."""
         address, header = f"{NAMESRV}:{NAMESRV_PORT}", GetRouteHeader(topic)
         try:
             answer, _ = await client.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -108,7 +109,7 @@ class UnawareReader(Consumer):
         return answer.code == ResponseCode.SUCCESS
 
     async def _beat(self, client: UnawareClient) -> None:
-        """Tell every broker of the group."""
+        """Send heartbeats to every broker of the group."""
         while True:
             addresses, took = self._addresses(), 0
             wanted = [Subscription(topic, subVersion=1) for topic in self.routes]
@@ -128,7 +129,7 @@ class UnawareReader(Consumer):
             await asyncio.sleep(HEARTBEAT_S if took else LOOK_S)
 
     async def _read(self, client: UnawareClient, queue: Queue, life: int) -> None:
-        """Pull a queue."""
+        """Pull a queue, again and again."""
         offset, broker_id = 0, MASTER_ID
         while True:
             header = PullMessageHeader(
@@ -156,6 +157,6 @@ class UnawareReader(Consumer):
             offset, broker_id = found.nextBeginOffset, found.suggestWhichBrokerId
 
     def _group_of(self, topic: str) -> dict[int, str]:
-        """Addresses of its brokers, by id."""
+        """Addresses of the topic's brokers, by id."""
         brokers = self.routes[topic].brokerDatas
         return brokers[0].brokerAddrs if brokers else {}

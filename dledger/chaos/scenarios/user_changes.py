@@ -16,7 +16,7 @@ USERS, RESOURCES = 2, 3
 
 
 async def change_a_user(core: ClientCore, history: UserHistory, life: int, env: Env) -> None:
-    """One change of one user."""
+    """Make one change of one user."""
     name = f"user{life}-{env.random.randrange(USERS)}"
     if name in history.unsure:
         return
@@ -52,7 +52,7 @@ async def change_a_user(core: ClientCore, history: UserHistory, life: int, env: 
 
 
 async def _ask(core: ClientCore, code: RequestCode, header: object, body: object = None) -> None:
-    """ClientError where it was refused, or nobody knows."""
+    """Send a request to the leader. ClientError when it was refused, or its outcome is unknown."""
     data = b"" if body is None else json.dumps(body).encode()
     answer = await core.invoke_leader(core.group(BROKER_NAME), None, code, header, data)  # type: ignore[arg-type]
     if answer.code != ResponseCode.SUCCESS:

@@ -1,7 +1,7 @@
-"""Users and their policies that a client machine makes, changes and deletes, and what must become of them.
+"""Users and their policies that a client machine makes, changes and deletes, and what must hold for them.
 
-One program changes a name, one step after the other. A step that was acknowledged holds; where an answer was
-lost the name is used no more, and nothing is asked of it.
+One program changes a name, one step after another. An acknowledged step must hold. If an answer is lost, the
+name is not used again, and nothing is checked for it.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dledger.chaos.scenarios.oracle import Acls, Users
 
 @dataclass
 class KnownUser:
-    """A user as it was acknowledged last; None: there is none."""
+    """A user as it was acknowledged last. Password None: there is no such user."""
 
     password: str | None = None
     resources: set[str] = field(default_factory=set)
-    """Of the entries of its policies."""
+    """The resources in the entries of its policies."""
 
 
 @dataclass
 class UserHistory:
-    """All of them, by name."""
+    """All users, by name."""
 
     users: dict[str, KnownUser] = field(default_factory=dict)
     unsure: dict[str, None] = field(default_factory=dict)
-    """Names that are used no more."""
+    """Names that are not used again."""
     deleted_with_policies: int = 0
-    """Users that were deleted, and made again."""
+    """How many users were deleted while they had policies."""
 
 
 def judge_users(history: UserHistory, replay: BrokerReplay) -> None:
-    """In the end every user is as it was acknowledged."""
+    """Check that in the end every user is as it was acknowledged last."""
     users, acls = replay.table(Users), replay.table(Acls)
     for name, known in history.users.items():
         if name in history.unsure:
