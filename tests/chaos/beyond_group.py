@@ -1,4 +1,4 @@
-"""A group beyond its faults: what was acknowledged before, and an oracle over all that is told afterwards."""
+"""A group beyond its faults: the acknowledged entries, and an oracle over all later answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from dledger.runtime.env import Env
 
 ADDRESSES = {name: f"{name}:40911" for name in NAMES}
 REFUSALS = {Code.INCONSISTENT_STATE, Code.WAIT_QUORUM_ACK_TIMEOUT, None}
-"""How a read may be refused: rotten, no read point, nobody leads. Not "there is no such entry"."""
+"""How a read may be refused: the entry is rotten, there is no read point, or there is no leader. "There is no
+such entry" is not allowed."""
 
 
 class BeyondGroup(DiskGroup):
     """Clients append and read through `DLedgerClient`, each on a machine of its own.
 
-    `acknowledged`: body by index. `history`: (index, term, kind, body) of all that was committed and applied
-    when something was last acknowledged; `digests`: of the host's state after each of these entries.
+    `acknowledged`: body by index. `history`: (index, term, kind, body) of all entries that were committed and
+    applied at the last acknowledgement. `digests`: the digest of the host's state after each of these
+    entries.
     """
 
     def __init__(self, *arguments: object) -> None:
@@ -32,7 +34,7 @@ class BeyondGroup(DiskGroup):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def ask(self, work: Callable[[DLedgerClient], Awaitable[None]]) -> None:
-        """Run a client to its end."""
+        """Run a client program to its end."""
         done: list[bool] = []
 
         async def main(env: Env) -> None:
@@ -46,7 +48,8 @@ class BeyondGroup(DiskGroup):
         self.world.run_until(lambda: done, 60)
 
     def write(self, count: int, tag: str) -> None:
-        """Have entries acknowledged; afterwards all that live have applied them, and know that."""
+        """Append entries until they are acknowledged. Afterwards all running nodes have applied them and know
+        that they are committed."""
 
         async def work(client: DLedgerClient) -> None:
             for number in range(count):
@@ -61,7 +64,7 @@ class BeyondGroup(DiskGroup):
         self.world.run_for(2)  # all index units and checkpoints are on the disks
 
     def _note(self) -> None:
-        """What was applied is history from now on."""
+        """Take the applied entries as the history."""
         known = len(self.history)
         entries = self.hosts[self.await_leader()].entries
         assert entries[:known] == self.history
@@ -74,9 +77,10 @@ class BeyondGroup(DiskGroup):
     # The oracle
 
     def judge(self) -> tuple[set[int], int]:
-        """Ask everybody for everything: the indexes that were answered, and the number of read points.
+        """Ask all nodes for all entries. Returns the indexes that were answered, and the number of read
+        points.
 
-        Each answer is right; what is not answered is refused, and never denied.
+        Each answer must be right. An entry that is not answered must be refused, and never denied.
         """
         self._judge_nodes()
         answered: set[int] = set()
@@ -113,7 +117,7 @@ class BeyondGroup(DiskGroup):
         return answered, points
 
     def _judge_nodes(self) -> None:
-        """What the logs hold and the hosts were handed is what was committed at that place."""
+        """Check that the logs and the hosts have only what was committed at each index."""
         for name in NAMES:
             host = self.hosts[name]
             for entry in host.entries:
@@ -128,7 +132,7 @@ class BeyondGroup(DiskGroup):
                 assert held == self.history[index][1], f"{name} has an entry {index} of term {held}"
 
     def takes(self) -> bool:
-        """Whether a new entry is acknowledged; not in the place of another one."""
+        """Whether a new entry is acknowledged. It must not replace another entry."""
         taken: list[int] = []
 
         async def work(client: DLedgerClient) -> None:
@@ -144,14 +148,16 @@ class BeyondGroup(DiskGroup):
         return bool(taken)
 
     def assert_waits(self) -> set[int]:
-        """Nobody leads, nothing is taken, no read point is given; the indexes that are answered."""
+        """Check that there is no leader, no append succeeds, and no read point is given. Returns the answered
+        indexes."""
         assert self.leader() is None and not self.takes()
         answered, points = self.judge()
         assert points == 0
         return answered
 
     def assert_whole(self) -> None:
-        """After what was missing is back: all goes on, and everything acknowledged is there on all three."""
+        """Check that the group goes on after the damage is undone, and that all three nodes have every
+        acknowledged entry."""
         self.settle()
         assert self.judge() == (set(self.acknowledged), 3)
         assert all(self.applied(name) >= max(self.acknowledged) for name in NAMES)
@@ -159,7 +165,7 @@ class BeyondGroup(DiskGroup):
         assert self.takes()
 
     def says(self, name: str) -> str:
-        """What a node tells an operator."""
+        """The reasons that a node shows to operators."""
         status = self.nodes[name].status()
         reasons = status["reasons"]
         assert isinstance(reasons, list)
@@ -168,7 +174,7 @@ class BeyondGroup(DiskGroup):
     # Damage
 
     def all_down(self, power: str = "") -> None:
-        """Everybody ends at once; `power`: in which mode the machines lose power."""
+        """End all nodes at once. `power`: the mode in which the machines lose power; empty for a kill."""
         for name in NAMES:
             if power:
                 self.world.power_cut(name, power)
@@ -176,25 +182,26 @@ class BeyondGroup(DiskGroup):
                 self.world.kill(name)
 
     def up(self, names: Iterable[str] = NAMES, seconds: float = 5.0) -> None:
-        """Start them, and give them time for several elections and rounds of repair."""
+        """Start these nodes, and give them time for several elections and rounds of repair."""
         for name in names:
             self.start(name)
         self.world.run_for(seconds)
 
     def rot(self, names: Iterable[str], indexes: Iterable[int], what: str = "body") -> None:
-        """Flip the same bits of several nodes; a second time undoes it."""
+        """Flip the same bits on several nodes. A second call undoes it."""
         for name in names:
             for index in indexes:
                 self.damage(name, index, what)
 
     def device(self, name: str, *under: str) -> dict[str, bytes]:
-        """What the device holds of the files whose path has one of these in it."""
+        """The durable content of the files whose path contains one of these texts."""
         disk = self.disk(name)
         paths = [path for path in disk.files("/store") if any(part in path for part in under)]
         return {path: bytes(disk.inode(path).durable) for path in paths}
 
     def put_device(self, name: str, before: dict[str, bytes], *under: str) -> None:
-        """The device holds what it held before, zeros where nothing was: it never wrote what came since."""
+        """Let the device hold its earlier content, with zeros where there was none, as if it had not written
+        anything since."""
         assert not self.alive(name)
         for path in self.device(name, *under):
             inode = self.disk(name).inode(path)
@@ -204,7 +211,7 @@ class BeyondGroup(DiskGroup):
             inode.pending.clear()
 
     def wipe(self, name: str) -> Disk:
-        """The machine loses its power and gets a new disk; the old one."""
+        """Cut the power of a machine and give it a new disk. Returns the old disk."""
         old = self.disk(name)
         assert isinstance(old, Disk)
         self.world.power_cut(name)
@@ -213,6 +220,6 @@ class BeyondGroup(DiskGroup):
         return old
 
     def put_back(self, name: str, disk: Disk) -> None:
-        """The old disk of a machine is in its place again."""
+        """Put the old disk of a machine back."""
         self.world.power_cut(name)
         self.world.nodes[name].disk = disk

@@ -57,7 +57,8 @@ class DiskGroup(node_group.Group):
             raise
 
     def fill(self, count: int, size: int = 1000, *, tag: str = "entry", without: str = "") -> int:
-        """Append `count` entries through whoever leads; the index of the last, applied by all that live."""
+        """Append `count` entries through the leader. Returns the index of the last one, which all running
+        nodes have applied."""
         last = -1
         for start in range(0, count, 10):
             leader = self.await_leader()
@@ -76,12 +77,12 @@ class DiskGroup(node_group.Group):
         return self.world.nodes[name].process is not None
 
     def followers(self) -> list[str]:
-        """Who follows the leader."""
+        """The running nodes other than the leader."""
         leader = self.await_leader()
         return [name for name in NAMES if name != leader and self.alive(name)]
 
     def settle(self) -> None:
-        """Let time pass until all three hold the same log and nothing is faulty."""
+        """Let time pass until all three nodes hold the same log and nothing is faulty."""
         for name in NAMES:
             if not self.alive(name):
                 self.start(name)
@@ -103,8 +104,8 @@ class DiskGroup(node_group.Group):
         assert [entry[0] for entry in one] == list(range(len(one)))
 
     def kill_after_an_fsync(self) -> tuple[str, int, int]:
-        """A follower, dead, its peers cut off; the entry that it acknowledged last, of 3000 bytes and without
-        an index unit yet, and where its log ended."""
+        """Kill a follower and isolate its peers. Returns the follower, the index of the entry that it
+        acknowledged last (3000 bytes, without an index unit yet), and where its log ended."""
         world = self.world
         self.fill(30)
         world.run_for(2)
@@ -124,7 +125,7 @@ class DiskGroup(node_group.Group):
     # Damage
 
     def disk(self, name: str) -> Any:
-        """Of one machine."""
+        """The disk of one machine."""
         return self.world.nodes[name].disk
 
     def entry(self, name: str, index: int) -> tuple[str, int, int]:
@@ -163,7 +164,7 @@ class DiskGroup(node_group.Group):
             self.disk(name).flip(*(place[0], place[1] + 23), 1)  # the index
 
     def bytes_of(self, name: str, index: int) -> bytes:
-        """What lies on the disk of an entry."""
+        """The bytes of an entry on the disk."""
         path, offset, size = self.entry(name, index)
         data: bytes = self.disk(name).inode(path).read(offset, size)
         assert unpack_header(data).index == index

@@ -1,4 +1,4 @@
-"""Every family of faults at once on three real nodes, then peace: nothing acknowledged is lost.
+"""All families of faults at once on three real nodes, then none: nothing acknowledged is lost.
 
 Uses the oracles of `random_faults`. Run as a script it prints the trace of one seed.
 """
@@ -34,13 +34,13 @@ class Storm:
         self.choices: list[Fault] = [*self._network(), *self._processes(), *self._disks()]
 
     def start_all(self) -> None:
-        """Whoever is dead."""
+        """Start all nodes that do not run."""
         for name in NAMES:
             if self.world.nodes[name].process is None:
                 self.run.group.start(name)
 
     def step(self) -> None:
-        """One fault, and perhaps an operation, and some time."""
+        """Inject one fault, perhaps perform an operation, and let some time pass."""
         self.random.choice(self.choices)()
         if self.random.random() < 0.6:
             self.run.append()
@@ -48,7 +48,7 @@ class Storm:
         self.run.look()
 
     def peace(self) -> None:
-        """All that can end ends."""
+        """End all faults that can be ended."""
         self.world.network.mend()
         self.world.heal()
         for name in NAMES:
@@ -124,7 +124,7 @@ class Storm:
 
 
 def run_seed(seed: int, trace: Trace | None = None) -> tuple[int, dict[str, int]]:
-    """Entries acknowledged in one seed, and the faults injected by kind."""
+    """Play one seed. Returns the number of acknowledged entries, and the number of faults by kind."""
     with World(seed, settings=SETTINGS, trace=trace) as world:
         run = Run(world, seed)
         storm = Storm(world, run)

@@ -36,7 +36,8 @@ SETTINGS: dict[str, Any] = {
 
 
 class Writer:
-    """Appends one entry after another, when the one before is acknowledged; keeps what was acknowledged."""
+    """Appends one entry after another, each when the one before is acknowledged. Keeps the acknowledged
+    entries."""
 
     def __init__(self, group: MemberGroup, name: str, pause_s: float = 0.002) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -66,13 +67,13 @@ class Writer:
                 await asyncio.sleep(self._pause_s)
 
     def longest_pause(self, since: int = 0) -> float:
-        """Seconds between two acknowledgements, from the `since`-th on."""
+        """The longest time in seconds between two acknowledgements, from the `since`-th on."""
         times = self.times[since:]
         return max(after - before for before, after in itertools.pairwise(times))
 
 
 class MemberGroup:
-    """Nodes by name, started with a static configuration of their own."""
+    """Nodes by name. Each was started with a static configuration of its own."""
 
     def __init__(self, world: World, founders: Iterable[str] = ("n0", "n1", "n2"), **settings: Any) -> None:
         self.world = world
@@ -95,7 +96,7 @@ class MemberGroup:
         return f"{name}:40911"
 
     def start(self, name: str, **settings: Any) -> None:
-        """Start a node, the first time with the founders and itself as dLegerPeers."""
+        """Start a node. Its dLegerPeers are the founders and itself, as at its first start."""
         self.world.node(name)
         static = self._static.setdefault(name, {**self.seeds, name: self.address(name)})
         self.world.restart(name, partial(self._main, name=name, static=static, more=settings))
@@ -109,10 +110,10 @@ class MemberGroup:
         await self.nodes[name].run()
 
     def wipe(self, name: str) -> Disk:
-        """The machine loses its power and gets a new, empty disk; the old one is returned.
+        """The machine loses its power and gets a new, empty disk. Returns the old disk.
 
-        Whoever starts it again lists the group of today in dLegerPeers: a group of one that has grown would
-        else be founded a second time by its first node.
+        At its next start the node lists the present nodes in dLegerPeers. Otherwise the first node of a group
+        of one that has grown would found the group a second time.
         """
         self.world.power_cut(name)
         self._static[name] = {other: self.address(other) for other in sorted(self.nodes)}
@@ -134,7 +135,8 @@ class MemberGroup:
         return name
 
     def voters(self) -> tuple[str, ...]:
-        """As the leader's committed configuration says; () while there is none or it is not committed."""
+        """The voters of the leader's committed configuration. Empty while there is none, or it is not
+        committed."""
         leader = self.leader()
         if leader is None or self.nodes[leader].members.pending(self.nodes[leader].commit_index):
             return ()
@@ -144,7 +146,7 @@ class MemberGroup:
         self.world.run_until(lambda: self.voters() == names, limit_s)
 
     def await_replaced(self, name: str) -> None:
-        """Until another store than the founding one is a voter under this id, and knows it."""
+        """Wait until another store than the founding one is a voter under this id, and knows it."""
 
         def replaced() -> bool:
             node = self.nodes[name]
@@ -165,7 +167,7 @@ class MemberGroup:
         timeout_s: float = 5.0,
         ask: Iterable[str] | None = None,
     ) -> list[tuple[Any, RequestFailed | None]]:
-        """Start an operator's command; the list gets (result, None) or (None, error) when it ends.
+        """Start an operator's command. The list gets (result, None) or (None, error) when the command ends.
 
         `ask`: the nodes that the operator knows; all by default.
         """
@@ -185,7 +187,7 @@ class MemberGroup:
         return outcome
 
     def command(self, work: Callable[[DLedgerClient], Awaitable[Any]], timeout_s: float = 5.0) -> Any:
-        """Run a command to its end; RequestFailed when it was refused."""
+        """Run a command to its end. RequestFailed when it was refused."""
         outcome = self.begin(work, timeout_s)
         self.world.run_until(lambda: outcome, timeout_s + 5)
         result, error = outcome[0]
@@ -205,14 +207,14 @@ class MemberGroup:
         raise AssertionError("always pending")
 
     def grow(self, *names: str) -> None:
-        """Add nodes one by one, each until it is a voter."""
+        """Add nodes one by one. Each must be a voter before the next is added."""
         for name in names:
             self.start(name)
             self.insist(lambda client, name=name: client.add_member(name, self.address(name)))
             self.world.run_until(lambda name=name: name in self.voters(), 20)
 
     def look(self) -> None:
-        """What must hold at any time: one leader a term, equal entries at equal indexes."""
+        """Check what must hold at any time: one leader per term, equal entries at equal indexes."""
         for name in sorted(self.nodes):
             for entry in self.hosts[name].entries:
                 assert self._entries.setdefault(entry[0], entry) == entry, f"{name} differs at {entry[0]}"
@@ -222,7 +224,8 @@ class MemberGroup:
                 assert self._leaders.setdefault(node.term, name) == name, f"two leaders in {node.term}"
 
     def settle(self, names: Iterable[str], *writers: Writer) -> None:
-        """Everything heals; all of `names` hold the same, with every acknowledged entry in its place."""
+        """Heal everything, and check that all of `names` hold the same log, with every acknowledged entry at
+        its index."""
         for writer in writers:
             writer.stopped = True
         self.world.heal()
@@ -242,14 +245,15 @@ class MemberGroup:
                 assert entry[2] == Kind.RAW and decode_record(entry[3]).body == body, f"{body!r} is lost"
 
     def append_some(self, count: int) -> int:
-        """Append a few entries; index of the last."""
+        """Append a few entries. Returns the index of the last one."""
         last = -1
         for number in range(count):
             last = self.command(lambda client, number=number: client.append(b"some %d" % number))
         return last
 
     def fill(self, leader: str, count: int, size: int) -> int:
-        """Append bodies of `size` bytes on the leader, as fast as its limits allow; index of the last one."""
+        """Append bodies of `size` bytes on the leader, as fast as its limits allow. Returns the index of the
+        last one."""
         indexes: list[int] = []
         node = self.nodes[leader]
 

@@ -1,4 +1,5 @@
-"""Three real nodes (`dledger.node`) in one simulated world, each with a host that keeps what was committed.
+"""Three real nodes (`dledger.node`) in one simulated world, each with a host that keeps the committed
+entries.
 
 Run as a script it prints the trace of `scenario`.
 """
@@ -23,19 +24,20 @@ NAMES = ("n0", "n1", "n2")
 SEGMENT = 8 * 1024 * 1024 + 256 * 1024
 SETTINGS = Settings()
 OPERATORS = ("10.0.9.0/24",)
-"""Where operators sit: on machines that are none of the group's (`allowed_sources`)."""
+"""Addresses of operators' machines, which do not belong to the group (`allowed_sources`)."""
 
 
 def operator_machine(world: World, number: int) -> Machine:
-    """One of them, for one command."""
+    """An operator's machine, for one command."""
     return world.foreign_node(f"operator{number}", 9 * 250 + number)
 
 
 class ListHost:
-    """The simplest replicated state machine: a list of (index, term, kind, body). Rebuilt at every start.
+    """The simplest replicated state machine: a list of (index, term, kind, body). It is rebuilt at every
+    start.
 
-    Its snapshot is not the list but how long it is and a digest of it: after an install `entries` begins
-    behind `begins`, and the digest still says whether everything before was the same.
+    Its snapshot has the length of the list and a digest of it, and not the list itself. So after an install
+    `entries` starts at `begins`, and the digest still says whether everything before was the same.
     """
 
     def __init__(self) -> None:
@@ -94,7 +96,8 @@ Sealed = tuple[Node, int, int, bytes]
 
 
 def take_acknowledged(sealed: list[Sealed], acknowledged: dict[int, bytes]) -> None:
-    """Move what a leader has told to be committed in the term in which it was sealed."""
+    """Move entries that a leader reports as committed, in the term in which they were sealed, to
+    `acknowledged`."""
     for node, term, index, body in list(sealed):
         if node.role is Role.LEADER and node.term == term and node.commit_index >= index:
             acknowledged[index] = body
@@ -105,14 +108,15 @@ class Group:
     """The machines, and the current `Node` and host of each."""
 
     def __init__(self, world: World, make_host: Callable[[], ListHost] = ListHost, **settings: Any) -> None:
-        """`settings`: fields of NodeConfig that are to differ."""
+        """`settings`: fields of NodeConfig whose values differ from the defaults here."""
         self.world = world
         self.make_host = make_host
         self.settings = settings
         self.nodes: dict[str, Node] = {}
         self.hosts: dict[str, ListHost] = {}
         self.kind = Kind.RAW
-        """Of the entries that `append` writes; a broker's are of kind MESSAGE, to which less is special."""
+        """Kind of the entries that `append` writes. A broker writes kind MESSAGE, for which fewer special
+        cases apply."""
         for name in NAMES:
             world.node(name)
         for name in NAMES:
@@ -140,21 +144,22 @@ class Group:
         await self.nodes[name].run()
 
     def leader(self) -> str | None:
-        """Who serves, among the living."""
+        """The running node that serves."""
         for name in NAMES:
             if self.world.nodes[name].process is not None and name in self.nodes and self.nodes[name].serving:
                 return name
         return None
 
     def await_leader(self) -> str:
-        """Let time pass until somebody serves."""
+        """Let time pass until a node serves."""
         self.world.run_until(self.leader, 10)
         name = self.leader()
         assert name is not None
         return name
 
     def append(self, name: str, bodies: list[bytes]) -> int:
-        """Seal entries on the leader, in one turn; the index of the last, -1 when it was killed before."""
+        """Seal entries on the leader, in one turn. Returns the index of the last one, -1 when the leader was
+        killed before."""
         indexes: list[int] = []
 
         def seal() -> None:
@@ -171,7 +176,7 @@ class Group:
         return indexes[-1] if indexes else -1
 
     def seal(self, name: str, bodies: list[bytes], sealed: list[Sealed]) -> None:
-        """Seal entries of kind RAW in a turn of this node to come, if it serves then; `sealed` notes them."""
+        """Seal entries of kind RAW in a later turn of this node, if it serves then; `sealed` notes them."""
         node = self.nodes[name]
         process = self.world.nodes[name].process
         assert process is not None
@@ -187,7 +192,7 @@ class Group:
         process.loop.call_soon(add)
 
     def await_applied(self, names: tuple[str, ...], index: int) -> None:
-        """Let time pass until all of these applied an entry."""
+        """Let time pass until all of these nodes have applied an entry."""
         self.world.run_until(lambda: all(self.applied(name) >= index for name in names), 3)
 
     def applied(self, name: str) -> int:

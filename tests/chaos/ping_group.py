@@ -17,7 +17,7 @@ PORT = 7000
 
 
 class PingServer(asyncio.Protocol):
-    """Answers each byte with itself; forgets to, now and then."""
+    """Answers each byte with the same byte, except that it sometimes does not answer."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -33,7 +33,7 @@ class PingServer(asyncio.Protocol):
 
 
 class PingClient(asyncio.Protocol):
-    """Hands answers to a queue."""
+    """Puts answers into a queue."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -47,7 +47,7 @@ class PingClient(asyncio.Protocol):
 
 
 def record(env: Env, line: bytes) -> None:
-    """One durable line."""
+    """Append one durable line."""
     file = env.files.open("/pings", create=True)
     file.pwritev([line], file.size())
     file.fdatasync()
@@ -87,7 +87,7 @@ async def main(env: Env, name: str) -> None:
 
 
 def run(seed: int) -> list[str]:
-    """Two simulated seconds with a kill, a partition, and a power cut."""
+    """Run two simulated seconds with a kill, a partition, and a power cut. Returns the trace."""
     trace = Trace()
     with World(seed, trace=trace) as world:
         for name in NAMES:
@@ -107,7 +107,7 @@ def run(seed: int) -> list[str]:
 
 
 def run_with_faults(seed: int) -> list[str]:
-    """The same under one fault of each family after the other, all of them seeded."""
+    """Run the toy under one seeded fault of each family after another. Returns the trace."""
     trace = Trace()
     with World(seed, settings=Settings(spread_chance=0.3), trace=trace) as world:
         for name in NAMES:

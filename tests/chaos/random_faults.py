@@ -1,4 +1,4 @@
-"""Random operations on three nodes and the simplest oracles: what storms of faults are built on."""
+"""Random operations on three nodes and the simplest oracles. Storms of faults are built on this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAUSES_S = (0.001, 0.005, 0.02, 0.1, 0.4)
 
 
 class Run:
-    """One seed: a group, what was acknowledged, what was seen."""
+    """One seed: a group, the acknowledged entries, and what was observed."""
 
     def __init__(self, world: World, seed: int, group: node_group.Group | None = None) -> None:
         self.world = world
@@ -26,7 +26,7 @@ class Run:
         self._count = 0
 
     def step(self) -> None:
-        """One operation or fault, and some time."""
+        """Perform one operation or fault, and let some time pass."""
         chance = self._random.random()
         if chance < 0.5:
             self.append()
@@ -42,7 +42,7 @@ class Run:
         self.look()
 
     def look(self) -> None:
-        """Check what can be seen now."""
+        """Check what can be observed now."""
         for name in node_group.NAMES:
             for entry in self.group.hosts[name].entries if name in self.group.hosts else ():
                 assert self._entries.setdefault(entry[0], entry) == entry, f"{name} differs at {entry[0]}"
@@ -52,7 +52,7 @@ class Run:
         node_group.take_acknowledged(self._sealed, self.acknowledged)
 
     def finish(self) -> None:
-        """Heal, start everything, go on, compare."""
+        """Heal and start everything, let the group go on, and compare."""
         self.world.heal()
         for name in node_group.NAMES:
             if not self._alive(name):

@@ -25,7 +25,7 @@ SEGMENT = 64 * 1024
 
 
 class SmallConfig(StandaloneConfig):
-    """With small files."""
+    """A configuration with small files."""
 
     def node_config(self, group: str) -> NodeConfig:
         config = super().node_config(group)
@@ -44,7 +44,8 @@ class ServeGroup:
         self.peers = {name: f"{name}:40911" for name in self.names}
         self.nodes: dict[str, list[Node]] = {}
         self.failures: dict[str, list[NodeFailed]] = {}
-        """Of the processes that ended, as `serve` tells them; a process that raised is not in it."""
+        """Results of the processes that ended, as `serve` returns them. A process that raised is not in
+        it."""
         self._stops: dict[str, asyncio.Event] = {}
         self._changes = {"pool_segments": 0} | changes
         self._clients = 0
@@ -75,19 +76,19 @@ class ServeGroup:
         self.failures[name] = await standalone.main(env, config, stop, on_ready=ready)
 
     def all_serve(self) -> bool:
-        """Each group has a leader that takes appends."""
+        """Whether each group has a leader that takes appends."""
         nodes = [node for nodes in self.nodes.values() for node in nodes]
         return all(
             any(node.config.group == group and node.serving for node in nodes) for group in self.groups
         )
 
     def leader(self) -> str:
-        """Who leads the first group."""
+        """Wait for the leader of the first group; returns its name."""
         self.world.run_until(self.all_serve, 10)
         return next(name for name, nodes in self.nodes.items() if nodes[0].serving)
 
     def stop(self, *names: str) -> None:
-        """As by SIGTERM."""
+        """Stop these machines' processes, as SIGTERM does."""
         for name in names:
             self.ask_to_stop(name)
         self.world.run_until(lambda: all(not self.runs(name) for name in names), 20)
@@ -104,11 +105,12 @@ class ServeGroup:
         return self.world.nodes[name].disk
 
     def fill(self, name: str) -> None:
-        """Nothing more fits on the disk of this machine."""
+        """Fill the disk of this machine: nothing more fits."""
         self.disk(name).room(self.disk(name).used())
 
     def append(self, *bodies: bytes, group: str = "g") -> list[int | str]:
-        """By a client, one after another: the index of each, or why it was refused."""
+        """Append bodies by a client, one after another. Returns for each the index, or the text of the
+        refusal."""
         answers: list[int | str] = []
 
         async def main(env: Env) -> None:
@@ -124,7 +126,7 @@ class ServeGroup:
         return answers
 
     def prefer(self, node: str, group: str = "g") -> None:
-        """A change of the configuration, by an operator; nothing is waited for."""
+        """Let an operator change the configuration, without waiting for the result."""
 
         async def main(env: Env) -> None:
             async with DLedgerClient(env, self.peers, 3.0, group=group) as client:
@@ -137,6 +139,6 @@ class ServeGroup:
         self.world.spawn(operator_machine(self.world, self._clients), main)
 
     def saved(self, name: str, group: str = "g") -> dict[str, Any]:
-        """What its file says that it counted."""
+        """The content of the node's file `count`."""
         inode = self.disk(name).inode(f"/store/{group}/count")
         return decode_json(inode.read(0, len(inode.content)))

@@ -1,8 +1,9 @@
-"""Beyond the faults that must be survived: more is damaged than whole copies are left.
+"""Beyond the faults that must be survived: so much is damaged that no intact copies are left.
 
-What is gone is gone. What is checked is that nobody covers it up: whoever answers gives what was acknowledged
-at an index, or refuses; nothing new gets the index of something acknowledged; the group waits where it cannot
-go on, and says for which entries. When the damage is undone (a backup, the old disk), it goes on.
+Lost data stays lost. The tests check that no node hides the loss. A node that answers gives what was
+acknowledged at an index, or refuses. Nothing new gets the index of something acknowledged. The group waits
+where it cannot go on, and says for which entries. When the damage is undone (a backup, the old disk), it goes
+on.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ STORE = ("/",)
 
 
 def three_entries(group: BeyondGroup, seed: int) -> list[int]:
-    """Acknowledged entries, two of them neighbours; the last ones with one seed."""
+    """Indexes of three acknowledged entries, two of them neighbours. With one seed they are the last ones."""
     indexes = sorted(group.acknowledged)
     return [indexes[10 + 7 * seed], indexes[11 + 7 * seed], indexes[-1 - 4 * seed]]
 
 
 def assert_said(group: BeyondGroup, name: str, gone: list[int]) -> None:
-    """The node waits for these entries, and tells it in all the ways there are."""
+    """Check that the node waits for these entries, and says so everywhere: in its status and in its log."""
     ranges = [(gone[0], gone[1]), (gone[2], gone[2])]
     text = ", ".join(f"{first}..{last}" for first, last in ranges)
     absent = [
@@ -147,7 +148,8 @@ def test_entries_that_all_disks_lost_are_known_to_be_missing_by_their_index(seed
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_log_that_ends_before_what_its_checkpoint_says_elects_nobody(count: int, seed: int) -> None:
-    """Log and index went back together, to a shorter log that is whole in itself. Two are a majority."""
+    """Log and index went back together, to a shorter log that is valid in itself. Two such nodes are a
+    majority."""
     with World(seed, settings=SETTINGS) as world:
         group = BeyondGroup(world)
         group.write(40, "kept")
@@ -188,9 +190,10 @@ def test_a_lost_index_costs_nothing(seed: int) -> None:
 
 
 def all_of_it_gone_back(group: BeyondGroup, names: tuple[str, ...]) -> int:
-    """Disks that hold, in every file, what they held at an earlier time; the last index of then.
+    """Let disks hold, in every file, their content of an earlier time. Returns the last index of that time.
 
-    These nodes are up again before the others."""
+    These nodes are started before the others.
+    """
     group.write(40, "kept")
     before = {name: group.device(name, *STORE) for name in names}
     kept = max(group.acknowledged)

@@ -14,11 +14,11 @@ from dledger.node import health
 
 HOUR_MS = 3_600_000
 IN_STEP = Settings(wall_skew_ms=0)
-"""Wall clocks that agree, until a test moves one."""
+"""Settings with equal wall clocks, until a test moves one."""
 
 
 def stamp(group: Group, name: str) -> int:
-    """Seal a record on the leader, and wait until all living nodes have it; its store time."""
+    """Seal a record on the leader, and wait until all running nodes have it. Returns its store time."""
     stamps: list[int] = []
     indexes: list[int] = []
 
@@ -38,14 +38,14 @@ def stamp(group: Group, name: str) -> int:
 
 
 def true_ms(world: World, name: str, skew_ms: int = 0) -> int:
-    """What time it is at a node whose clock is ahead by `skew_ms`, without that."""
+    """The right time at a node whose clock is ahead by `skew_ms`."""
     process = world.nodes[name].process
     assert process is not None
     return SimWallClock(process).now_ms() - skew_ms
 
 
 def told(group: Group, name: str, key: str) -> str:
-    """All that a node says of one kind."""
+    """All texts of one kind in a node's status."""
     texts = group.nodes[name].status()[key]
     assert isinstance(texts, list)
     return "; ".join(texts)
@@ -56,14 +56,14 @@ def others(name: str) -> list[str]:
 
 
 def ahead_from_the_start(group: Group, name: str, ms: int) -> None:
-    """The node begins anew with a clock that is ahead: nothing tells it that its clock leapt."""
+    """Restart a node with a clock that is ahead, so that the node cannot notice a leap of its clock."""
     group.world.kill(name)
     group.world.clock_jump(name, ms)
     group.start(name)
 
 
 def hand_over(group: Group, leader: str, successor: str, target: str | None = None) -> None:
-    """The leader hands over, to whom it chooses if there is no target."""
+    """Let the leader hand over. Without a target the leader chooses one."""
     process = group.world.nodes[leader].process
     assert process is not None
     moved = process.loop.create_task(group.nodes[leader].leadership.transfer(target))
@@ -110,7 +110,8 @@ def test_a_node_that_starts_with_its_clock_ahead_is_not_elected() -> None:
 
 
 def test_a_clock_ahead_leads_while_nobody_else_can_and_says_so() -> None:
-    """Of two clocks nobody knows which is right. The warning about it ends when a third one tells."""
+    """With two clocks no node knows which one is right. The warning about it ends when there is a third
+    clock."""
     with World(13, settings=IN_STEP) as world:
         group = Group(world)
         sick = group.await_leader()
@@ -136,7 +137,7 @@ def test_a_clock_ahead_leads_while_nobody_else_can_and_says_so() -> None:
 
 
 def test_a_clock_ahead_does_not_keep_a_group_without_a_leader() -> None:
-    """The other node that lives is not fit to lead either."""
+    """The other running node is not fit to lead either."""
     with World(14, settings=IN_STEP) as world:
         group = Group(world)
         sick = group.await_leader()
@@ -162,7 +163,7 @@ def test_a_clock_ahead_does_not_keep_a_group_without_a_leader() -> None:
 
 
 def test_a_group_with_two_clocks_ahead_stays_available() -> None:
-    """Most clocks agree, so the group goes by them; the right one is told that it is behind."""
+    """Most clocks agree, so the group follows them; the node with the right clock warns that it is behind."""
     with World(15, settings=IN_STEP) as world:
         group = Group(world)
         right, *wrong = NAMES
@@ -179,7 +180,8 @@ def test_a_group_with_two_clocks_ahead_stays_available() -> None:
 
 
 def test_a_clock_that_is_set_right_at_the_peers_is_believed_without_a_new_connection() -> None:
-    """The others were an hour behind, and are set right: this leader is not ahead any more."""
+    """The clocks of the others were an hour behind, and are set right. Then this leader is no longer
+    ahead."""
     with World(16, settings=IN_STEP) as world:
         group = Group(world)
         leader = group.await_leader()
@@ -213,7 +215,8 @@ def test_the_limit_is_a_setting_and_0_switches_it_off(limit_ms: int, hands_over:
 
 
 def test_a_leader_that_does_not_know_a_flag_prefers_others_and_takes_such_a_node_where_it_must() -> None:
-    """A newer follower tells a flag that this program does not know, as this one's CLOCK is to older ones."""
+    """A newer follower reports a flag that this program does not know, just as older programs do not know
+    CLOCK."""
     unknown = 1 << 9
 
     def says(group: Group, name: str) -> Callable[[], None]:

@@ -1,5 +1,5 @@
-"""A deposed leader's uncommitted configuration lies further on than the one that was committed elsewhere: its
-index says nothing of who is a member."""
+"""A deposed leader has an uncommitted configuration at a higher index than the one that was committed
+elsewhere. The index of a configuration alone does not say which members are valid."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dledger.node.node import Node
 
 
 def _deposed(world: World) -> tuple[MemberGroup, str, Node]:
-    """The old leader, cut off, has 200 entries and a configuration that nobody else gets; meanwhile n3 joins
-    and leads the others."""
+    """Isolate the old leader with 200 entries and a configuration that no other node gets. Then n3 joins the
+    others and leads them."""
     group = MemberGroup(world)
     old = group.await_leader()
     world.run_for(0.5)
@@ -55,7 +55,8 @@ def test_it_lets_in_the_new_member_that_leads(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_majority_that_is_there_elects_somebody(seed: int) -> None:
-    """Only n3, which the deposed one does not know, can lead: it has an entry more than the third."""
+    """Only n3, which the deposed leader does not know, can lead: it has one entry more than the third
+    node."""
     with World(seed) as world:
         group, old, _ = _deposed(world)
         world.run_for(2.0)

@@ -25,7 +25,7 @@ COUNT = "/store/g/count"
 
 
 class SmallConfig(StandaloneConfig):
-    """With small files."""
+    """A configuration with small files."""
 
     def node_config(self, group: str) -> NodeConfig:
         config = super().node_config(group)
@@ -60,7 +60,7 @@ class Server:
         assert not failures, failures[0].reason
 
     def append(self, *bodies: bytes) -> int:
-        """The index of the last; nothing is waited for."""
+        """Append bodies without waiting. Returns the index of the last entry."""
         indexes: list[int] = []
         process = self.machine.process
         assert process is not None and self.node is not None
@@ -80,20 +80,20 @@ class Server:
         self.world.run_until(lambda: self.node is not None and self.node.applier.applied_index >= index, 5)
 
     def do(self, act: Callable[[Node], object]) -> None:
-        """On its event loop; nothing is waited for."""
+        """Call `act` on the node's event loop, without waiting for it."""
         process, node = self.machine.process, self.node
         assert process is not None and node is not None
         process.loop.call_soon(lambda: act(node))
 
     def stop(self) -> None:
-        """In good order: the state is saved."""
+        """Stop in good order: the state is saved."""
         process = self.machine.process
         assert process is not None
         process.loop.call_soon(self.stopping.set)
         self.world.run_until(lambda: self.machine.process is None, 10)
 
     def saved(self) -> dict[str, Any]:
-        """Content of the state file; a state of nothing without one."""
+        """Content of the state file; without a file, the state before any entry."""
         disk = self.machine.disk
         if COUNT not in disk.files("/store"):
             return {"applied": -1, "count": 0}
@@ -101,7 +101,7 @@ class Server:
         return decode_json(inode.read(0, len(inode.content)))
 
     def recover(self) -> Report:
-        """Give up everything from the first damage on."""
+        """Run `recover`, which removes everything from the first damage on."""
 
         async def main(env: Env) -> None:
             self.report = await force_single(env, "/store/g", yes=True, cut_damage=True)
@@ -112,7 +112,7 @@ class Server:
         return self.report
 
     def write(self, path: str, data: bytes) -> None:
-        """Make a file hold this."""
+        """Replace the content of a file."""
 
         async def main(env: Env) -> None:
             await publish(env.files, env.workers, Lane.DISK, path, data)
@@ -121,7 +121,7 @@ class Server:
         self.world.run_until(lambda: self.machine.process is None, 10)
 
     def counts_what_the_log_holds(self) -> None:
-        """The state is that of a start without any."""
+        """Check that the state equals that of a start without a state file."""
         self.stop()
         went_on = self.saved()
         self.machine.disk.directory("/store/g").names.pop("count")
@@ -132,8 +132,8 @@ class Server:
 
 
 def test_a_server_whose_log_lost_what_its_state_had_counted_starts() -> None:
-    """As after a loss of power under ASYNC_FLUSH. Found by review: the node ended, with advice that was of no
-    use."""
+    """The situation is that after a loss of power under ASYNC_FLUSH. Regression: the node ended, and its
+    advice did not help."""
     with World(1) as world:
         server = Server(world)
         server.applied(server.append(b"one", b"two"))
@@ -150,7 +150,8 @@ def test_a_server_whose_log_lost_what_its_state_had_counted_starts() -> None:
 @pytest.mark.parametrize("begins", ["with its first entry", "later"])
 @pytest.mark.parametrize("content", [b"", b"rotten", b"flipped"])
 def test_a_count_that_is_damaged_is_made_again(content: bytes, begins: str) -> None:
-    """Found by a review: the node ended with exit code 70, told to remove what it can make of its log."""
+    """Regression: the node ended with exit code 70 and asked for the removal of a file that it can make from
+    its log."""
     with World(4) as world:
         server = Server(world)
         server.applied(server.append(*[bytes(5000)] * 30))
@@ -175,7 +176,7 @@ def test_a_count_that_is_damaged_is_made_again(content: bytes, begins: str) -> N
 
 @pytest.mark.parametrize("state", ["as it was", "put back"])
 def test_recover_leaves_no_count_of_what_it_gave_up(state: str) -> None:
-    """Found by review: the entry of the new cluster stands where the state says that a counted one was."""
+    """Regression: the entry of the new cluster has the index at which the state had counted another entry."""
     with World(2) as world:
         server = Server(world)
         server.append(b"one", b"two")
@@ -201,7 +202,7 @@ def test_recover_leaves_no_count_of_what_it_gave_up(state: str) -> None:
 
 
 def test_a_boundary_snapshot_with_an_entry_that_was_given_up_goes() -> None:
-    """Its index is in the log again, in another term: of the new cluster's entry."""
+    """The snapshot's index is in the log again, in another term: that of the new cluster's entry."""
     with World(3) as world:
         server = Server(world)
         node = server.node

@@ -22,7 +22,7 @@ from dledger.messages import Code, Health
 
 
 def fill_up(group: DiskGroup, name: str, spare: int = 0) -> None:
-    """No block is left on a machine's disk, but `spare` bytes."""
+    """Leave no block on a machine's disk, except `spare` bytes."""
     group.disk(name).room(group.disk(name).used() + spare)
 
 
@@ -32,7 +32,7 @@ def raw_bodies(group: DiskGroup, name: str) -> list[bytes]:
 
 @pytest.mark.parametrize("ratio", [0.9, 2.0])
 def test_a_leader_with_a_full_disk_hands_over_and_recovers_with_room(ratio: float) -> None:
-    """By the share in use, and by blocks alone."""
+    """The disk counts as full by its share in use, or by missing blocks alone."""
     with World(1, settings=SETTINGS) as world:
         group = DiskGroup(world, disk_full_ratio=ratio)
         group.fill(20)
@@ -109,7 +109,8 @@ def test_appends_are_refused_while_all_disks_are_full_and_go_on_with_room() -> N
 
 
 def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
-    """Sealing stops while what was sealed still has its place, also without any look at the disk's share."""
+    """Sealing stops while the sealed entries still have room, also without any check of the disk's share in
+    use."""
     with World(4, settings=SETTINGS) as world:
         group = DiskGroup(world, disk_full_ratio=2.0, disk_check_s=0.2)
         group.fill(20)
@@ -155,7 +156,7 @@ def test_nothing_sealed_fails_for_want_of_a_segment() -> None:
 def test_a_failed_write_ends_the_node_and_it_comes_back_refilled(
     operation: str, directory: str, leader: bool, code: int
 ) -> None:
-    """A supervisor does not start it by itself: the node would not vote."""
+    """A supervisor does not start the node by itself, because the node would not vote."""
     with World(5, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(50)
@@ -176,10 +177,11 @@ def test_a_failed_write_ends_the_node_and_it_comes_back_refilled(
 @pytest.mark.parametrize("more", [True, False], ids=["another entry", "no other"])
 @pytest.mark.parametrize("seed", [6, 7, 8])  # after 6 and 8 the pages show what the disk does not have
 def test_a_kill_between_a_failed_fsync_and_its_marker_certifies_nothing(seed: int, more: bool) -> None:
-    """The kernel then shows entries that the disk does not have, and calls their pages clean: an fsync alone
-    would say that they are durable (S3). Found by simulation: `spread`, seed 2628.
+    """The kernel shows entries that the disk does not have, and regards their pages as clean. So an fsync
+    alone would certify them as durable (S3). Found by simulation: `spread`, seed 2628.
 
-    Without another entry, whose fsync would help, the start itself has to make them durable (S2)."""
+    Without another entry, whose fsync would help, the start itself has to make them durable (S2).
+    """
     with World(seed, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(50)
@@ -210,7 +212,8 @@ def test_a_kill_between_a_failed_fsync_and_its_marker_certifies_nothing(seed: in
 def test_an_fsync_that_fails_while_the_node_is_told_to_end_leaves_a_marker(
     sync: bool, directory: str
 ) -> None:
-    """Its waiter is cancelled before it hears of it, and the fsync of the end would succeed (S3)."""
+    """The waiter for the fsync is cancelled before it gets the error, and the last fsync would succeed
+    (S3)."""
     with World(9, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=sync)
         group.fill(50)
@@ -387,8 +390,8 @@ def test_the_longest_log_wins_when_all_lost_power() -> None:
 def test_a_group_that_lost_power_comes_back_whoever_notices_first(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by review: who voted again told the next connection that it had kept everything, and the others
-    waited for it for ever."""
+    """Regression: a node that was allowed to vote again reported on its next connection that it had lost
+    nothing, and the others waited for it for ever."""
     names = tuple(f"n{number}" for number in range(size))
     monkeypatch.setattr(node_group, "NAMES", names)
     monkeypatch.setattr(disk_group, "NAMES", names)
@@ -412,7 +415,7 @@ def test_a_group_that_lost_power_comes_back_whoever_notices_first(
 
 @pytest.mark.parametrize("then", ["reset", "restart"])
 def test_who_votes_again_alone_keeps_nobody_waiting(then: str) -> None:
-    """The same, one step after the other: of three only n0 is connected to all."""
+    """The case of the test above, step by step: of three nodes only n0 is connected to all."""
     with World(5, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=False)
         group.fill(30)
@@ -437,7 +440,8 @@ def test_who_votes_again_alone_keeps_nobody_waiting(then: str) -> None:
 
 
 def test_two_of_three_that_lost_power_follow_the_one_that_kept_everything() -> None:
-    """Found by review: it could not lead without them, and they waited for a leader."""
+    """Regression: the node with all entries could not lead without the other two, which waited for a
+    leader."""
     for seed in range(3):
         with World(seed, settings=SETTINGS) as world:
             group = DiskGroup(world, sync_flush=False)
@@ -461,7 +465,7 @@ def test_two_of_three_that_lost_power_follow_the_one_that_kept_everything() -> N
 
 
 def test_who_lost_power_waits_for_a_leader_that_is_there() -> None:
-    """A leader that lives refills: nothing is said to be gone."""
+    """A running leader refills the nodes, and nothing is reported as lost."""
     with World(14, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=False)
         group.fill(30)
@@ -486,7 +490,7 @@ def started_in_the_other_mode(group: DiskGroup, *, to_sync: bool) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_power_loss_under_async_flush_is_not_forgotten_by_a_start_with_sync_flush(again: bool) -> None:
-    """Found by review: the mode of the new run decided, and the loss was never seen again."""
+    """Regression: only the flush mode of the new run counted, so the loss was never noticed."""
     with World(21, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=False)
         group.fill(30)
@@ -511,7 +515,7 @@ def test_a_power_loss_under_async_flush_is_not_forgotten_by_a_start_with_sync_fl
 
 @pytest.mark.parametrize("how", ["stopped", "power lost"])
 def test_a_power_loss_under_sync_flush_loses_nothing_also_if_the_next_start_says_async(how: str) -> None:
-    """Found by review: a planned reboot with a change of the mode made all nodes wait for each other."""
+    """Regression: after a planned reboot with a change of the flush mode all nodes waited for each other."""
     with World(22, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(30)
@@ -538,7 +542,7 @@ def test_a_power_loss_under_sync_flush_loses_nothing_also_if_the_next_start_says
 
 @pytest.mark.parametrize("what", ["snapshots", "begins.tmp"])
 def test_a_failed_fsync_beside_the_log_is_final_too(what: str) -> None:
-    """Found by review: it was taken for a full disk, and tried again."""
+    """Regression: the failed fsync was taken for a full disk, and retried."""
     with World(14, settings=SETTINGS) as world:
         group = DiskGroup(world, retention=RetentionSettings(interval_s=0.1))
         last = group.fill(100)

@@ -1,7 +1,8 @@
-"""Random faults of one disk at a time, among kills and power cuts: nothing acknowledged is lost, all heal.
+"""Random faults of one disk at a time, with kills and power cuts: nothing acknowledged is lost, all nodes
+recover.
 
-The *atlas* of these runs: only one disk is bad at a time, and the next one only after all three have
-been whole, so that of each committed entry an intact copy is on a majority of the others.
+In these runs only one disk is bad at a time, and the next one only after all three have been whole. So there
+is an intact copy of each committed entry on a majority of the others (the *atlas*).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MODES = ("prefix", "torn", "none", "all")
 
 
 class DiskRun(Run):
-    """One seed."""
+    """One seed with faults of disks."""
 
     def __init__(self, world: World, seed: int) -> None:
         disks = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=2.0, disk_stall_s=0.5)
@@ -31,7 +32,7 @@ class DiskRun(Run):
         self.kinds: dict[str, int] = {}
 
     def step(self) -> None:
-        """A fault of the disk now and then, or what the other runs do."""
+        """Inject a fault of the disk now and then, otherwise do a step of the other runs."""
         chance = self._chance.random()
         if chance < 0.25 and self._bad is None:
             self._break()
@@ -73,7 +74,7 @@ class DiskRun(Run):
             self.world.power_cut(name, mode=self._chance.choice(MODES))
 
     def _make_whole(self) -> None:
-        """The bad disk is well again, and all three agree."""
+        """Mend the bad disk, and check that all three nodes agree."""
         name = self._bad
         assert name is not None
         self.group.disk(name).mend()
@@ -85,7 +86,7 @@ class DiskRun(Run):
         self._bad = None
 
     def finish(self) -> None:
-        """Everything is well again."""
+        """Mend all disks, heal everything, and compare."""
         for name in NAMES:
             self.group.disk(name).mend()
         self.world.heal()
@@ -94,7 +95,7 @@ class DiskRun(Run):
 
 
 def run_seed(seed: int) -> tuple[int, dict[str, int]]:
-    """Entries acknowledged in one seed, and faults of the disk by kind."""
+    """Play one seed. Returns the number of acknowledged entries, and the faults of the disk by kind."""
     with World(seed, settings=SETTINGS) as world:
         run = DiskRun(world, seed)
         run.group.await_leader()

@@ -46,8 +46,9 @@ def test_rot_at_rest_is_repaired_from_a_peer(what: str, power: bool) -> None:
 def test_an_unreadable_end_of_a_log_is_never_taken_for_a_blank_one(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry was acknowledged, its index unit was not written yet, the process was killed, and so many
-    reads of its bytes fail: who came back without that entry voted as if it had never been there."""
+    """An entry was acknowledged, its index unit was not written yet, the process was killed, and `times`
+    reads of the entry's bytes fail. Regression: the node came back without the entry, and voted as if it had
+    never existed."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
         victim, last, end = group.kill_after_an_fsync()
@@ -73,7 +74,7 @@ def test_an_unreadable_end_of_a_log_is_never_taken_for_a_blank_one(
 
 @pytest.mark.parametrize("failing", [5, 20, 10_000])
 def test_a_log_of_which_nothing_can_be_read_at_a_start_is_not_cut_in_silence(failing: int) -> None:
-    """As above, and even the header of the entry is gone."""
+    """The case of the test above, where even the header of the entry is unreadable."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
         victim, last, _ = group.kill_after_an_fsync()
@@ -128,7 +129,8 @@ def test_a_lost_segment_file_is_refilled() -> None:
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_segment_file_of_another_size_is_said_with_what_to_do(number: int) -> None:
-    """The text took it for a changed setting; a store with that setting is not even opened."""
+    """Regression: the text suggested a changed setting, but a store with a changed setting is not even
+    opened."""
 
     async def cut_short(env: Env, path: str) -> None:
         await publish(env.files, env.workers, Lane.DISK, path, bytes(1000))
@@ -156,8 +158,8 @@ def test_a_segment_file_of_another_size_is_said_with_what_to_do(number: int) -> 
 
 
 def test_without_its_last_segment_a_node_that_was_killed_does_not_vote() -> None:
-    """It cannot know what it had acknowledged. (After a loss of power it would: the lock does not tell then,
-    which is why nobody is told to delete that file.)"""
+    """The node cannot know what it had acknowledged. (After a loss of power the lock file does not show this,
+    and the node would vote. Therefore no advice says to delete that file.)"""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(59)
@@ -242,7 +244,7 @@ def test_the_scrub_finds_rot_that_nobody_reads() -> None:
 
 
 def test_a_segment_that_goes_away_under_a_node_is_said_and_made_anew_by_a_start() -> None:
-    """Somebody deletes the file: its name is gone, the node has it open."""
+    """The file is deleted by another program: its name is gone, but the node has it open."""
     with World(7, settings=SETTINGS) as world:
         group = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=2.0)
         group.fill(300)
@@ -260,7 +262,7 @@ def test_a_segment_that_goes_away_under_a_node_is_said_and_made_anew_by_a_start(
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_rotten_vote_is_not_given_twice(copies: int) -> None:
-    """One bad slot has a mirror; without it the node comes back as a new member."""
+    """One bad slot has a mirror. Without the mirror the node comes back as a new member."""
     with World(8, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(20)
@@ -319,7 +321,8 @@ def test_a_rotten_configuration_entry_keeps_nobody_from_starting(what: str, fill
 
 
 def test_a_damaged_blank_tail_is_written_again() -> None:
-    """Found by simulation (profile misdirected, seed 3): whoever reads from outside stopped there (S5)."""
+    """Found by simulation (profile misdirected, seed 3): a reader of the files from outside stopped there
+    (S5)."""
     with World(10, settings=SETTINGS) as world:
         group = DiskGroup(world, scrub_bytes_per_s=20 << 20, scrub_pause_s=1.0)
         last = group.fill(150)
@@ -336,7 +339,8 @@ def test_a_damaged_blank_tail_is_written_again() -> None:
 
 
 def test_no_snapshot_is_made_of_a_rotten_entry() -> None:
-    """Found by simulation (profile misdirected, seed 17): it had the chain value of what lay there."""
+    """Found by simulation (profile misdirected, seed 17): the snapshot had the chain value of the rotten
+    bytes."""
     with World(11, settings=SETTINGS) as world:
         group = DiskGroup(world)
         last = group.fill(150)
@@ -360,7 +364,8 @@ def test_no_snapshot_is_made_of_a_rotten_entry() -> None:
 
 
 def test_a_leader_whose_own_entry_nobody_can_have_gives_way() -> None:
-    """Found by simulation (misdirected, seed 261124187): it could commit nothing, and led for ever."""
+    """Found by simulation (misdirected, seed 261124187): the leader could not commit anything, and led for
+    ever."""
     for seed in range(12, 112):
         with World(seed, settings=SETTINGS) as world:
             group = DiskGroup(world)

@@ -1,4 +1,4 @@
-"""Equal (index, term) with unequal content is corruption: the node ends, nothing is changed (S16)."""
+"""Equal (index, term) with unequal content is corruption: the node ends, and nothing is changed (S16)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dledger.peers.replicator import CHAIN_STRIKES
 
 
 def other_content(whole: bytes, chain_before: int, body: bytes | None = None) -> bytes:
-    """An entry at the place and of the term of `whole`, of another body, sound in itself."""
+    """An entry with the index, position and term of `whole` and another body, valid in itself."""
     header = unpack_header(whole)
     body = bytes(byte ^ 0xFF for byte in whole[HEADER_SIZE:]) if body is None else body
     return encode_entry(header.index, header.term, header.pos, body, chain_before, header.kind, covered=True)
@@ -28,7 +28,7 @@ def chain_of(group: DiskGroup, name: str, index: int) -> int:
 
 
 def plant(group: DiskGroup, name: str, index: int) -> bytes:
-    """Another content of the last entry on the disk of a node that is down."""
+    """Replace the last entry on the disk of a stopped node by one with other content. Returns that entry."""
     before = group.bytes_of(name, index)
     planted = other_content(before, chain_of(group, name, index - 1))
     path, offset, _ = group.entry(name, index)
@@ -40,7 +40,7 @@ def plant(group: DiskGroup, name: str, index: int) -> bytes:
 
 
 def note_answers(group: DiskGroup, name: str) -> list[PushResponse]:
-    """What this node says to pushes from now on."""
+    """The answers that this node gives to pushes from now on."""
     answers: list[PushResponse] = []
     peers = group.nodes[name].peers
     send = peers.send
@@ -55,7 +55,7 @@ def note_answers(group: DiskGroup, name: str) -> list[PushResponse]:
 
 
 def push(group: DiskGroup, leader: str, follower: str, entries: list[bytes]) -> None:
-    """Have the leader send these entries, as if they were those of its log."""
+    """Let the leader send these entries, as if they were those of its log."""
     node = group.nodes[leader]
     first, last = unpack_header(entries[0]), unpack_header(entries[-1])
     term_before = node.log.term_of(first.index - 1)
@@ -81,7 +81,7 @@ def end_of(log: LogStore) -> tuple[int, int, int | None]:
 
 
 def test_a_follower_whose_last_entry_has_other_content_ends() -> None:
-    """The next entry does not continue its chain, however often it is sent."""
+    """The next entry does not continue the follower's chain, however often it is sent."""
     with World(1, settings=SETTINGS) as world:
         group = DiskGroup(world)
         last = group.fill(20)
@@ -106,7 +106,8 @@ def test_a_follower_whose_last_entry_has_other_content_ends() -> None:
 
 
 def test_frames_that_were_damaged_on_the_way_end_nobody() -> None:
-    """As many as do end a node, but the entry in between fits: the log is not what differs."""
+    """There are as many bad frames as end a node, but the entry in between fits: so the logs do not
+    differ."""
     with World(2, settings=SETTINGS) as world:
         group = DiskGroup(world)
         last = group.fill(20)
@@ -125,7 +126,7 @@ def test_frames_that_were_damaged_on_the_way_end_nobody() -> None:
 
 @pytest.mark.parametrize("beyond", [False, True], ids=["all of it is there", "more follows"])
 def test_a_push_over_entries_that_have_other_content_ends_the_follower(beyond: bool) -> None:
-    """Its first entries are in the log already, by index and term."""
+    """The first entries of the push are in the follower's log already, by index and term."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
         last = group.fill(20)

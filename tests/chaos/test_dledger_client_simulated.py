@@ -1,4 +1,4 @@
-"""The client of the DLedger protocol in simulated time: what it does when a leader falls silent."""
+"""The client of the DLedger protocol in simulated time: its behaviour when a leader falls silent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def clients_of(group: node_group.Group, name: str) -> int:
 
 
 def test_calls_at_once_share_a_connection_and_leave_none() -> None:
-    """Each call had dialled one of its own, and all but the last stayed open for ever."""
+    """Regression: each call dialled a connection of its own, and all except the last stayed open for ever."""
     with World(4, settings=node_group.SETTINGS) as world:
         world.node("client")
         group = node_group.Group(world)
@@ -109,7 +109,7 @@ def test_a_request_of_a_thousand_lists_in_one_another_ends_its_connection() -> N
 async def send_gets(
     address: str, index: int, count: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask for one entry so many times in one go."""
+    """Ask for one entry `count` times in one write."""
     reader, writer = await asyncio.open_connection(address, 40911, limit=1024)
     writer.write(encode_frame(HELLO, {"client": True}))
     asked = [{"id": number, "op": "get", "index": index} for number in range(count)]
@@ -118,7 +118,8 @@ async def send_gets(
 
 
 def test_answers_that_clients_do_not_take_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all connections together; then further requests are refused, until what is unsent is taken."""
+    """The bound is for all connections together. Beyond it further requests are refused, until unsent answers
+    are taken."""
     size, limit = 1 << 20, 8 << 20
     monkeypatch.setattr(requests, "MAX_UNSENT", limit)
     with World(5, settings=node_group.SETTINGS) as world:
@@ -154,7 +155,7 @@ def test_answers_that_clients_do_not_take_have_a_bound(monkeypatch: pytest.Monke
 
 
 class Answering:
-    """A machine that listens as a node does, and answers as the test says."""
+    """A machine that listens like a node, and answers as the test says."""
 
     def __init__(
         self, world: World, name: str, on_frame: Callable[[Frame, asyncio.StreamWriter], None]
@@ -181,7 +182,7 @@ class Answering:
 
 
 def silent(frame: Frame, writer: asyncio.StreamWriter) -> None:
-    """A process that hangs: its kernel takes the connection."""
+    """A process that hangs: its kernel takes the connection, but nothing is answered."""
 
 
 def refuses(frame: Frame, writer: asyncio.StreamWriter) -> None:
@@ -223,7 +224,7 @@ def does_not_lead(frame: Frame, writer: asyncio.StreamWriter) -> None:
 
 
 def ask(world: World, call: Callable[[DLedgerClient], Awaitable[Any]], peers: tuple[str, ...]) -> str:
-    """What a client is told that asks these machines, in this order."""
+    """The text that a client gets when it asks these machines in this order."""
     told: list[str] = []
 
     async def main(env: Env) -> None:
@@ -276,7 +277,7 @@ def test_a_request_that_may_have_been_handled_is_not_repeated() -> None:
 def test_of_a_change_that_was_sent_and_not_answered_in_time_the_outcome_is_unknown(
     call: Callable[[DLedgerClient], Awaitable[Any]],
 ) -> None:
-    """It was told that nobody was asked, as after no request at all."""
+    """Regression: the error said that no node was asked, as if no request had been sent."""
     with World(10, settings=node_group.SETTINGS) as world:
         asked = Answering(world, "n0", hangs_at_a_request)
         world.run_for(0.1)
@@ -308,7 +309,7 @@ def test_without_a_request_that_waits_the_outcome_is_not_unknown(
 
 
 def test_an_append_that_ran_out_of_time_may_be_committed_later_and_is_never_taken_for_refused() -> None:
-    """The judge of a simulated run takes these codes for *refused*: such a value must be nowhere."""
+    """The judge of a simulated run takes these codes for *refused*: then the value must not be in the log."""
     with World(13, settings=node_group.SETTINGS) as world:
         world.node("client")
         group = node_group.Group(world)
@@ -344,7 +345,8 @@ def test_why_a_hello_was_refused_is_told() -> None:
 
 @pytest.mark.parametrize("size", [MAX_BODY + 1, 17 * 1024 * 1024])
 def test_a_body_that_no_node_takes_is_not_sent(size: int) -> None:
-    """More than a frame ended the connection, which sounded like an append of which nothing is known."""
+    """Regression: a body larger than a frame ended the connection, so the outcome of the append seemed
+    unknown."""
     with World(9, settings=node_group.SETTINGS) as world:
         asked = Answering(world, "n0", serves)
         world.run_for(0.1)

@@ -1,7 +1,7 @@
 """Cut-off, half-deaf and stopped nodes: at most one change of leader, no storm of terms, always healed.
 
-Every scenario begins with a leader that serves and ends with a group that agrees. Counted are the leaderships
-after the first one and the terms that were used up; both with 3 and with 5 nodes, over seeds.
+Every scenario begins with a serving leader and ends with a group that agrees. The tests count the leaderships
+after the first one and the terms that were used up, with 3 and with 5 nodes, over seeds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MANY_SEEDS = range(100, 140)
 OUTAGE_S = 4.0
 GOES_ON_S = 5.0
 FSYNC_OF_1_MS = replace(node_group.SETTINGS, sync_ns=(MS, MS + MS // 10))
-"""`Disk.slow(n)` makes fsyncs of n milliseconds of it."""
+"""With these settings `Disk.slow(n)` makes an fsync take n milliseconds."""
 
 
 def replaced(group: VotingGroup, leader: str) -> int:
-    """Somebody else must serve by now: a silently lost leader is replaced in well under the outage."""
+    """Check that another node serves by now: a silently lost leader is replaced well within the outage."""
     successor = group.leader()
     assert successor is not None and successor != leader
     group.commit(successor, b"by the successor")
@@ -93,7 +93,7 @@ def half_link_to_the_leader(group: VotingGroup, leader: str, other: str) -> int:
 
 
 def bridge(group: VotingGroup, leader: str, other: str) -> int:
-    """Two halves that see only one node in common, and it is not the leader."""
+    """Two halves that have only one node in common, which is not the leader."""
     rest = [name for name in group.names if name not in (leader, other)]
     left, right = [leader, *rest[: len(rest) // 2]], rest[len(rest) // 2 :]
     for one in left:
@@ -104,7 +104,7 @@ def bridge(group: VotingGroup, leader: str, other: str) -> int:
 
 
 def ring(group: VotingGroup, leader: str, other: str) -> int:
-    """Everybody sees two neighbours only."""
+    """Each node reaches its two neighbours only."""
     size = len(group.names)
     for one in range(size):
         for two in range(one + 1, size):
@@ -169,7 +169,7 @@ SCENARIOS: tuple[Callable[[VotingGroup, str, str], int], ...] = (
 def run(
     scenario: Callable[[VotingGroup, str, str], int], size: int, seed: int, *, lease: bool
 ) -> tuple[int, int]:
-    """(changes of leader, terms used up) of one seed, after it was checked against what is allowed."""
+    """Play one seed and check it against what is allowed. Returns (changes of leader, terms used up)."""
     with World(seed, settings=node_group.SETTINGS) as world:
         group = VotingGroup(world, size, lease_reads=lease)
         group.start_all()
@@ -210,7 +210,8 @@ def test_a_fault_costs_at_most_one_change_of_leader_in_many_seeds(
 
 
 def slowed(world: World, size: int, fsync_ms: int, slow: int) -> tuple[VotingGroup, str, int]:
-    """A group that serves although the disks of `slow` followers and of the leader are slow; who leads it."""
+    """A group that serves although the disks of the leader and of `slow` followers are slow. Returns it with
+    its leader and term."""
     group = VotingGroup(world, size)
     group.start_all()
     leader = group.await_leader()
@@ -224,9 +225,9 @@ def slowed(world: World, size: int, fsync_ms: int, slow: int) -> tuple[VotingGro
 
 
 def settled(group: VotingGroup, former: str, term: int, fsync_ms: int, *, terms: int) -> None:
-    """Another one leads in a few times the time of an fsync, and goes on leading.
+    """Check that another node leads within a few times the duration of an fsync, and goes on leading.
 
-    Of five on very slow disks the first one may be deposed by a vote that was being saved meanwhile.
+    In a group of five on very slow disks, a vote that was still being saved may depose the first new leader.
     """
     began = group.world.time
     leads: str | None = None
@@ -249,7 +250,7 @@ def settled(group: VotingGroup, former: str, term: int, fsync_ms: int, *, terms:
 def test_a_leader_is_replaced_where_fsyncs_take_longer_than_a_round_of_votes(
     size: int, slow: int, fsync_ms: int
 ) -> None:
-    """Found by review: votes that came after the round were dropped, and a new term began: for ever."""
+    """Regression: votes that came after the round were dropped, and a new term began, for ever."""
     for seed in SEEDS:
         with World(seed, settings=FSYNC_OF_1_MS) as world:
             group, leader, term = slowed(world, size, fsync_ms, slow)
@@ -274,7 +275,8 @@ def test_a_hand_over_works_where_fsyncs_take_longer_than_a_round_of_votes(fsync_
 
 
 def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_is_back() -> None:
-    """Found by review: it stepped down from what it had not begun, and began it afterwards as a follower."""
+    """Regression: the node stepped down from an election that it had not begun, and began it later as a
+    follower."""
     with World(5) as world:
         group = MemberGroup(world, ("n0",))
         group.await_leader()
@@ -296,7 +298,7 @@ def test_the_only_voter_whose_disk_hangs_while_it_saves_its_vote_leads_when_it_i
 @pytest.mark.parametrize("effect", range(2, 9))
 @pytest.mark.sample(2)
 def test_a_voter_that_crashes_in_an_election_tells_nothing_that_could_be_lost(effect: int) -> None:
-    """Killed between the write and the fsync of its term and vote, it finds both in the page cache (S2)."""
+    """A node that is killed between the write and the fsync of its term finds both in the page cache (S2)."""
     appends = tuple(Operation(500 + 200 * number, number % 3, "append", size=40) for number in range(20))
     for pick in range(4):
         faults = (

@@ -1,4 +1,5 @@
-"""What `chaos failover` says of the kernel's part: no connection of a process closes before it is dead."""
+"""The kernel's part in the report of `chaos failover`: no connection of a process closes before it has
+ended."""
 
 from __future__ import annotations
 

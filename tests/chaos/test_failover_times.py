@@ -11,9 +11,10 @@ from dledger.chaos.machine import World
 from dledger.chaos.machine.settings import MS
 
 SLOW = replace(node_group.SETTINGS, latency_ns=(1 * MS, 6 * MS), sync_ns=(2 * MS, 20 * MS))
-"""A busy machine: messages and the saving of a vote take so long that both followers stand meanwhile."""
+"""A busy machine: messages and the saving of a vote take so long that both followers begin an election."""
 LIMIT_S = 0.15
-"""Without the rules for those who stand at once, a fifth of the seeds takes 0.3 to 0.42 s."""
+"""Limit of a failover. Without the rules for candidates at the same time, a fifth of the seeds takes 0.3 to
+0.42 s."""
 
 
 def failover_s(seed: int) -> float:

@@ -1,4 +1,4 @@
-"""Three real nodes under every family of faults: nothing acknowledged is lost, and a seed is a seed."""
+"""Three real nodes under all families of faults: nothing acknowledged is lost, and a seed is reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A client of the DLedger protocol reads at a node of its choice: linearizable, whoever that is (R10)."""
+"""A client of the DLedger protocol reads at a node of its choice: reads are linearizable on every node
+(R10)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SEEDS = 3
 
 
 def run(world: World, program: Callable[[Env], Coroutine[object, object, None]]) -> None:
-    """To its end, on a machine of its own."""
+    """Run a program to its end, on a machine of its own."""
     world.node("client")
     world.spawn("client", program)
     world.run_until(lambda: world.nodes["client"].process is None, 30)

@@ -1,4 +1,4 @@
-"""A new group is founded when its nodes reach each other; one that waits says for whom."""
+"""A new group is founded when its nodes reach each other; a node that waits says for which nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WRONG = 50911
 
 
 class Misled(MemberGroup):
-    """Of some nodes' dLegerPeers an address is wrong."""
+    """A group in which the dLegerPeers of some nodes have a wrong address."""
 
     def __init__(self, world: World, wrong: dict[str, str]) -> None:
         super().__init__(world, founders=())

@@ -1,4 +1,4 @@
-"""To whom a leader hands over: somebody who is there and answers; and what if that one goes away."""
+"""The target of a hand-over: a node that runs and answers; and what happens if the target goes away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HAND_OVER_S = 2.0
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("away", ["killed", "stopped"])
 def test_a_full_leader_hands_over_to_the_follower_that_is_there(seed: int, away: str) -> None:
-    """The other one, of the higher id, died while the group was idle: it held everything, and was well."""
+    """The other follower, which has the higher id, died while the group was idle. It held everything and was
+    healthy."""
     with World(seed, settings=node_group.SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(20)
@@ -39,7 +40,7 @@ def test_a_full_leader_hands_over_to_the_follower_that_is_there(seed: int, away:
 
 
 def hand_over(group: VotingGroup, leader: str, target: str | None) -> list[bool]:
-    """Begin it; what it returned, once it has."""
+    """Begin a hand-over. The list gets its result when it ends."""
     moved: list[bool] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -52,8 +53,9 @@ def hand_over(group: VotingGroup, leader: str, target: str | None) -> list[bool]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_appended_in_the_turn_of_the_hand_over_reaches_the_target_first(seed: int) -> None:
-    """Found in a rolling restart: the entry became part of the log after the target had been told to stand.
-    Both others refused the target, whose log was shorter by then, and nobody led for 0.8 s."""
+    """Regression, found in a rolling restart: the entry became part of the log after the target had been
+    asked to start an election. Both other nodes refused the target, whose log was shorter by then, and there
+    was no leader for 0.8 s."""
     with World(seed, settings=node_group.SETTINGS) as world:
         group = VotingGroup(world)
         group.start_all()
@@ -80,7 +82,7 @@ def test_what_was_appended_in_the_turn_of_the_hand_over_reaches_the_target_first
 
 
 def silence_s(group: VotingGroup, but: str = "") -> float:
-    """How long nobody serves (but one, who does not count)."""
+    """How long no node serves. The node `but` does not count."""
     world = group.world
     began = world.now
     world.run_until(lambda: group.leader() not in (None, but or None), 10)
@@ -89,7 +91,8 @@ def silence_s(group: VotingGroup, but: str = "") -> float:
 
 @pytest.mark.parametrize(("size", "after_s", "slow"), [(3, 0.0002, 1), (5, 0.0002, 1), (3, 0.01, 40)])
 def test_a_leader_whose_target_goes_away_serves_again_at_once(size: int, after_s: float, slow: int) -> None:
-    """Before it could stand, or while its disk (40 times slower) keeps it from holding everything."""
+    """The target goes away before it starts an election, or while its disk (40 times slower) keeps it
+    behind."""
     with World(1, settings=node_group.SETTINGS) as world:
         group = VotingGroup(world, size)
         group.start_all()
@@ -111,7 +114,7 @@ def test_a_leader_whose_target_goes_away_serves_again_at_once(size: int, after_s
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_without_a_name_leadership_goes_to_a_follower_that_answers(seed: int) -> None:
-    """A stopped process stays connected, was well, and holds everything that an idle group has."""
+    """A stopped process stays connected, was healthy, and holds everything that an idle group has."""
     with World(seed) as world:
         group = VotingGroup(world, 5)
         group.start_all()
@@ -130,7 +133,8 @@ def test_without_a_name_leadership_goes_to_a_follower_that_answers(seed: int) ->
 @pytest.mark.parametrize("one_way_s", [0.03, 0.05])
 @pytest.mark.sample(2)
 def test_on_slow_links_a_killed_leader_costs_one_term(size: int, one_way_s: float) -> None:
-    """All followers notice at once; answers take longer than the first pause between two pre-votes."""
+    """All followers notice the kill at once; answers take longer than the first pause between two
+    pre-votes."""
     for seed in range(5):
         with World(seed, settings=node_group.SETTINGS) as world:
             group = VotingGroup(world, size)

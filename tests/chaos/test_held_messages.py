@@ -1,4 +1,5 @@
-"""What a node holds back while its disk is asked has a limit; beyond it nothing is lost for good."""
+"""Messages that a node holds while it waits for its disk have a limit; beyond it no entry is lost for
+good."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from dledger.peers import held
 
 
 def test_a_follower_that_held_back_too_much_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader asks a new follower once where it agrees. If that was dropped, the follower never got another
-    entry: connections that stand lose nothing, so nobody asks again."""
+    """A leader asks a new follower only once where the logs agree. Regression: when that message was dropped,
+    the follower never got another entry, because an open connection loses nothing and so the leader did not
+    ask again."""
     monkeypatch.setattr(held, "MAX_HELD", 5)
     with World(1) as world:
         group = node_group.Group(world)

@@ -1,4 +1,5 @@
-"""What an idle group must mend by itself: no append comes that would mend it by the way."""
+"""Faults from which an idle group must recover by itself: there is no append that would repair them on the
+way."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dledger.peers.log_client import DLedgerClient
 
 
 def test_a_store_that_lacks_nothing_after_a_failed_fsync_votes_again() -> None:
-    """All that is committed was known before the leader agreed, so no commit tells of the refill."""
+    """All committed entries were known before the leader agreed, so no commit ends the refill."""
     with World(3, settings=node_group.SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(20)
@@ -28,7 +29,8 @@ def test_a_store_that_lacks_nothing_after_a_failed_fsync_votes_again() -> None:
 @pytest.mark.parametrize("mode", ["none", "all"])
 @pytest.mark.parametrize("idle_s", [0.5, 30.0])
 def test_a_store_that_lost_power_votes_again_when_it_was_refilled(mode: str, idle_s: float) -> None:
-    """ASYNC_FLUSH; after some time the kernel has written what was not fsynced, and nothing is missing."""
+    """ASYNC_FLUSH: after some time the kernel has written the data without an fsync, and nothing is
+    missing."""
     with World(3, settings=node_group.SETTINGS) as world:
         group = DiskGroup(world, sync_flush=False)
         group.fill(20)
@@ -41,7 +43,7 @@ def test_a_store_that_lost_power_votes_again_when_it_was_refilled(mode: str, idl
 
 
 def _elects_without(world: World, group: DiskGroup, leader: str, back: str) -> None:
-    """One node comes back and is refilled, then the leader is lost: both others are needed."""
+    """One node comes back and is refilled, then the leader is killed: both other nodes are needed."""
     term = group.nodes[leader].term
     group.start(back)
     world.run_for(5)
@@ -53,7 +55,8 @@ def _elects_without(world: World, group: DiskGroup, leader: str, back: str) -> N
 
 @pytest.mark.parametrize("slow", [30, 100, 1000])
 def test_who_is_added_again_before_it_knew_of_its_removal_is_promoted(slow: int) -> None:
-    """While it leaves it gets nothing that is not committed: what was withheld must follow."""
+    """While the node leaves it gets only committed entries. After it is added again, the withheld entries
+    must follow."""
     with World(1) as world:
         group = MemberGroup(world, ("n0", "n1"))
         leader = group.await_leader()

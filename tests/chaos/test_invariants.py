@@ -1,4 +1,4 @@
-"""Each invariant holds in a sound state, and is violated by a state made for it."""
+"""Each invariant holds in a sound state, and is violated by a state that was made for it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def entries(*terms: int) -> dict[int, Entry]:
 
 
 def committed(*terms: int) -> Cluster:
-    """A group that committed these."""
+    """A group that committed entries of these terms."""
     cluster = Cluster()
     cluster.commits("n0", 0, len(terms) - 1, entries(*terms))
     return cluster

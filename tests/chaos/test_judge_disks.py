@@ -1,4 +1,4 @@
-"""The judge's own reader of what lies on a simulated disk."""
+"""The judge's own reader of simulated disks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def idle(env: Env) -> None:
 
 
 def entries(count: int, first: int, pos: int) -> bytes:
-    """Entries of 8 bytes and term 1, as they lie in a segment."""
+    """Entries of 8 bytes and term 1, as bytes of a segment."""
     data, chain = b"", 0
     for index in range(first, first + count):
         body = f"{index:08}".encode()
@@ -45,8 +45,8 @@ def test_a_log_is_walked_from_its_beginning() -> None:
 
 
 def test_a_first_entry_that_rots_into_another_index_is_none() -> None:
-    """A false alarm of the simulation (rot, seed 1011): entry 0 was believed to be entry 64, as neither the
-    CRC of its body covers its index, nor does a chain in front of it."""
+    """A false alarm of the simulation (rot, seed 1011): entry 0 was taken for entry 64, as neither the CRC of
+    its body nor a chain value before it covers its index."""
     for first, start in ((0, 0), (7, SEGMENT)):
         data = bytearray(entries(3, first, start))
         data[15] ^= 1 << 6

@@ -1,6 +1,7 @@
 """kill -9 in the middle of a write to the log, which the kernel then ends between two pages (decision 16).
 
-What the write was to bring was told to nobody: it is a torn tail. What was told is never taken for one.
+The entries of that write were not acknowledged: they are a torn tail. Acknowledged entries never count as
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dledger.runtime.env import Env
 
 
 def kill_all_in_write(group: DiskGroup) -> None:
-    """All nodes die while they write the same entries; then they start again."""
+    """Kill all nodes while they write the same entries, then start them again."""
     world = group.world
     for name in NAMES:
         world.kill_in_write(name, "/data/")
@@ -57,7 +58,7 @@ def test_again_and_again() -> None:
 
 
 def told_and_killed(group: DiskGroup) -> tuple[str, int, str, int]:
-    """See `DiskGroup.kill_after_an_fsync`; with the file of that entry, and its offset there."""
+    """See `DiskGroup.kill_after_an_fsync`. Returns also the file of that entry, and its offset there."""
     victim, last, end = group.kill_after_an_fsync()
     pos = end - 3000 - HEADER_SIZE
     return victim, last, f"/store/dledger-{victim}/data/{pos - pos % SEGMENT:020d}", pos % SEGMENT
@@ -66,7 +67,7 @@ def told_and_killed(group: DiskGroup) -> tuple[str, int, str, int]:
 @pytest.mark.parametrize("sync_flush", [True, False])
 @pytest.mark.parametrize("what", ["body", "header", "all of it"])
 def test_what_was_told_is_no_torn_tail(what: str, sync_flush: bool) -> None:
-    """Zeros where the entry began passed for a log that had never gone on."""
+    """Regression: zeros where the entry began were taken for the end of the log."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world, sync_flush=sync_flush)
         victim, last, path, offset = told_and_killed(group)
@@ -88,7 +89,7 @@ def test_what_was_told_is_no_torn_tail(what: str, sync_flush: bool) -> None:
 
 
 def test_recover_tells_of_what_was_told_and_is_gone() -> None:
-    """An operator who compares the stores that are left must hear that this one lost something."""
+    """An operator who compares the remaining stores must learn that this one lost something."""
     with World(3, settings=SETTINGS) as world:
         group = DiskGroup(world)
         victim, last, path, offset = told_and_killed(group)
@@ -108,7 +109,8 @@ def test_recover_tells_of_what_was_told_and_is_gone() -> None:
 
 
 def test_what_a_leader_had_cut_is_not_missed() -> None:
-    """The note of what was told is lowered by the cut, or a kill would leave the node in doubt."""
+    """The cut also lowers the note of what was acknowledged. Otherwise a kill would leave the node in
+    doubt."""
     with World(5, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(20)
@@ -131,7 +133,8 @@ def test_what_a_leader_had_cut_is_not_missed() -> None:
 
 
 def test_a_store_of_an_older_program_is_judged_as_before() -> None:
-    """Nobody noted how far it had written: damage behind the last index unit is doubt."""
+    """An older program did not note how far it had written, so damage behind the last index unit is
+    doubtful."""
     with World(7, settings=SETTINGS) as world:
         group = DiskGroup(world)
         group.fill(30)

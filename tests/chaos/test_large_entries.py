@@ -1,4 +1,4 @@
-"""Entries of megabytes on links of a few megabytes a second: nothing waits behind them that must not.
+"""Entries of megabytes on links of a few megabytes a second: heartbeats and votes do not wait behind them.
 
 A frame of 4 MB takes 1.6 s at 20 Mbit/s, four times the shortest election time-out.
 """
@@ -82,7 +82,8 @@ def test_a_deposed_leader_forgets_what_it_had_still_to_send() -> None:
 
 
 def test_read_points_are_found_while_the_window_is_full() -> None:
-    """At 100 Mbit/s a full window of 16 MiB is 1.3 s: no round of heartbeats was answered in time."""
+    """At 100 Mbit/s a full window of 16 MiB takes 1.3 s. Regression: no round of heartbeats was answered in
+    time."""
     with World(9, settings=SETTINGS) as world:
         group = Group(world)
         leader = group.await_leader()

@@ -1,5 +1,5 @@
-"""Logs of one group begin at different snapshots (each node decides for itself what it deletes): a snapshot's
-index is not taken for the index of a newer configuration."""
+"""Logs of one group begin at different snapshots, as each node decides for itself what it deletes. A
+snapshot's index is not taken for the index of a newer configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETENTION = RetentionSettings(interval_s=0.2)
 
 
 def delete_before(group: MemberGroup, begins: dict[str, int]) -> None:
-    """Each node frees its own segments below that index, and has done so when this returns."""
+    """Let each node free its own segments below its index, and wait until it has done so."""
     for name, index in begins.items():
         process = group.world.nodes[name].process
         assert process is not None
@@ -32,8 +32,9 @@ def delete_before(group: MemberGroup, begins: dict[str, int]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.sample(1)
 def test_two_that_lost_power_follow_the_third_whose_log_begins_later(seed: int) -> None:
-    """ASYNC_FLUSH, members never changed. The third was restarted since its log begins later, so it shows the
-    index of that snapshot; its log goes further. It is no majority: all three have to go on together."""
+    """ASYNC_FLUSH, members never changed. The third node was restarted since its log begins later, so it
+    reports the index of that snapshot; its log reaches further. It is no majority: all three have to go on
+    together."""
     with World(seed) as world:
         group = MemberGroup(
             world, segment_size=16 * 1024, max_entry_bytes=4 * 1024, index_units_per_file=64,
@@ -67,7 +68,8 @@ def test_two_that_lost_power_follow_the_third_whose_log_begins_later(seed: int) 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_restored_backup_beside_the_node_that_still_runs_is_refused(late: bool) -> None:
-    """Also where its log begins at a snapshot, which the members that run since before do not show."""
+    """The backup is refused also where its log begins at a snapshot, whose index members that ran before do
+    not report."""
     with World(7) as world:
         settings = {
             "segment_size": 1 << 20,
@@ -112,7 +114,7 @@ def files_of(world: World, machine: str, directory: str) -> dict[str, bytes]:
 
 
 def write(world: World, machine: str, directory: str, files: dict[str, bytes], to: str = "") -> None:
-    """Lay these files on the machine's disk, and if asked for take a backup of that store."""
+    """Write these files to the machine's disk, and take a backup of that store if `to` is given."""
 
     async def main(env: Env) -> None:
         run = env.workers.run

@@ -1,4 +1,4 @@
-"""Which delays of event loops are too long, and that `chaos failover` says so."""
+"""Which delays of event loops are too long, and that `chaos failover` reports them."""
 
 from __future__ import annotations
 

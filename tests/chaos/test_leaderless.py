@@ -1,4 +1,5 @@
-"""A node that knows no leader says why in `reasons`: who refuses, is not reached, has lost its store."""
+"""A node without a leader says why in `reasons`: which node refuses, is not reached, or has lost its
+store."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def reasons(group: MemberGroup | DiskGroup, name: str) -> list[str]:
 
 
 def written(world: World) -> MemberGroup:
-    """Three nodes with something in their logs."""
+    """A group of three nodes with entries in their logs."""
     group = MemberGroup(world)
     group.await_leader()
     group.append_some(3)
@@ -133,7 +134,7 @@ def test_a_node_that_was_removed_while_it_was_down_says_so() -> None:
 
 
 def test_a_blank_node_with_another_segment_size_says_what_the_group_answers() -> None:
-    """It said that they are not reached."""
+    """Regression: the node said that the peers are not reached."""
     with World(6) as world:
         group = written(world)
         group.wipe("n2")

@@ -16,7 +16,7 @@ NAMES = ("n0", "n1", "n2", "n3", "n4", "n5")
 
 
 class Run:
-    """One seed: a group of one, three or five, two writers, an operator and bad luck."""
+    """One seed: a group of one, three or five, two writers, an operator, and random faults."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -29,7 +29,7 @@ class Run:
         self._outcomes: list[list[object]] = []
 
     def step(self) -> None:
-        """One fault or command, and some time."""
+        """Perform one fault or command, and let some time pass."""
         actions = (
             (0.25, self._change),
             (0.2, self._crash),
@@ -86,7 +86,7 @@ class Run:
             self.world.partition(one, other, directed=self._random.random() < 0.5)
 
     def _wipe(self) -> None:
-        """A disk is lost, while all others hold everything (a minority may be lost, not more)."""
+        """Wipe a disk while all other nodes hold everything (not more than a minority may be lost)."""
         leader = self.group.leader()
         if leader is None or not all(self._outcomes):
             return  # a removal on its way takes another one
@@ -122,7 +122,7 @@ class Run:
 
 
 def run_seed(seed: int) -> dict[str, int]:
-    """What happened in one seed."""
+    """Play one seed. Returns how often each kind of event happened."""
     with World(seed) as world:
         run = Run(world, seed)
         for _ in range(STEPS):
@@ -132,7 +132,7 @@ def run_seed(seed: int) -> dict[str, int]:
 
 
 def sums(seeds: range) -> dict[str, int]:
-    """Over many seeds."""
+    """The sums over many seeds."""
     results = [run_seed(seed) for seed in seeds]
     return {name: sum(result[name] for result in results) for name in results[0]}
 

@@ -330,7 +330,8 @@ def test_a_member_with_an_address_that_is_none_ends_nobody(
 
 
 LONG = "x" * 65_490
-"""Fits into the header of a request, and not with a text around it into that of the answer."""
+"""An id that fits into the header of a request, but not, with a text around it, into the header of the
+answer."""
 
 
 @pytest.mark.parametrize(
@@ -435,7 +436,8 @@ def test_leadership_moves_by_command() -> None:
 
 
 def test_a_transfer_says_who_leads_then() -> None:
-    """Without a target it named nobody: this node only knew that it did not lead any more."""
+    """Regression: without a target the answer named no leader, because this node only knew that it no longer
+    led."""
     with World(8) as world:
         group = MemberGroup(world)
         leader = group.await_leader()
@@ -447,10 +449,8 @@ def test_a_transfer_says_who_leads_then() -> None:
 def transfer_without_votes(
     group: MemberGroup, target: str, silent: tuple[str, ...] = ()
 ) -> tuple[Any, RequestFailed | None]:
-    """What a transfer says whose target ends the leadership by asking for votes, and then hears of none.
-
-    `silent`: who is not heard by anybody else from then on.
-    """
+    """The result of a transfer whose target ends the leadership with its vote requests, and then receives no
+    votes. `silent`: nodes from which no other node receives anything from then on."""
     world = group.world
     leader = group.await_leader()
     outcome = group.begin(lambda client: client.transfer(target))
@@ -544,7 +544,7 @@ def test_a_preferred_leader_that_cannot_keep_leadership_is_left_alone() -> None:
 
 
 def test_a_transfer_is_no_failure_of_the_preferred_leader_that_led_briefly() -> None:
-    """On no node: neither on the one that takes over, nor on the one that only votes."""
+    """The count stays unchanged on every node: on the one that takes over, and on the one that only votes."""
     with World(10) as world:
         group = MemberGroup(world, preferred_leaders=("n1",))
         first = group.await_leader()
@@ -559,7 +559,7 @@ def test_a_transfer_is_no_failure_of_the_preferred_leader_that_led_briefly() -> 
 
 
 def test_who_is_named_by_an_operator_is_left_alone_no_more_by_anybody() -> None:
-    """A `prefer` left what had been counted: up to 10 minutes nothing happened."""
+    """Regression: `prefer` did not reset the counted failures, so nothing happened for up to 10 minutes."""
     with World(10) as world:
         group = MemberGroup(world)
         leader = group.await_leader()
@@ -576,7 +576,8 @@ def test_who_is_named_by_an_operator_is_left_alone_no_more_by_anybody() -> None:
 
 
 def test_leadership_is_not_given_to_a_preferred_node_that_lags() -> None:
-    """Its link carries less than is written: it is connected, answers and says that it is well."""
+    """The link of the preferred node carries less than is written: the node is connected, answers, and
+    reports good health."""
     limit = 100_000
     for seed in range(3):
         with World(seed) as world:
@@ -706,8 +707,8 @@ def test_a_removal_right_after_a_power_loss_is_refused() -> None:
 
 
 def test_who_lost_power_and_configurations_elects_nobody_apart() -> None:
-    """n0 and n1 lost, with their power, that n3 and n4 vote; they reach n2, which knows, but not those two,
-    one of whom leads. By the configuration that they know they are a majority."""
+    """n0 and n1 lost, with their power, that n3 and n4 are voters. They reach n2, which knows it, but not
+    those two, one of which leads. In the configuration that n0 and n1 know they are a majority."""
     with World(3) as world:
         group = MemberGroup(world, sync_flush=False)
         group.await_leader()

@@ -1,4 +1,4 @@
-"""Which members there are is known after rot, and however fast the log moves on (safety.md S19)."""
+"""The members are known after rot, and however fast the log moves on (safety.md S19)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def small_group(world: World) -> MemberGroup:
 
 
 def fill(group: MemberGroup, segments: int) -> None:
-    """Append until the leader's log is so many segments longer."""
+    """Append until the leader's log is this many segments longer."""
     log = group.nodes[group.await_leader()].log
     goal = log.end_pos + segments * SEGMENT
     while log.end_pos < goal:
@@ -36,8 +36,8 @@ def fill(group: MemberGroup, segments: int) -> None:
 def test_a_rotten_snapshot_does_not_bring_the_founding_members_back(
     restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group of three grew to five, and all that is left of that on one node's disk rots. The two founders
-    that are cut off from the other three must not make a leader."""
+    """A group of three grew to five, and every record of that on one node's disk rots. This node and another
+    founder, cut off from the other three, must not elect a leader."""
 
     async def keeps_its_state(host: node_group.ListHost, log: LogReader) -> int:
         host.begins = log.first_index
@@ -74,8 +74,8 @@ def test_a_rotten_snapshot_does_not_bring_the_founding_members_back(
 
 
 def test_the_log_does_not_run_away_from_the_note_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start reads the last segment only: what an earlier one says of the members has to be noted before the
-    log goes on in the next, also while there is no room for the note."""
+    """A start reads the last segment only. So what an earlier segment says of the members has to be noted
+    before the log continues in the next segment, even while there is no room for the note."""
     full = True
     save = StoreFiles.save_configs
 

@@ -1,9 +1,9 @@
-"""Members change while some nodes run older programs: no entry that a voter cannot read.
+"""Members change while some nodes run older programs: no entry is written that a voter cannot read.
 
-The rules: docs/reference/protocol.md.
+The rules are in docs/reference/protocol.md.
 
-The configuration of the founders is in no entry. The first one that is recorded is of a version that programs
-of protocol 1 cannot read, so it waits for every voter; so does each later one for the voter that it adds.
+The configuration of the founders is in no entry. The first recorded configuration has a version that programs
+of protocol 1 cannot read, so it waits for every voter. Each later one waits for the voter that it adds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIVE = ("n0", "n1", "n2", "n3", "n4")
 
 
 def assert_refused(group: MemberGroup, work: Callable[[DLedgerClient], Awaitable[Any]], old: str) -> None:
-    """Refused because of this node, and nothing was written."""
+    """Check that a command is refused because of this node, and that nothing was written."""
     leader = group.nodes[group.await_leader()]
     end = leader.log.last_index
     with pytest.raises(RequestFailed) as refused:
@@ -99,7 +99,7 @@ def test_the_first_recorded_configuration_waits_for_a_voter_that_was_never_heard
 
 
 def two_lost(world: World, protocol_min: int) -> MemberGroup:
-    """Five founders lose power, two of them for good: nobody has seen these since."""
+    """Let five founders lose power, two of them for good: no running node has been connected to these two."""
     group = MemberGroup(world, FIVE, protocol_min=protocol_min)
     group.await_leader()
     world.run_for(1.0)
@@ -113,7 +113,8 @@ def two_lost(world: World, protocol_min: int) -> MemberGroup:
 
 
 def test_two_of_five_that_nobody_has_seen_can_be_replaced() -> None:
-    """Each removal was refused because of the other one: programs of protocol 1 are kept out anyway."""
+    """Regression: each removal was refused because of the other lost node, although programs of protocol 1
+    are not allowed here."""
     with World(5) as world:
         group = two_lost(world, protocol_min=2)
         for lost, new in (("n3", "n5"), ("n4", "n6")):

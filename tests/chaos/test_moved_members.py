@@ -1,4 +1,4 @@
-"""Machines get new addresses: dLegerPeers names them, the recorded configuration names the old ones."""
+"""Machines get new addresses: dLegerPeers has the new ones, the recorded configuration the old ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dledger.peers.links import PeerConnection
 
 OLD, NEW = 40911, 50911
 FAILOVER_S = 0.2
-"""Far below the election time-out of 0.4 s: nobody waited for it."""
+"""Limit of a failover. It is far below the election time-out of 0.4 s, so no node waited for the time-out."""
 
 
 class Moving(MemberGroup):
@@ -26,7 +26,7 @@ class Moving(MemberGroup):
         return f"{name}:{self.port}"
 
     def move(self, *names: str) -> None:
-        """These machines begin anew at other addresses; all are told by dLegerPeers."""
+        """Restart these machines at other addresses, which are in the dLegerPeers of all nodes."""
         for name in self.founders:
             self.world.kill(name)
             del self.nodes[name]
@@ -37,14 +37,14 @@ class Moving(MemberGroup):
             self.start(name)
 
     def strayed(self, name: str) -> list[str]:
-        """What a node says of members that it did not reach where they are recorded."""
+        """The statements of a node about members that it did not reach at their recorded addresses."""
         statements = self.nodes[name].status()["statements"]
         assert isinstance(statements, list)
         return [text for text in statements if "dLegerPeers" in text]
 
 
 def recorded(world: World) -> Moving:
-    """A group with an entry that says who the members are, and where."""
+    """A group with an entry that records the members and their addresses."""
     group = Moving(world)
     group.await_leader()
     world.run_for(0.5)
@@ -59,14 +59,14 @@ connect = Dialler._connect
 async def silent_at_the_old_port(
     self: Dialler, make: Callable[[], PeerConnection], host: str
 ) -> PeerConnection:
-    """Nobody refuses at the old addresses: each try waits for its time-out."""
+    """A connect without a refusal at the old addresses: each try waits for its time-out."""
     if self._port == OLD:
         await asyncio.sleep(3600)
     return await connect(self, make, host)
 
 
 def fail_over(group: MemberGroup) -> str:
-    """Kill the leader, wait for another, which is quick; who was killed."""
+    """Kill the leader and wait for another, which must be quick. Returns the killed node."""
     leader, begin = group.await_leader(), group.world.now
     group.world.kill(leader)
     group.await_leader(2)
@@ -78,7 +78,7 @@ def fail_over(group: MemberGroup) -> str:
 def test_a_group_whose_machines_all_moved_elects_a_leader_and_takes_the_new_addresses(
     silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorded addresses won over dLegerPeers for ever, once there was any entry."""
+    """Regression: once there was any entry, the recorded addresses overrode dLegerPeers for ever."""
     with World(1) as world:
         group = recorded(world)
         if silent:
@@ -118,7 +118,8 @@ def test_one_member_that_moved_is_reached_and_the_others_stay_where_they_are() -
 
 
 def test_old_addresses_in_dleger_peers_cost_a_failover_nothing() -> None:
-    """The recorded address is right, dLegerPeers is not: a refusal at the recorded one tells of the death."""
+    """The recorded address is right and dLegerPeers is not: a refusal at the recorded address shows that the
+    leader died."""
     with World(3) as world:
         group = recorded(world)
         for name in group.founders:

@@ -1,6 +1,6 @@
-"""The mutants still fit the tree, and the machinery that applies and runs them does what it says.
+"""The mutants still fit the tree, and the code that applies and runs them is right.
 
-Whether the suites catch them is the business of `dledger chaos mutants`.
+Whether the suites catch the mutants is tested by `dledger chaos mutants`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each table of the replicated state has an oracle by hand."""
+"""Each table of the replicated state has an oracle that was written by hand."""
 
 from __future__ import annotations
 

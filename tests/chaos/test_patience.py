@@ -1,4 +1,5 @@
-"""What a node finds out about its machine, and says: it lacks cores, its clock is not that of the others."""
+"""What a node notices about its machine and reports: it lacks cores, or its clock differs from those of its
+peers."""
 
 from __future__ import annotations
 

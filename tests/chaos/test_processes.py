@@ -93,7 +93,7 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     ],
 )
 def test_a_stale_pid_file_belongs_to_nobody(process: ManagedProcess, tmp_path: Path, record: object) -> None:
-    """This very process would die if the file were believed."""
+    """If the file were believed, this test's own process would be killed."""
     (tmp_path / "sleeper.pid").write_text(json.dumps(record))
     assert process.pid is None
     assert process.signal(signal.SIGKILL) is None

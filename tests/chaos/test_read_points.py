@@ -1,6 +1,7 @@
 """Read points are linearizable: at or above everything acknowledged before the read began, on every node.
 
-Under partitions, stops, kills, hand-overs and clocks that drift within the margin; with and without leases.
+The tests run under partitions, stops, kills, hand-overs and clocks that drift within the margin, with and
+without leases.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dledger.chaos.machine import World
 STEPS = 150
 PAUSES_S = (0.0005, 0.002, 0.01, 0.05, 0.2, 0.45)
 RATES = (0.95, 1.0, 1.05)
-"""Clocks as far apart as the default margin allows: 0.95 / 1.05 > 0.9."""
+"""Rates of clocks that are as far apart as the default margin allows: 0.95 / 1.05 > 0.9."""
 
 
 def check(group: VotingGroup, read: Read) -> None:
@@ -100,7 +101,8 @@ class Run:
 
 
 def run_seed(seed: int, size: int, lease: bool) -> tuple[int, int]:
-    """(rounds sent for reads, reads answered by a lease) of the incarnations that were up at the end."""
+    """Play one seed. Returns (rounds sent for reads, reads answered by a lease) of the processes that ran at
+    the end."""
     with World(seed, settings=node_group.SETTINGS) as world:
         run = Run(world, seed, size, lease)
         for _ in range(STEPS):
@@ -230,7 +232,8 @@ def test_a_connection_refused_is_no_hint_when_leases_are_on() -> None:
 
 
 def test_a_voter_that_was_restarted_keeps_the_promise_of_its_former_life() -> None:
-    """The leader's lease rests on one voter; that one dies, returns, and is asked by the third at once."""
+    """The leader's lease depends on one voter. That voter dies, returns, and is asked for its vote by the
+    third node at once."""
     for seed in range(8):
         with World(seed, settings=node_group.SETTINGS) as world:
             group = VotingGroup(world, lease_reads=True)
@@ -278,7 +281,7 @@ def test_no_lease_once_a_hand_over_was_tried() -> None:
 
 
 def test_each_life_of_a_node_numbers_its_questions_anew() -> None:
-    """Else a leader's late answer to a former life could pass for one to this life."""
+    """Otherwise a leader's late answer to a former life could be taken for an answer to this life."""
     with World(3, settings=node_group.SETTINGS) as world:
         group = VotingGroup(world, 3)
         group.start_all()

@@ -16,7 +16,7 @@ ROOM = 68
 
 
 def filled(world: World) -> tuple[Server, int]:
-    """A stopped server whose log ends where its second segment does, nearly; and its last index."""
+    """A stopped server whose log ends shortly before the end of its second segment, and its last index."""
     server = Server(world)
     while (rest := 2 * SEGMENT - (server.node.log.end_pos if server.node else 0)) > 14_000:
         server.applied(server.append(bytes(6000)))
@@ -28,7 +28,8 @@ def filled(world: World) -> tuple[Server, int]:
 
 
 def recovers(effect: int, power: str | None) -> int:
-    """Cut a run short before this effect (0: not at all), repeat it, start: effects of the last run."""
+    """Cut a run short before this effect (0: not at all), repeat it, and start. Returns the effects of the
+    last run."""
     with World(1) as world:
         server, last = filled(world)
 
@@ -66,7 +67,7 @@ def inode_size(server: Server, path: str) -> int:
 @pytest.mark.parametrize("power", [None, "none", "torn"])
 @pytest.mark.sample(1)
 def test_a_run_that_is_cut_short_making_a_segment_is_made_good_by_the_next(power: str | None) -> None:
-    """Found by review: a short file in `data` ended each further run, or was taken as it was."""
+    """Regression: a short file in `data` ended each further run, or was taken as it was."""
     effects = recovers(0, None)
     assert effects > 20
     for effect in range(1, effects + 1):

@@ -1,4 +1,4 @@
-"""Connections that the other side closes as they come are dialled again at a bounded rate."""
+"""Connections that the other side closes at once are dialled again at a bounded rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from dledger.peers.peers import Peers
 def test_a_follower_that_can_hold_no_more_is_not_stormed_with_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its disk hangs while its vote is saved; it closed each new connection at once, 1,700 a second."""
+    """The follower's disk hangs while its vote is saved. Regression: it closed each new connection at once,
+    1,700 a second."""
     monkeypatch.setattr(held, "MAX_HELD", 20)
     made = [0]
     introduced = Peers._introduced

@@ -1,4 +1,5 @@
-"""Settings of a node that change while it runs: retention, the scrub, from where on a disk counts as full."""
+"""Settings of a node that change while it runs: retention, the scrub, the share at which a disk counts as
+full."""
 
 from __future__ import annotations
 

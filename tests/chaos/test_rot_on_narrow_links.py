@@ -14,13 +14,14 @@ from dledger.peers.wire import encode_message
 from dledger.protocol import PROTOCOL_MAX
 
 BODY = bytes(range(256)) * 4 * 1024 * 3
-"""3 MiB."""
+"""A body of 3 MiB."""
 NARROW = 1_250_000
-"""Bytes/s: 10 Mbit/s. An answer takes 2.5 s."""
+"""10 Mbit/s in bytes per second. An answer takes 2.5 s."""
 
 
 def with_rot(world: World, followers: int = 1, narrow: int = NARROW) -> tuple[Group, list[str], int]:
-    """A group of which so many followers, just started, hold one entry of 3 MiB that is rotten; its index."""
+    """A group in which `followers` nodes, just started, hold one rotten entry of 3 MiB. Returns also their
+    names and its index."""
     group = Group(world)
     leader = group.await_leader()
     index = group.append(leader, [BODY])
@@ -64,7 +65,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.sample(2)
 def test_an_entry_of_3_mib_is_repaired_over_10_mbit_s(seed: int, answers: list[int]) -> None:
-    """Found by a review: an answer that took longer than 1 s was dropped and asked for again, for ever."""
+    """Regression: an answer that took longer than 1 s was dropped and asked for again, for ever."""
     with World(seed, settings=SETTINGS) as world:
         group, sick, index = with_rot(world)
         world.run_until(lambda: rotten(group, sick, index), 1)
@@ -80,7 +81,7 @@ def test_an_entry_of_3_mib_is_repaired_over_10_mbit_s(seed: int, answers: list[i
 
 @pytest.mark.parametrize("how", ["reset", "forget", "strand", "killed"])
 def test_an_answer_that_was_lost_with_its_connection_is_asked_for_anew(how: str, answers: list[int]) -> None:
-    """Long before the question would be taken for forgotten."""
+    """The node asks again long before the question would count as forgotten."""
     with World(3, settings=SETTINGS) as world:
         group, (sick,), index = with_rot(world)
         world.run_until(lambda: rotten(group, [sick], index), 1)
@@ -115,7 +116,8 @@ def test_two_of_three_are_repaired_by_the_third_over_10_mbit_s() -> None:
 def test_a_slower_link_only_takes_longer(
     give_up_s: float, times: int, answers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the question counts as forgotten meanwhile: its first answer is the one that is used."""
+    """This holds also where the question counts as forgotten before its answer arrives: the first answer is
+    used."""
     monkeypatch.setattr(repair, "GIVE_UP_S", give_up_s)
     with World(1, settings=SETTINGS) as world:
         group, (sick,), index = with_rot(world, narrow=NARROW // 4)

@@ -16,12 +16,12 @@ from dledger.node.node import Node
 from dledger.runtime.env import Env
 
 ANYWHERE = ("*",)
-"""The address would give it away."""
+"""Allowed sources that let every address in: otherwise the address would give the second process away."""
 BODY = Random(1).randbytes(300_000)
 
 
 def fresh(world: World, machine: str, node_id: str, found: dict[str, Node]) -> None:
-    """Start a process with an empty store and this id; its node will be in `found`, by machine."""
+    """Start a process with an empty store and this id. Its node will be in `found`, by machine."""
 
     async def main(env: Env) -> None:
         config = NodeConfig(
@@ -41,7 +41,7 @@ def fresh(world: World, machine: str, node_id: str, found: dict[str, Node]) -> N
 
 
 def acknowledged(world: World, group: Group, seconds: float) -> int:
-    """Entries appended one by one within so many seconds."""
+    """How many entries, appended one by one, are acknowledged within this time."""
     until = world.time + seconds
     count = 0
     while world.time < until:
@@ -55,7 +55,8 @@ def acknowledged(world: World, group: Group, seconds: float) -> int:
 
 @pytest.mark.parametrize("whose", ["leader", "follower"])
 def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: str) -> None:
-    """It took the place of the other one's connections again and again: nothing large arrived any more."""
+    """Regression: it replaced the other process's connections again and again, and no large message arrived
+    any more."""
     with World(3, settings=SETTINGS) as world:
         group = Group(world, allowed_sources=ANYWHERE)
         leader = group.await_leader()
@@ -78,7 +79,7 @@ def test_a_second_process_with_a_members_id_is_refused_and_costs_nothing(whose: 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.sample(3)
 def test_a_group_is_founded_once_although_two_call_themselves_alike(seed: int) -> None:
-    """Of four fresh processes two and two formed a group each, and both groups served."""
+    """Regression: of four fresh processes two and two formed a group each, and both groups served."""
     with World(seed, settings=SETTINGS) as world:
         nodes: dict[str, Node] = {}
         chance = world.stream("start")
@@ -96,7 +97,7 @@ FIVE = ("n0", "n1", "n2", "n3", "n4")
 
 
 class MovedGroup(MemberGroup):
-    """A group of five whose n4 is on another machine from some time on."""
+    """A group of five whose n4 moves to another machine."""
 
     moved = False
 
@@ -108,7 +109,8 @@ class MovedGroup(MemberGroup):
 def test_who_missed_a_replacement_lets_the_successor_in_although_the_removed_process_goes_on(
     seed: int,
 ) -> None:
-    """It dials the old one, which answers, and took the new one, its leader, for the impostor: for ever."""
+    """The node dials the old process, which answers. Regression: it took the new process, its leader, for the
+    impostor for ever."""
     with World(seed) as world:
         group = MovedGroup(world, FIVE)
         leader = group.await_leader()

@@ -1,4 +1,4 @@
-"""Several groups in one process (R12): what happens to one leaves the others alone, also at the start."""
+"""Several groups in one process (R12): a fault of one group leaves the others alone, also at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-alone nodes on full disks: what is derived waits, like everything else, and nothing ends."""
+"""Stand-alone nodes on full disks: derived files wait like everything else, and no process ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def warnings(world: World) -> int:
 
 
 def test_three_full_disks_end_nobody() -> None:
-    """Found by review: the once-a-second file `count` ended the node, and three of them the group."""
+    """Regression: the file `count`, written once a second, ended the node, and three such nodes the group."""
     with World(2) as world:
         group = ServeGroup(world, NAMES)
         group.append(b"one", b"two")
@@ -78,7 +78,7 @@ def test_a_second_full_disk_is_told_again() -> None:
 
 
 def test_a_stop_on_a_full_disk_is_in_order() -> None:
-    """Found by review: it ended in a traceback, and the second group was cut short."""
+    """Regression: the stop ended in a traceback, and the second group was cut short."""
     groups = ("blue", "green")
     with World(5) as world:
         group = ServeGroup(world, groups=groups)
@@ -100,7 +100,7 @@ def test_a_stop_on_a_full_disk_is_in_order() -> None:
 
 @pytest.mark.parametrize("number", [*PASSING, errno.EIO])
 def test_what_a_later_try_may_not_meet_is_waited_out(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All else ends the node with a reason, also where it stops."""
+    """Any other error ends the node with a reason, also during its stop."""
 
     async def failing(*arguments: Any) -> None:
         raise OSError(number, "planted")
@@ -159,7 +159,8 @@ def test_an_install_does_not_wait_for_room_for_the_count(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("prepared", [0, 2])
 def test_a_start_that_has_to_note_a_loss_of_power_on_a_full_disk(prepared: int) -> None:
-    """Found by review: it ended with 70 ("replace the store"), which supervisors do not start again."""
+    """Regression: the start ended with exit code 70 ("replace the store"), after which supervisors do not
+    start again."""
     with World(2) as world:
         group = ServeGroup(world, NAMES, sync_flush=False, pool_segments=prepared)
         group.append(*[bytes(6000)] * 5)
@@ -184,7 +185,7 @@ def test_a_start_that_has_to_note_a_loss_of_power_on_a_full_disk(prepared: int) 
 
 
 def test_members_that_cannot_be_saved_are_told_once() -> None:
-    """It was said each second while the disk was full."""
+    """Regression: it was reported each second while the disk was full."""
     with World(6) as world:
         group = ServeGroup(world, NAMES)
         group.append(b"one")
@@ -202,7 +203,7 @@ def test_members_that_cannot_be_saved_are_told_once() -> None:
 
 
 def test_a_segment_that_made_room_for_a_note_is_none_of_the_pool_any_more() -> None:
-    """The note is written when the pool is open, too: more was committed than the log holds."""
+    """The note is written when the pool is open, too, because more was committed than the log holds."""
     with World(2) as world:
         group = ServeGroup(world, NAMES, pool_segments=2)
         group.append(b"one", b"two")

@@ -1,4 +1,4 @@
-"""What stand-alone nodes delete: their log is the data, so nothing that nobody asked for."""
+"""Retention of stand-alone nodes: their log is the data, so they delete nothing without a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger.node.node import Node
 
 
 def written(world: World, **changes: Any) -> tuple[ServeGroup, Node]:
-    """A node of several segments, all covered by snapshots."""
+    """A node with several segments, all covered by snapshots."""
     group = ServeGroup(world, **changes)
     group.append(*[bytes(6000)] * 40)
     [node] = group.nodes["n0"]
@@ -23,7 +23,7 @@ def written(world: World, **changes: Any) -> tuple[ServeGroup, Node]:
 
 
 def days_go_by(world: World) -> None:
-    """Four, and every hour of the last one, with rounds of retention in each."""
+    """Let four days pass, with rounds of retention in every hour of the last one."""
     world.clock_jump("n0", 73 * HOUR_MS)
     for _ in range(24):
         world.clock_jump("n0", HOUR_MS)
@@ -37,7 +37,7 @@ def disk_fills(world: World, group: ServeGroup, ratio: float) -> None:
 
 
 def test_a_stand_alone_node_keeps_what_is_old() -> None:
-    """Found by review: it took the broker's settings, and deleted committed entries after 72 hours."""
+    """Regression: the node used the broker's settings, and deleted committed entries after 72 hours."""
     with World(1) as world:
         _, node = written(world)
         days_go_by(world)

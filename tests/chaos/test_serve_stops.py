@@ -1,4 +1,4 @@
-"""Stops in good order under load: clients learn who leads, and no request is left without an outcome."""
+"""Stops in good order under load: clients learn the new leader, and no request is left without an outcome."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_rolling_restart_leaves_no_outcome_unknown(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.sample(2)
 def test_a_successor_that_is_stopped_at_once_does_not_hand_over_to_who_is_leaving(seed: int) -> None:
-    """The one before it still answers, and is connected and well; the third node takes over."""
+    """The former leader still answers, and is connected and healthy; the third node takes over."""
     with World(seed) as world:
         group = ServeGroup(world, NAMES)
         group.append(b"first")

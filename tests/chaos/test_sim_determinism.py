@@ -1,4 +1,4 @@
-"""One seed, one course of events: twice in this process, and in others with other hash seeds."""
+"""One seed gives one course of events: twice in this process, and in others with other hash seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What survives what: the page cache survives a kill, only what was synced survives a power cut."""
+"""The page cache survives a kill; only synced data survives a power cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dledger.runtime.workers import Lane
 
 
 def machine(seed: int = 1) -> tuple[World, SimFiles]:
-    """A machine whose process waits, and its files to use from outside: there, syncs take effect at once."""
+    """A machine whose process waits, and its files for use from outside, where syncs take effect at once."""
     world = World(seed)
 
     async def main(env: Env) -> None:

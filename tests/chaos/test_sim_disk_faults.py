@@ -1,4 +1,5 @@
-"""Faults of disks: no room, errors, slow and hung devices, rot, what a power cut leaves in each mode."""
+"""Faults of disks: no room, errors, slow and hung devices, rot, and what survives a power cut in each
+mode."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ async def wait(env: Env) -> None:
 
 
 def machine(seed: int = 1, trace: Trace | None = None) -> tuple[World, SimFiles, Disk]:
-    """A machine whose process waits, and its files to use from outside: there, syncs take effect at once."""
+    """A machine whose process waits, and its files for use from outside, where syncs take effect at once."""
     world = World(seed, trace=trace)
     process = world.spawn(world.node("n0"), wait)
     world.run_for(0.1)
@@ -234,7 +235,7 @@ def write(env: Env, path: str, data: bytes = b"x") -> None:
 
 
 def writing(world: World, seen: list[float], pauses_s: float = 0.0) -> None:
-    """A process that makes a byte durable again and again."""
+    """Start a process that makes a byte durable again and again."""
 
     async def main(env: Env) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""One script on the real loop and in the simulator: the same callbacks in the same order on each side."""
+"""One script on the real loop and in the simulator: the same callbacks come in the same order on each
+side."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ BIG = 16 << 20  # more than the kernels of either world buffer
 
 
 class Side(asyncio.Protocol):
-    """Records what it is told; consecutive data is one event, as segmentation is chance."""
+    """Records its callbacks. Consecutive data is one event, as segmentation is random."""
 
     told = 0
-    """How often any of them was told something."""
+    """How many callbacks all sides got together."""
 
     def __init__(self, *, keep_open: bool = False, on_data: Callable[[Side], None] | None = None) -> None:
         self.events: list[Event] = []
@@ -63,7 +64,7 @@ class Side(asyncio.Protocol):
 
 
 class BufferedSide(Side, asyncio.BufferedProtocol):
-    """The same through a buffer of 10 bytes."""
+    """Records its callbacks, and receives through a buffer of 10 bytes."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self.buffer = bytearray(10)
@@ -75,7 +76,8 @@ class BufferedSide(Side, asyncio.BufferedProtocol):
 
 
 async def settle() -> None:
-    """Until nothing more comes. Looks at the sockets many times: a pause of the process uses up one sleep."""
+    """Wait until nothing more comes. It checks the sockets many times, as a pause of the process uses up one
+    sleep."""
     quiet = 0
     while quiet < 3:
         before = Side.told

@@ -1,4 +1,4 @@
-"""Connections between machines: refusals, kills, cuts of power and of the network."""
+"""Connections between machines: refusals, kills, power cuts and partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORT = 9000
 
 
 class Peer(asyncio.Protocol):
-    """Keeps what it got."""
+    """A protocol that keeps the received data."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -62,7 +62,7 @@ class Scene:
         await asyncio.Event().wait()
 
     def inside(self, node: str, action: Callable[[], object]) -> None:
-        """Do something in the next turn of a node."""
+        """Call an action in the next turn of a node."""
         process = self.world.nodes[node].process
         assert process is not None
         process.loop.call_soon(action)
@@ -101,7 +101,7 @@ def test_data_takes_a_latency_and_names_are_addresses() -> None:
 
 
 def attempt(world: World, host: str, timeout_s: float | None = None) -> tuple[str, float]:
-    """Connect from a new machine; the outcome and how long it took."""
+    """Connect from a new machine. Returns the outcome and how long it took."""
     outcome: list[tuple[str, float]] = []
 
     async def main(env: Env) -> None:

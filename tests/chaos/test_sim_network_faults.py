@@ -29,7 +29,7 @@ def watch(scene: Scene, *sides: asyncio.Transport) -> None:
 
 
 def arrival_s(scene: Scene, data: bytes = b"x", limit_s: float = 100.0) -> float:
-    """Send and wait until it is all there; how long that took."""
+    """Send data and wait until all of it has arrived. Returns how long that took."""
     wanted = len(scene.accepted[0].data) + len(data)
     before = scene.world.time
     scene.send(data)
@@ -117,7 +117,8 @@ def test_mending_ends_delay_loss_and_narrowness_at_once() -> None:
 
 
 def test_what_waited_for_a_narrow_link_does_not_go_on_at_its_pace() -> None:
-    """It did: a peer was behind for 10 s after the end of all faults (profile bad-links, seed 272402795)."""
+    """Regression: a peer was behind for 10 s after the end of all faults (profile bad-links, seed
+    272402795)."""
     scene = Scene(settings=FIXED)
     network = scene.world.network
     network.bandwidth("client", "server", 1000)
@@ -136,7 +137,8 @@ def test_what_waited_for_a_narrow_link_does_not_go_on_at_its_pace() -> None:
 
 
 def test_what_is_sent_after_a_narrow_link_was_wide_again_takes_its_latency() -> None:
-    """Not less: when the hurried packet was to arrive, nothing does."""
+    """The packet does not arrive early: nothing arrives at the time planned for the packet that was
+    hurried."""
     scene = Scene(settings=FIXED)
     world, network = scene.world, scene.world.network
     network.bandwidth("client", "server", 1000)
@@ -289,7 +291,7 @@ def test_a_stopped_peer_keeps_its_connection_until_its_buffer_is_full() -> None:
 
 
 def test_a_narrow_link_that_is_always_full_keeps_its_connection() -> None:
-    """TCP_USER_TIMEOUT is for what does not move: Linux counts from the last acknowledgement."""
+    """TCP_USER_TIMEOUT is for data that does not move: Linux counts from the last acknowledgement."""
     scene = Scene(settings=Settings(window=10_000))
     watch(scene)
     scene.world.network.bandwidth("client", "server", 8_000)
@@ -310,7 +312,8 @@ def test_a_short_partition_is_survived() -> None:
 
 
 def test_a_packet_that_is_lost_again_and_again_ends_a_watched_connection() -> None:
-    """As TCP_USER_TIMEOUT does: the next retransmission may be many seconds away on a link that is well."""
+    """The connection ends as with TCP_USER_TIMEOUT: on a healthy link the next retransmission may be many
+    seconds away."""
     scene = Scene()
     world = scene.world
     watch(scene)

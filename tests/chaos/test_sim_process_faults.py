@@ -1,4 +1,4 @@
-"""Faults of processes and clocks: stopped, slow, stalled; jumps and drift."""
+"""Faults of processes and clocks: stops, slowness and stalls; jumps and drift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PORT = 9000
 
 
 class Ticker:
-    """Notes the local and the world time of a timer that wants to run every 100 ms."""
+    """Notes the local and the world time of a timer that should run every 100 ms."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -18,7 +18,7 @@ EPOCH_HOUR = Settings().epoch_ms // HOUR_MS % 24
 
 
 class Dated(Scene):
-    """Its entries are records with a store time."""
+    """A scene whose entries are records with a store time."""
 
     def add(self, count: int = 6) -> int:
         leader = self.group.await_leader()
@@ -38,7 +38,7 @@ class Dated(Scene):
         return added[-1]
 
     def store_times(self, name: str) -> list[int]:
-        """Of a node's entries that are in memory, the newest ones, in ms."""
+        """Store times in ms of a node's newest entries, which are in memory."""
         log = self.group.nodes[name].log
         places = [log.locate(index) for index in range(log.first_index, log.last_index + 1)]
         return [store_time_of(data) for data in (log.view(*place) for place in places) if data is not None]
@@ -72,7 +72,7 @@ def test_segments_go_when_their_last_record_is_old_enough() -> None:
 
 
 def test_a_leader_whose_clock_was_days_slow_makes_nothing_old() -> None:
-    """Found in review: records that are no messages took the wall clock as it was (safety.md S15)."""
+    """Regression: records that are not messages took the time of the wall clock as it was (safety.md S15)."""
     with World(1) as world:
         scene = Dated(world, **settings(reserved_hours=72.0))
         for _ in range(15):
@@ -114,7 +114,7 @@ def test_store_time_goes_on_from_the_newest_record_under_any_leader() -> None:
 
 
 def test_what_was_stamped_by_a_clock_years_ahead_expires_all_the_same() -> None:
-    """Its store time is reached in ten years, and all that follows bears it, too."""
+    """The store time of the entry is reached in ten years, and all later entries have the same store time."""
     with World(5) as world:
         scene = Dated(world, **settings(), max_clock_skew_ms=0)
         scene.add()
@@ -153,7 +153,8 @@ def test_a_node_whose_clock_is_days_ahead_frees_nothing_that_is_younger() -> Non
 
 
 def test_a_clock_that_was_ahead_for_a_moment_marks_nothing() -> None:
-    """Store time never goes back: one stamp of ten years ahead would be on all messages of ten years."""
+    """Store time never goes back: one stamp of ten years ahead would be on all messages of the next ten
+    years."""
     with World(4) as world:
         scene = Dated(world, **settings(reserved_hours=72.0))
         scene.add()

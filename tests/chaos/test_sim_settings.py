@@ -1,4 +1,4 @@
-"""A change of settings that counts is in the file, whenever the machine fails."""
+"""A change of settings that takes effect is in the file, whenever the machine fails."""
 
 from __future__ import annotations
 

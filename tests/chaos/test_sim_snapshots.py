@@ -33,7 +33,7 @@ BALLAST = 200_000
 
 
 class HeavyHost(node_group.ListHost):
-    """Its snapshot takes a dozen pieces."""
+    """A host whose snapshot is sent in a dozen pieces."""
 
     def snapshot(self) -> Iterable[tuple[str, bytes]]:
         seed = random.Random(self.digest)
@@ -45,7 +45,7 @@ class HeavyHost(node_group.ListHost):
 
 
 class Scene:
-    """A group with small segments, and what a test does with it."""
+    """A group with small segments, and the operations of a test on it."""
 
     def __init__(self, world: World, host: type[HeavyHost] = HeavyHost, **settings: object) -> None:
         self.world = world
@@ -54,7 +54,7 @@ class Scene:
         self.count = 0
 
     def start(self, name: str) -> None:
-        """Start a node that is down; what was known of its last process is forgotten."""
+        """Start a stopped node, and forget the objects of its last process."""
         self.group.nodes.pop(name, None)
         self.group.hosts.pop(name, None)
         self.group.start(name)
@@ -67,7 +67,7 @@ class Scene:
         return tuple(name for name in NAMES if self.alive(name))
 
     def fill(self, segments: int) -> int:
-        """Append until the log is so many segments longer; the index of the last entry."""
+        """Append until the log is this many segments longer. Returns the index of the last entry."""
         leader = self.group.await_leader()
         log = self.group.nodes[leader].log
         goal = log.end_pos + segments * SMALL["segment_size"]  # type: ignore[operator]
@@ -80,7 +80,7 @@ class Scene:
         return last
 
     def delete_before(self, name: str, index: int) -> None:
-        """Retention by hand, on one node."""
+        """Delete old entries of one node."""
         process = self.world.nodes[name].process
         assert process is not None
         process.loop.call_soon(self.group.nodes[name].snapshots.retainer.delete_before, index)
@@ -102,7 +102,7 @@ class Scene:
         return self.group.nodes[name].log.first_index
 
     def settle(self) -> None:
-        """Everything heals and starts; all agree in the end."""
+        """Heal and start everything; all nodes agree in the end."""
         self.world.heal()
         for name in NAMES:
             if not self.alive(name):
@@ -115,7 +115,8 @@ class Scene:
         self.check()
 
     def check(self) -> None:
-        """Equal state at equal index, equal snapshots at equal places, logs that begin where they should."""
+        """Check equal state at equal indexes, equal snapshots at equal places, and that logs begin where they
+        should."""
         digests = {
             (host.begins + len(host.entries), host.digest)
             for name, host in self.group.hosts.items()
@@ -131,7 +132,7 @@ class Scene:
             assert node.log.begin_pos == 0 or node.snapshots.catalog.has(node.log.begin_pos)
 
     def behind(self) -> tuple[str, str]:
-        """(leader, a follower that is down and behind the beginning of the others' logs)."""
+        """(leader, a stopped follower that is behind the beginning of the others' logs)."""
         leader = self.group.await_leader()
         last = self.fill(1)
         self.group.await_applied(NAMES, last)
@@ -255,7 +256,7 @@ def test_an_install_goes_on_after_a_crash_of_either_side(power: bool) -> None:
 
 
 def test_what_was_read_for_a_peer_that_died_in_its_install_is_given_back() -> None:
-    """The leader kept the whole snapshot in memory for as long as the peer stayed away."""
+    """Regression: the leader kept the whole snapshot in memory for as long as the peer stayed away."""
     with World(4, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
@@ -332,7 +333,7 @@ def test_a_damaged_snapshot_is_not_sent_and_the_next_one_serves() -> None:
 
 
 def test_a_disk_that_is_full_when_a_received_snapshot_is_published_only_delays_the_install() -> None:
-    """Found by review: the follower answered "all of it", which means installed, and was left behind."""
+    """Regression: the follower answered "all of it", which means installed, and was left behind."""
     with World(1, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         _, victim = scene.behind()
@@ -355,7 +356,8 @@ def test_a_disk_that_is_full_when_a_received_snapshot_is_published_only_delays_t
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_node_that_was_installed_votes_at_once(seed: int) -> None:
-    """Found by review: it waited for a refill; the loss of the leader then left the group without one."""
+    """Regression: the node waited for a refill, and the loss of the leader then left the group without
+    one."""
     with World(seed, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
@@ -368,7 +370,7 @@ def test_a_node_that_was_installed_votes_at_once(seed: int) -> None:
 
 
 class SlowHost(HeavyHost):
-    """It takes time to forget what lies before the log."""
+    """A host that takes time to forget what lies before the beginning of the log."""
 
     async def log_begins(self, parts: Mapping[str, bytes], index: int, pos: int) -> None:
         await asyncio.sleep(0.2)
@@ -378,8 +380,8 @@ class SlowHost(HeavyHost):
 @pytest.mark.parametrize("slow_load", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: int, slow_load: bool) -> None:
-    """Found by review: one that was published meanwhile, before or after the store said where its log begins,
-    made it superfluous."""
+    """Regression: a snapshot that was published at the same time, before or after the store noted where its
+    log begins, made the older one superfluous."""
     with World(seed, settings=node_group.SETTINGS) as world:
         scene = Scene(world, SlowHost, retention=RetentionSettings(interval_s=0.1, snapshots_kept=3))
         leader = scene.group.await_leader()
@@ -407,7 +409,7 @@ def test_a_snapshot_at_which_the_log_is_about_to_begin_is_not_thinned_out(seed: 
 
 
 def test_a_snapshot_that_could_not_be_read_for_a_moment_is_sent() -> None:
-    """Found by review: it was of no use any more in that life of the leader, and nobody said so."""
+    """Regression: the snapshot was never used again in that life of the leader, and nothing reported it."""
     with World(0, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         leader, victim = scene.behind()
@@ -431,7 +433,7 @@ def test_a_leader_says_whom_it_cannot_bring_up() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
 def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_delays_it(code: int) -> None:
-    """Found by review: the node ended, and its exit code said that the store needs repair."""
+    """Regression: the node ended, and its exit code said that the store needs repair."""
     with World(1, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         _, victim = scene.behind()
@@ -453,7 +455,7 @@ def test_a_disk_that_is_full_when_an_install_begins_to_replace_the_log_only_dela
 
 
 def test_an_install_makes_the_room_that_it_needs() -> None:
-    """Found by review: it waited for room for ever, beside a prepared segment."""
+    """Regression: the install waited for room for ever, beside a prepared segment."""
     with World(1, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         _, victim = scene.behind()
@@ -495,7 +497,7 @@ def test_a_snapshot_is_not_given_up_for_one_error_behind_too_many_open_files(
 
 
 def test_appends_wait_for_one_segment_at_most_while_many_are_freed() -> None:
-    """Found by review: the lock of the disk was held until all of them were gone."""
+    """Regression: the lock of the disk was held until all segments were removed."""
     with World(1, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         last = scene.fill(60)
@@ -547,7 +549,7 @@ def test_retention_on_every_node_and_restarts() -> None:
 
 
 def test_nothing_goes_before_the_store_says_where_the_log_will_begin() -> None:
-    """An audit that looked on in between missed units of queues that retention had taken."""
+    """Regression: an audit at that moment missed units of queues that retention had removed."""
     with World(5, settings=node_group.SETTINGS) as world:
         scene = Scene(world)
         name = scene.group.await_leader()
@@ -577,7 +579,7 @@ def test_nothing_goes_before_the_store_says_where_the_log_will_begin() -> None:
 
 
 class Run:
-    """Random appends, retention, kills, power cuts, partitions, wiped stores; one seed."""
+    """One seed of random appends, retention, kills, power cuts, partitions and wiped stores."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -643,7 +645,7 @@ class Run:
 
 
 def run_seed(seed: int, steps: int = 150) -> tuple[int, int]:
-    """(entries acknowledged, states restored from a snapshot)."""
+    """Play one seed. Returns (entries acknowledged, states restored from a snapshot)."""
     with World(seed, settings=node_group.SETTINGS) as world:
         run = Run(world, seed)
         run.group.await_leader()
@@ -715,7 +717,7 @@ def test_an_installed_node_that_starts_again_joins() -> None:
 def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
     left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is empty then, and nothing tells what lies before it: it is filled like a new one, and stays
+    """The log is empty then, and nothing shows what lies before it. It is filled like a new log, and stays
     filled after another start."""
     with World(3) as world:
         scene = Scene(world)
@@ -766,7 +768,8 @@ def test_an_installed_snapshot_that_rots_before_any_entry_follows_is_made_good(
 
 
 def test_a_snapshot_that_finds_no_room_leaves_nothing_behind() -> None:
-    """Half of one would hold the last free bytes: retention needs a block to note where the log begins."""
+    """A half-written snapshot would occupy the last free bytes, but retention needs a block to note where the
+    log begins."""
     with World(5) as world:
         scene = Scene(world, pool_segments=3)
         leader = scene.group.await_leader()

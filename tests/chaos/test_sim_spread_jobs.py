@@ -1,4 +1,4 @@
-"""Spread jobs: the loop runs, and crashes fall, between two effects of one worker job."""
+"""Spread jobs: the loop has turns, and crashes happen, between two effects of one worker job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_all(env: Env) -> int:
 
 
 class Observer:
-    """Runs `make_all`, and counts what the loop sees of it."""
+    """Runs `make_all`, and counts how much of it the loop sees."""
 
     def __init__(self, seed: int, settings: Settings = SPREAD) -> None:
         self.trace = Trace()

@@ -1,4 +1,4 @@
-"""Runs with whole brokers: a seed of each profile, their determinism, and what the judge finds."""
+"""Runs with whole brokers: a seed of each profile, their determinism, and the findings of the judge."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_seed_of_whole_brokers_violates_nothing(profile: str) -> None:
 
 
 def short(seed: int, profile: str, duration_ms: int) -> Plan:
-    """The beginning of a plan."""
+    """The beginning of a plan, up to `duration_ms`."""
     plan = draw_plan(seed, profile)
     return replace(
         plan,
@@ -102,7 +102,7 @@ def test_one_seed_of_brokers_is_one_course_of_events_here_and_elsewhere(tmp_path
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, wrong: Callable[..., object]) -> None:
-    """Put `wrong(original, self, ...)` in the place of a method."""
+    """Replace a method by `wrong(original, self, ...)`."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda self, *args: wrong(original, self, *args))
 
@@ -129,7 +129,7 @@ def test_a_queue_offset_that_is_given_twice_is_found_and_shrunk(monkeypatch: pyt
 def test_a_consumer_offset_that_is_answered_before_its_commit_and_lost_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`flush` forgets every third group of offsets, but says that they are stored."""
+    """`flush` forgets every third group of offsets, but reports them as stored."""
     count = [0]
 
     def forgetful(original: Callable[..., object], self: PendingOffsets) -> object:
@@ -319,7 +319,7 @@ def test_an_acknowledged_topic_stays(found: int | None, fine: bool) -> None:
 
 
 def test_a_try_that_its_client_gave_up_may_change_the_topic_later() -> None:
-    """Simulation, profile brokers, seed 262400277."""
+    """Found by simulation: profile brokers, seed 262400277."""
     given_up = change(2)
     given_up.unanswered = True
     judge_topics([given_up, change(3)], {"T": {"read": 2, "write": 2}}, BrokerVerdict())
@@ -329,7 +329,7 @@ def test_a_try_that_its_client_gave_up_may_change_the_topic_later() -> None:
 
 
 class Log:
-    """Entries one behind the other, for a replay."""
+    """Consecutive entries, for a replay."""
 
     def __init__(self) -> None:
         self.replay = BrokerReplay()

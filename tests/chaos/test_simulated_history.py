@@ -1,4 +1,4 @@
-"""The oracle over client histories: what it lets pass, and what it finds."""
+"""The oracle over client histories: what it accepts, and what it finds."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def test_calls_at_one_time_may_come_in_any_order() -> None:
     ],
 )
 def test_it_lets_pass(calls: list[Call]) -> None:
-    """What was concurrent, what came into the log later than its time-out, entries nobody was told of."""
+    """It accepts concurrent calls, values that came into the log after their time-out, and entries that no
+    call named."""
     judge(calls, {0: b"b", 1: b"a"})
 
 

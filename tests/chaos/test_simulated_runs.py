@@ -1,4 +1,4 @@
-"""Runs of whole seeds: a few in the default suite, many under `soak`; plans, shrinking, the command."""
+"""Runs of whole seeds: a few in the default suite, many under `soak`; plans, shrinking, and the command."""
 
 from __future__ import annotations
 
@@ -61,20 +61,22 @@ def test_one_seed_violates_nothing(profile: str) -> None:
 
 
 def test_damage_of_a_member_that_was_removed_is_over() -> None:
-    """Of thirteen faults seven came: a node lost a file, was removed, and nothing else might be damaged."""
+    """Regression: only seven of thirteen faults happened. A node lost a file and was removed, and after that
+    nothing else could be damaged."""
     outcome = run_plan(draw_plan(261372204, "rot-elsewhere"))
     assert not outcome.violation
     assert outcome.faults["shrink"] == outcome.faults["lose-members"] == outcome.faults["rot"] == 1
 
 
 def test_a_group_is_settled_only_when_a_machine_just_started_has_heard_of_the_leader() -> None:
-    """Started 6 ms earlier, with a whole log: the leader's connection went to what had lost its power."""
+    """The machine was started 6 ms earlier with a complete log, but the leader's connection still went to the
+    process that had lost its power."""
     assert not run_plan(draw_plan(284003599, "disk-errors")).violation
 
 
 def test_what_a_node_does_after_its_power_went_is_not_judged() -> None:
-    """A false alarm of the long run: the leader's power was cut by the first effect of a commit, and the rest
-    of its turn was judged by what its disk had left of what it had written under ASYNC_FLUSH."""
+    """A false alarm of the long run: the first effect of a commit cut the leader's power. The rest of its
+    turn was judged by what was left on its disk after ASYNC_FLUSH."""
     assert not run_plan(draw_plan(261132379, "async-flush")).violation
 
 
@@ -142,12 +144,13 @@ for seed in seeds if sys.argv[1] == "forward" else reversed(seeds):
     outcome = run_plan(draw_plan(seed), trace)
     print(seed, trace.count, trace.digest, repr(outcome.violation), flush=True)
 """
-"""One seed of every profile, and what it came to."""
+"""A program that plays one seed of every profile, and prints the results."""
 
 
 @pytest.mark.slow
 def test_one_seed_of_every_profile_is_one_course_of_events_under_any_hash_seed() -> None:
-    """In two processes, in opposite orders: hashes, addresses, what was played before do not matter."""
+    """The seeds are played in two processes, in opposite orders: hashes, addresses and earlier seeds do not
+    matter."""
     started = [
         subprocess.Popen(
             [sys.executable, "-c", DIGESTS, order],
@@ -165,7 +168,7 @@ def test_one_seed_of_every_profile_is_one_course_of_events_under_any_hash_seed()
 
 
 def test_watching_does_not_change_the_course() -> None:
-    """With and without a trace, the same things happen."""
+    """The same events happen with and without a trace."""
     plan = draw_plan(5)
     plain, traced = run_plan(plan), run_plan(plan, Trace(lambda _: None))
     assert replace(traced, digest="") == plain
@@ -173,7 +176,8 @@ def test_watching_does_not_change_the_course() -> None:
 
 @pytest.mark.parametrize("effect", [2, 4])
 def test_a_cut_crash_ends_a_node_within_its_truncation(effect: int) -> None:
-    """Its log on the disk is neither the one before nor the one after: it comes back, and all agree."""
+    """The log on the disk is neither the one before the cut nor the one after. The node comes back, and all
+    nodes agree."""
     plan = draw_plan(2, "asymmetric")  # it cuts one log
     assert "end during a truncation" not in run_plan(replace(plan, faults=_without_crashes(plan))).marks
     crash = Fault(0, "cut-crash", "any", 500, 0, effect)
@@ -398,7 +402,8 @@ def test_every_mark_that_the_code_sets_belongs_to_a_profile_and_the_other_way() 
 
 
 def _marks_in_the_code(listed: set[str]) -> Iterator[str]:
-    """What `reach` is called with: literals; of a formatted one, the listed marks that it may make."""
+    """The marks in calls of `reach`: literals, and for a formatted string the listed marks that it can
+    make."""
     for path in sorted((ROOT / "dledger/chaos/scenarios").glob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -424,7 +429,7 @@ def test_a_fault_is_one_value() -> None:
 
 
 def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
-    """Each holds some hundred MB, and would wait for ever."""
+    """Each worker holds some hundred MB, and would otherwise wait for ever."""
     results = tmp_path / "results"
     command = [
         sys.executable,
@@ -454,7 +459,7 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """Processes that run in a session."""
+    """Ids of the processes that run in a session."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

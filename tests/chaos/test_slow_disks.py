@@ -1,4 +1,4 @@
-"""A disk that answers, but slower than the group appends: memory is bounded, and it does not lead."""
+"""A disk that works, but slower than the group appends: memory is bounded, and its node does not lead."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ TIMES_SLOWER = 300.0
 
 @pytest.fixture(autouse=True)
 def small_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In proportion to the windows here."""
+    """Make flushes as small as the windows of these tests require."""
     monkeypatch.setattr(flushing, "FLUSH_BYTES", 32 * 1024)
 
 
 class Load:
-    """Writers who stop where they are refused: 400 KB/s, more than a slow disk can take."""
+    """Writers that stop where they are refused: 400 KB/s, more than a slow disk can take."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.refusals: set[Code] = set()
         self.leaders: list[str] = []
-        """Who served, each time it was another one."""
+        """The nodes that served, one for each change."""
 
     def run(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / 0.02)):
@@ -100,7 +100,7 @@ def test_what_a_slow_follower_holds_in_memory_is_bounded_by_the_window(connectio
 def test_a_slow_leader_hands_over_once_and_holds_no_more_than_what_may_be_pending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where it is the preferred one: it comes back when its disk has kept up for a while."""
+    """This holds also for the preferred leader: it leads again when its disk has kept up for a while."""
     monkeypatch.setattr(health, "SLOW_REST_S", 40.0)
     with World(2) as world:
         preferred = PreferredSettings(settle_s=0.5, short_lived_s=1.0, backoff_min_s=1.0)
@@ -163,7 +163,8 @@ def test_where_all_disks_are_equally_slow_leadership_stays(seed: int) -> None:
 
 
 def test_a_store_that_counts_for_nothing_yet_gets_more_than_one_window() -> None:
-    """Its durable index stays -1 until it has been refilled (S9); the window must not wait for that."""
+    """The durable index of the store stays -1 until it has been refilled (S9); the window must not wait for
+    that."""
     with World(4) as world:
         group = group_of(world, sync_flush=False)
         leader = group.await_leader()

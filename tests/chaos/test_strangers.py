@@ -35,7 +35,7 @@ from dledger.runtime.env import Env
 
 HIGH = 1_000_000
 ANYBODY = ("*",)
-"""For the checks behind the one of a sender's address."""
+"""Allowed sources for tests of the checks that come after the check of the sender's address."""
 FORGED: list[Message] = [
     VoteRequest(HIGH, "n1", HIGH, HIGH),
     VoteRequest(HIGH, "n1", HIGH, HIGH, transfer=True),
@@ -46,7 +46,7 @@ FORGED: list[Message] = [
 
 
 class Sender(asyncio.Protocol):
-    """Sends once, and keeps what comes back."""
+    """Sends once, and keeps the answers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -65,7 +65,7 @@ def frames(message: Message) -> bytes:
 
 
 def openings(node: Node) -> list[bytes]:
-    """How a stranger may begin: everything that somebody who has listened on the wire could know."""
+    """The ways in which a stranger may begin: everything that an eavesdropper could know."""
     seen = encode_hello(node.trust.hello())
     as_n1 = seen | {"node": "n1", "incarnation": "somebody else's"}
     return [
@@ -82,7 +82,7 @@ def openings(node: Node) -> list[bytes]:
 
 
 async def attack(env: Env, group: node_group.Group, done: list[int]) -> None:
-    """Every opening with every forged message, to every node."""
+    """Send every opening with every forged message to every node."""
     loop = asyncio.get_running_loop()
     for name in node_group.NAMES:
         for opening in openings(group.nodes["n1"]):
@@ -118,7 +118,7 @@ def test_nothing_that_a_stranger_sends_raises_a_term(seed: int) -> None:
 
 
 class Tape:
-    """All that nodes write to connections which they dialled, as somebody on the wire sees it."""
+    """Everything that nodes write to connections which they dialled, as an eavesdropper sees it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._frames: dict[PeerConnection, list[bytes]] = {}
@@ -132,13 +132,13 @@ class Tape:
         monkeypatch.setattr(PeerConnection, "send", recorded)
 
     def of(self, node: str) -> list[tuple[str, list[bytes]]]:
-        """(who was dialled, frames) of each connection of a node so far: hello first."""
+        """(dialled node, frames) of each connection of a node so far. The hello is the first frame."""
         mark = b"\xa4node" + bytes((0xA0 + len(node),)) + node.encode()  # of the hello's msgpack
         return [(c.dialled or "", list(frames)) for c, frames in self._frames.items() if mark in frames[0]]
 
 
 async def send_for_a_while(env: Env, sent: list[tuple[str, bytes]], done: list[int]) -> None:
-    """Each of these to its node, over a connection that stays open for half a second."""
+    """Send each of these to its node, over a connection that stays open for half a second."""
     loop = asyncio.get_running_loop()
     for name, data in sent:
         transport, _ = await loop.create_connection(partial(Sender, data), name, 40911)
@@ -169,7 +169,8 @@ def hand_over(group: node_group.Group, target: str) -> None:
 def test_what_a_leader_of_before_said_is_played_again(
     seed: int, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With version 1, which has no nonce, it is believed to come from that node: and is out of date."""
+    """With version 1, which has no nonce, the message is accepted as coming from that node, but it is
+    stale."""
     with World(seed, settings=node_group.SETTINGS) as world:
         tape = Tape(monkeypatch)
         group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1, protocol_max=version)
@@ -202,7 +203,7 @@ def test_what_a_leader_of_before_said_is_played_again(
 
 
 def forged_in(term: int) -> list[Message]:
-    """Requests that raise the term of whoever believes them."""
+    """Requests that raise the term of a node that believes them."""
     return [
         Heartbeat(term, "n1"),
         VoteRequest(term, "n1", term, term, transfer=True),
@@ -214,7 +215,7 @@ def forged_in(term: int) -> list[Message]:
 async def impersonate(
     env: Env, group: node_group.Group, sent: list[tuple[str, Message]], done: list[int]
 ) -> None:
-    """Send each of these to its node, as a program that writes hellos and nonces of its own, as n1."""
+    """Send each of these to its node as n1, like a program that writes its own hellos and nonces."""
     loop = asyncio.get_running_loop()
     for name, message in sent:
 
@@ -242,13 +243,13 @@ def pass_for_n1(group: node_group.Group, sent: list[tuple[str, Message]]) -> Non
 
 
 def steps(group: node_group.Group, count: int) -> list[tuple[str, Message]]:
-    """For n0: each as far ahead of the one before as a request is believed."""
+    """Heartbeats for n0, each as far ahead of the one before as is still believed."""
     term = group.nodes["n0"].term
     return [("n0", Heartbeat(term + number * MAX_LEAP, "n1")) for number in range(1, count + 1)]
 
 
 def all_lead_and_follow(group: node_group.Group) -> None:
-    """Nobody is left behind: each node follows each other one."""
+    """Check that no node is left behind: each node follows each other one."""
     for name in node_group.NAMES:
         if group.await_leader() != name:
             hand_over(group, name)
@@ -258,7 +259,7 @@ def all_lead_and_follow(group: node_group.Group) -> None:
 
 @pytest.mark.parametrize("kind", range(4))
 def test_who_passes_for_a_member_raises_terms_and_loses_nothing(kind: int) -> None:
-    """Without TLS, whoever writes messages of its own does."""
+    """Without TLS, any program that writes its own messages can pass for a member."""
     with World(5, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         leader = group.await_leader()
@@ -278,7 +279,7 @@ def test_who_passes_for_a_member_raises_terms_and_loses_nothing(kind: int) -> No
     "ahead", [MAX_LEAP + 1, 1 << 23, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 1 << 40, 1 << 60]
 )
 def test_a_term_that_no_member_has_is_not_followed(ahead: int, kind: int) -> None:
-    """One node of three followed it, and the others refused that one for good."""
+    """Regression: one node of three followed the term, and the others refused that node for good."""
     with World(6, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         leader = group.await_leader()
@@ -290,7 +291,8 @@ def test_a_term_that_no_member_has_is_not_followed(ahead: int, kind: int) -> Non
 
 @pytest.mark.parametrize("others", ["are there", "are away"])
 def test_one_node_that_is_led_far_ahead_step_by_step_splits_nobody(others: str) -> None:
-    """Each frame goes as far as one is believed; the others meet the node when it is beyond that bound."""
+    """Each frame goes as far ahead as is believed. The others meet the node when its term is beyond that
+    bound for them."""
     with World(7, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
@@ -310,7 +312,7 @@ def test_one_node_that_is_led_far_ahead_step_by_step_splits_nobody(others: str) 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 @pytest.mark.parametrize("ahead", [(1 << 24) + 1, 1 << 40])
 def test_a_member_that_is_far_ahead_is_followed(role: str, ahead: int) -> None:
-    """Its store may come from an older program, which took such a step at once."""
+    """The store of such a member may come from an older program, which took such a step at once."""
     with World(9, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world)
         leader = group.await_leader()
@@ -334,7 +336,8 @@ def test_a_member_that_is_far_ahead_is_followed(role: str, ahead: int) -> None:
 
 
 def go_on_without_n2(group: node_group.Group) -> int:
-    """It is killed, and the others are led beyond what a request may raise its term by; their last entry."""
+    """Kill n2, and lead the others beyond the step by which a request may raise n2's term. Returns their last
+    entry."""
     group.world.kill("n2")
     pass_for_n1(group, steps(group, 5))
     last = group.append(group.await_leader(), [b"while it was away"])
@@ -344,7 +347,8 @@ def go_on_without_n2(group: node_group.Group) -> int:
 
 @pytest.mark.parametrize("behind", ["was away", "lost its store"])
 def test_who_comes_back_many_terms_later_follows(behind: str) -> None:
-    """A voter that was stopped, and one without a store, which does not stand and so asks for no votes."""
+    """The node is a voter that was stopped, or one without a store, which starts no elections and asks for no
+    votes."""
     with World(8, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY)
         group.await_applied(node_group.NAMES, group.append(group.await_leader(), [b"before"]))
@@ -357,7 +361,8 @@ def test_who_comes_back_many_terms_later_follows(behind: str) -> None:
 
 
 def test_a_leader_that_cannot_be_asked_is_followed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It joined while the node was away, which has not dialled it: its address comes with what it sends."""
+    """The leader joined while the node was away, and the node has not dialled it: it learns the address from
+    the leader."""
     connected, send = Peers.connected, Peers.send
 
     def reaches(peers: Peers, peer: str) -> bool:
@@ -398,7 +403,7 @@ def test_a_hello_of_version_1_is_refused_and_raises_no_term(message: Message) ->
 
 @pytest.mark.parametrize("term", [(1 << 63) - 1, MAX_TOLD_TERM + 1])
 def test_a_term_that_no_elections_can_have_made_is_refused_and_said(term: int) -> None:
-    """One such frame ended all elections for ever, also behind a restart of all."""
+    """Regression: one such frame prevented all elections for ever, even after a restart of all nodes."""
     with World(6, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, allowed_sources=ANYBODY, protocol_min=1)
         leader = group.await_leader()
@@ -412,7 +417,7 @@ def test_a_term_that_no_elections_can_have_made_is_refused_and_said(term: int) -
 
 
 def test_without_tls_a_peer_is_believed_from_members_addresses_only() -> None:
-    """Also with all that a member's hello says, in a version of the protocol without a nonce."""
+    """This holds even with all fields of a member's hello, in a version of the protocol without a nonce."""
     with World(7, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world, protocol_min=1)
         leader = group.await_leader()

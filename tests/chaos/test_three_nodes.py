@@ -1,5 +1,5 @@
-"""The real node, unchanged, three times in one virtual world: the leader dies, nothing is lost, and one seed
-tells one story."""
+"""Three real, unchanged nodes in one virtual world: the leader dies, nothing is lost, and one seed gives one
+course of events."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_power_cut_of_all_three_loses_nothing_that_was_committed(seed: int) ->
 
 
 def settled(group: node_group.Group, leader: str, index: int) -> bool:
-    """Whether an entry is applied by its leader, or will never be acknowledged by it."""
+    """Whether an entry is applied by its leader, or the leader will never acknowledge it."""
     return index <= group.applied(leader) or leader != group.leader()
 
 
 def crash_and_return(seed: int, effect: int, follower: bool, power: bool) -> None:
-    """Crash a member before one of its next effects while the leader appends; all logs must become equal."""
+    """Crash a member before one of its next effects while the leader appends. All logs must become equal."""
     with World(seed, settings=node_group.SETTINGS) as world:
         group = node_group.Group(world)
         leader = group.await_leader()

@@ -1,4 +1,4 @@
-"""What nodes say of members that stand apart: removed, not admitted, moved, or running twice."""
+"""Statements of nodes about special members: removed, not admitted, moved, or running twice."""
 
 from __future__ import annotations
 

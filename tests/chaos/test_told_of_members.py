@@ -1,4 +1,4 @@
-"""What operators are told of the members, where it was once false."""
+"""What operators see of the members, in cases where it was once wrong."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dledger.node.trust import REMOVED
 
 
 def row_of(node: Node, member: str) -> dict[str, Any]:
-    """A line of `member list`."""
+    """One row of `member list`."""
     members: Any = node.reconfiguration.overview()["members"]
     return next(row for row in members if row["id"] == member)
 
 
 def test_a_member_that_was_stopped_is_not_connected() -> None:
-    """It was "leaving" for as long as its successor led."""
+    """Regression: the member was shown as "leaving" for as long as its successor led."""
     with World(1) as world:
         group = ServeGroup(world, ("n0", "n1", "n2"))
         world.run_for(1)
@@ -53,7 +53,7 @@ def test_the_list_tells_that_the_disks_of_leader_and_learner_are_full() -> None:
 
 
 class Ending(MemberGroup):
-    """Its nodes may end by their disks."""
+    """A group whose nodes may end because of their disks."""
 
     def start(self, name: str, **settings: object) -> None:
         self.world.node(name)
@@ -64,7 +64,7 @@ class Ending(MemberGroup):
 
 @pytest.mark.parametrize("slow", [20, 50, 200])
 def test_who_is_removed_while_it_is_refilled_says_so(slow: int) -> None:
-    """The commit that ends its refill is also that of its removal."""
+    """The commit that ends the refill of the node is also the commit of its removal."""
     with World(1) as world:
         group = Ending(world, ("n0", "n1", "n2", "n3"))
         leader = group.await_leader()

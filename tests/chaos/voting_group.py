@@ -1,4 +1,4 @@
-"""Groups of any size in the simulator, with small segments, watched for leaders and terms."""
+"""Groups of any size in the simulator, with small segments, whose leaders and terms are recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE_S = 0.01
 
 
 class VotingGroup:
-    """Nodes n0..n<size-1>. `overrides` are NodeConfig fields, for all or of single nodes."""
+    """Nodes n0..n<size-1>. `overrides` are NodeConfig fields, for all nodes or for single ones."""
 
     def __init__(self, world: World, size: int = 3, **overrides: Any) -> None:
         self.world = world
@@ -30,9 +30,9 @@ class VotingGroup:
         self.hosts: dict[str, ListHost] = {}
         self.own: dict[str, Mapping[str, Any]] = {}
         self.leaders: dict[int, str] = {}
-        """term -> who led it."""
+        """term -> the node that led it."""
         self.acknowledged: list[tuple[int, int]] = []
-        """(world time, index) of what leaders acknowledged, both rising."""
+        """(world time, index) of acknowledgements by leaders, both rising."""
         self._overrides = overrides
         for name in self.names:
             world.node(name)
@@ -64,13 +64,14 @@ class VotingGroup:
         await self.nodes[name].run()
 
     def _committed(self, name: str, index: int) -> None:
-        """A leader that commits an entry of its own acknowledges it at this moment."""
+        """Note an acknowledgement: a leader that commits an entry of its own acknowledges it at this
+        moment."""
         node = self.nodes[name]
         if node.serving and (not self.acknowledged or index > self.acknowledged[-1][1]):
             self.acknowledged.append((self.world.now, index))
 
     def acknowledged_before(self, when_ns: int) -> int:
-        """The last index that anybody was told of before that time; -1 for none."""
+        """The last index that was acknowledged before that time; -1 for none."""
         return max((index for when, index in self.acknowledged if when < when_ns), default=-1)
 
     # What is seen
@@ -79,7 +80,7 @@ class VotingGroup:
         return self.world.nodes[name].process is not None and name in self.nodes
 
     def leader(self) -> str | None:
-        """Who serves, among the living, in the highest term."""
+        """The running node that serves in the highest term."""
         serving = [name for name in self.names if self.alive(name) and self.nodes[name].serving]
         return max(serving, key=lambda name: self.nodes[name].term, default=None)
 
@@ -90,7 +91,7 @@ class VotingGroup:
         return name
 
     def term(self) -> int:
-        """The highest term of anybody alive."""
+        """The highest term of all running nodes."""
         return max(self.nodes[name].term for name in self.names if self.alive(name))
 
     def look(self) -> None:
@@ -100,7 +101,7 @@ class VotingGroup:
                 assert known == name, f"two leaders in term {self.nodes[name].term}"
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass and note who leads."""
+        """Let time pass and note the leaders."""
         for _ in range(round(seconds / PROBE_S)):
             self.world.run_for(PROBE_S)
             self.look()
@@ -108,13 +109,13 @@ class VotingGroup:
     # What is done
 
     def call(self, name: str, action: Callable[[], None]) -> None:
-        """Have something called on a node's loop, in its next turn."""
+        """Call an action on a node's loop, in its next turn."""
         process = self.world.nodes[name].process
         assert process is not None
         process.loop.call_soon(action)
 
     def append(self, name: str, body: bytes, kind: int = Kind.RAW) -> int | None:
-        """Seal one entry; its index, None when the node does not serve."""
+        """Seal one entry. Returns its index, None when the node does not serve."""
         indexes: list[int | None] = []
 
         def seal() -> None:
@@ -130,14 +131,14 @@ class VotingGroup:
         return indexes[0]
 
     def commit(self, name: str, body: bytes) -> int:
-        """Append and wait until it is committed there."""
+        """Append an entry and wait until it is committed on this node. Returns its index."""
         index = self.append(name, body)
         assert index is not None
         self.world.run_until(lambda: self.nodes[name].commit_index >= index, 3)
         return index
 
     def hand_over(self, name: str, target: str) -> None:
-        """Tell a node to stand at once, without waiting until it has everything."""
+        """Ask a node to start an election at once, without waiting until it has everything."""
         node = self.nodes[name]
         self.call(name, lambda: node.elections.perform(node.elector.hand_over(target)))
 
@@ -156,7 +157,7 @@ class VotingGroup:
         return read
 
     def finish(self, limit_s: float = 10.0) -> None:
-        """Heal everything, restart who is down, and see that the group goes on and agrees."""
+        """Heal everything, restart stopped nodes, and check that the group goes on and agrees."""
         self.world.heal()
         for name in self.names:
             if not self.alive(name):
@@ -170,7 +171,7 @@ class VotingGroup:
 
 
 class WatchedHost(ListHost):
-    """Tells the group when it commits."""
+    """Notifies the group when it commits."""
 
     def __init__(self, watch: Callable[[int], None]) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ class WatchedHost(ListHost):
 
 
 class Read:
-    """One read: on which node, when it began, what it got (None: nothing in time)."""
+    """One read: its node, when it began, and its index (None: no answer in time)."""
 
     def __init__(self, node: Node, began_ns: int) -> None:
         self.node = node
