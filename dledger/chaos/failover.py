@@ -66,7 +66,7 @@ MAX_TERMS = 3
 SLOWEST = 5
 """Rounds for which the report shows the log lines."""
 BUDGET_MS = {"idle": (100, 300), "load": (100, 1000), "stop": (1000, 1000)}
-"""For each mode: the promised median and p99 in milliseconds (design: failover budget)."""
+"""For each mode: the promised median and p99 in milliseconds."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (\w+) +(\S+) (.*)")
 _BUCKETS_MS = (10, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 800, 1000, 2000, 30_000)
 

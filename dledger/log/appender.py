@@ -93,8 +93,8 @@ class Run:
 
 
 class Appender:
-    """Seals entries during one leadership. `pump` is called once per loop turn in which an entry was
-    added."""
+    """Seals entries during one leadership. `schedule_pump` is called once in each turn of the loop in which
+    an entry is added."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class Appender:
         state_version: Callable[[], int] = lambda: 1,
     ) -> None:
         """`known_kinds` are the kinds of entries that every program knows; others wait until `may_write`
-        allows them. `may_cover` says whether all voters know CRCs that cover the channel; it is asked once a
-        turn of the loop. A log whose last entry has such a CRC keeps using them, because all its readers need
-        them already (decision 0014). `state_version` is the version of the state machine's operations that
-        all voters read."""
+        allows them. `may_cover` says whether all voters know CRCs that cover the channel; it is asked once in
+        each turn of the loop. A log whose last entry has such a CRC keeps using them, because all its readers
+        must know them already (decision 0014). `state_version` is the version of the state machine's
+        operations that all voters read."""
         if log.last_chain is None:
             raise InvariantBroken(f"a leader whose last entry {log.last_index} is rotten")
         self.term = term

@@ -1,9 +1,10 @@
-"""How the tail of a log gets to disk: in groups, each with one positional write and one fdatasync (rule 4).
+"""Writes the tail of a log to disk in groups, each with one positional write and one fdatasync (architecture
+rule 4).
 
 Index units are written after the fsync (S4), the units of many groups at once. Room is reserved before it is
 needed: segments in the pool and blocks of the index files. When there is no room, the tail waits
-(`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse new entries. A failed *write* is
-another matter and final (S3).
+(`short_of_space`), nothing is lost, and `can_seal` / `can_store` refuse new entries. A failed *write*,
+however, is final (S3).
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ FLUSH_BYTES = 8 * 1024 * 1024
 ASYNC_SYNC_INTERVAL_S = 0.05
 """With ASYNC_FLUSH: how often written entries are fsynced while writes continue."""
 INDEX_GROUPS = 64
-"""After this many group writes their index units are written, in the job of the next group."""
+"""Number of group writes after which their index units are written, in the job of the next group."""
 INDEX_DELAY_S = 0.05
-"""After this many seconds index units are written in any case. Until then entries are found in memory. With
+"""Seconds after which index units are written in any case. Until then entries are found in memory. With
 ASYNC_FLUSH it is also how long the last part of the tail waits for its fsync."""
 ROOM_RETRY_S = 0.25
-"""How often a tail that found no room tries again."""
+"""Seconds after which a tail that found no room tries again."""
 MAX_SKEW_MS = 1000
 """Milliseconds. If the wall clock is further behind the newest record, one warning is logged until it is
 right again (safety.md S15)."""
 BUSY_S = 0.2
 """The log counts as in use for this long after a group write."""
 UNITS_AHEAD = 4096
-"""On a full disk, entries are sealed only while the next so many index units have their blocks."""
+"""On a full disk, entries are sealed only while this many further index units have their blocks."""
 
 
 class FlushStats(msgspec.Struct, frozen=True):
@@ -103,13 +104,13 @@ class FlushedLog(MendableLog):
         self.short_of_space: bool = False
         """Whether the disk has no room for another segment."""
         self.note_written: Callable[[int], None] = lambda index: None
-        """Records, blocking, that all entries up to this one are written. Called before anybody is notified
-        of them, and before a cut."""
+        """Records, blocking, that all entries up to this index are written. Called before another node or a
+        client is notified of them, and before a cut."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_flush: Callable[[FlushStats], None] = lambda stats: None
         self.before_roll: Callable[[], Awaitable[None]] | None = None
-        """Records what a start could not find in a segment that is not the last (OSError when there is no
-        room for it)."""
+        """Records, before the log continues in the next segment, what a later start could not find in this
+        one (OSError when there is no room for it)."""
 
     # Appending
 

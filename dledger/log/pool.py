@@ -1,4 +1,4 @@
-"""Prepared segments: zero-filled files that the log takes by rename (performance.md 4, safety.md S6).
+"""Prepared segments: zero-filled files that the log takes by rename (safety.md S6).
 
 Writing into fresh blocks costs several times as much as overwriting. So a worker prepares segments ahead, and
 retired ones are reused. Files here are never read: a recycled one holds old entries, which recovery does not

@@ -275,7 +275,7 @@ class ReadableLog:
         return data, last
 
     def _place(self, first: int, last: int) -> tuple[int, int]:
-        """Begin and end of a run in its segment, both read at the same moment. Raises CorruptEntry and
+        """Begin and end of a run in its segment, both taken at the same moment. Raises CorruptEntry and
         ColdUnit."""
         unit = self._units.get(first)
         if unit is None or first < self.first_index:

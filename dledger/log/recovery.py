@@ -87,8 +87,9 @@ def choose_base(
 ) -> LogBase:
     """Choose what lies before the log, given the durable mark and the store's snapshots by pos.
 
-    `begins` is where the log begins, if the store says so. Otherwise it begins with its first segment, unless
-    the index shows that the true first segment is lost. Without any segment it begins at the newest snapshot.
+    `begins` is where the log begins, if the store has recorded it. Otherwise the log begins with its first
+    segment, unless the index shows that the true first segment is lost. Without any segment it begins at the
+    newest snapshot.
     """
     starts = segments.starts
     if begins is not None:

@@ -244,9 +244,9 @@ class Walker:
     def _tells_term(self, at: Place, header: EntryHeader | None, unit: IndexUnit) -> bool:
         """Whether the unit's term is accepted without a proof, although units have no CRC.
 
-        It is not accepted where the next unit is lost or contradicts it, as corruption seldom ends with a
-        field. It is not accepted when it is 0, which corruption often leaves in both. Nor is it against a
-        header that names another possible term.
+        The term is not accepted where the next unit is lost or contradicts it, as corruption seldom ends with
+        a field. It is not accepted if it is 0, which corruption often leaves in header and unit. It is not
+        accepted either if the header names another possible term.
         """
         behind: IndexUnit | None = unit
         if unit.index < self.mark:
@@ -281,7 +281,7 @@ class Walker:
         return header is not None and bool(header.chain_crc or header.body_crc)
 
     def _split_batch(self, at: Place) -> Rot | End:
-        """Handle that the next two entries disagree on the client batch that they belong to."""
+        """Handle two neighbouring entries that disagree on the client batch that they belong to."""
         if at.index + 2 > self.mark:
             return End(
                 f"client batch of entry {at.index + 1} does not continue", doubt=self._was_told(at.index + 1)

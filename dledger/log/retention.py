@@ -132,7 +132,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The log is to begin at `boundary`; `why` is for the log file. `again`: check again at once."""
+    """Decision that the log should begin at `boundary`. `why` is for the log file. `again`: check again at
+    once."""
 
     boundary: Boundary
     why: str
@@ -195,9 +196,9 @@ def decide(
 
 
 def _credible(situation: Situation, boundaries: Sequence[Boundary]) -> dict[int, float]:
-    """Latest time at which the last record before each boundary can have been stored, by log offset. Infinite
-    where it is not known: its store time is in the future, and when it and all behind it were written here is
-    not known."""
+    """For each boundary, by log offset: the latest time at which the last record before it can have been
+    stored. It is infinite where it is not known. That is so if the record's store time is in the future, and
+    it is not known when this node wrote the snapshot there or any later one."""
     latest = situation.now_ms + CREDIBLE_AHEAD_MS
     found: dict[int, float] = {}
     behind = math.inf

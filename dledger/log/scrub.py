@@ -103,7 +103,7 @@ class Scrubber:
                 await self._rest(None)
 
     async def _rest(self, seconds: float | None) -> None:
-        """Wait for so many seconds, or, for None, until the settings change."""
+        """Wait for this many seconds. With None, wait until the settings change."""
         try:
             async with asyncio.timeout(seconds):
                 await self._retuned.wait()

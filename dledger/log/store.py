@@ -1,9 +1,10 @@
-"""The log of one node: opened, appended to in memory, read back, cut, replaced and closed (rules 3 and 4).
+"""The log of one node: opened, appended to in memory, read back, cut, replaced and closed (architecture rules
+3 and 4).
 
 An append only joins the *tail*: batches that are sealed but not yet on disk. The flusher (`flushing`) takes
 as much of the tail as fits one segment, writes it with one positional write and one fdatasync in a worker,
-and reports. Whatever was appended in the meantime is the next group. Readers find a range in the tail or in
-the mapped segments.
+and reports. Batches that were appended in the meantime are the next group. Readers find a range in the tail
+or in the mapped segments.
 
 `last_index` is the last entry appended, `durable_index` the last one fsynced (in ASYNC_FLUSH: written).
 """
@@ -192,8 +193,8 @@ class LogStore(FlushedLog):
         """Remove entries from `index` on, durably; no acceptable tail stays behind (S1).
 
         False when a `reset` came first; then there is nothing left to cut. `resets` is the number of resets
-        when the cut was decided (default: now). While the position of the cut is not known, this waits for a
-        repair from a peer.
+        when the cut was decided (default: now). While the position of the cut is not known, the call waits
+        for a repair from a peer.
         """
         resets = self.resets if resets is None else resets
         for near in (index - 1, index):

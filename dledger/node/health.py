@@ -51,7 +51,8 @@ CORE_WAITS_BORNE = 3
 """The extension is this many times its longest recent wait: one for the leader, one for itself, and one
 more."""
 MAX_PATIENCE = 4
-"""Limit of the extension, in longest election time-outs. A node that needs more would be of no use anyway."""
+"""Limit of the extension, in longest election time-outs. A node that needs a longer one could not serve
+anyway."""
 BACK_OFF_S = 5.0
 """Seconds to wait after a hand-over that did not work."""
 _BEARABLE = Health.DISK_FULL | Health.SLOW | Health.CLOCK

@@ -190,7 +190,8 @@ class Inbox:
         return term == self._elector.term and peer == self._elector.leader_id
 
     def on_read(self) -> None:
-        """All messages that arrived together are handled: write their entries together (rule 4)."""
+        """All messages that arrived together are handled: write their entries together (architecture rule
+        4)."""
         self._log.flush()
 
     def handle(self, peer: str, message: Message) -> None:

@@ -1,5 +1,5 @@
-"""Conditions that hold on a node between any two steps. They are checked in production, too: integers only,
-no search.
+"""Conditions that hold on a node between any two steps. They are checked in production, too: they compare
+integers and search nothing.
 
 A step is a callback of the loop: a message, a tick, a save, an fsync, an apply. (The simulator checks many
 more conditions: `dledger/chaos/invariants.py`.)

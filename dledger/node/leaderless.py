@@ -29,9 +29,9 @@ def lost_majority(
     """What is needed before this group can have a leader again; empty if a leader may come without an
     operator.
 
-    `hellos` are the last ones of the peers connected now, and `mine` is the own one. `votes` says whether a
-    voter has just answered a request for its vote. A hello dates from when the connection was made, and the
-    voter may have been refilled since. A node that shows a newer configuration may know other stores.
+    `hellos` are the last hellos of the peers connected now, and `mine` is this node's own. `votes` says
+    whether a voter has just answered a request for its vote. A hello dates from when the connection was made,
+    and the voter may have been refilled since. A node that shows a newer configuration may know other stores.
     """
     if any(hello.shows_newer(mine) for hello in hellos.values()):
         return ""
@@ -59,7 +59,7 @@ def lost_majority(
 
 
 def _awaits_refill(hello: Hello) -> bool:
-    """Whether it does not vote for another reason than a loss of power. Programs before protocol 4 may not
-    report this."""
+    """Whether the sender of this hello does not vote, for another reason than a loss of power. Programs
+    before protocol 4 may not report this."""
     told = META_KEY in hello.meta or KEPT_KEY in hello.meta
     return not told and hello.protocol_max >= PROTOCOL_WITH_PIECES

@@ -1,7 +1,8 @@
 """Leading: opening the term, sealing and pumping entries, serving, handing over, appending configurations.
 
-A leader first seals a term-opening entry. It serves when that entry is committed and applied (rule 6).
-Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync (rule 4).
+A leader first seals a term-opening entry. It serves when that entry is committed and applied (architecture
+rule 6). Everything sealed in one turn of the loop becomes one append, one push per follower and one fsync
+(architecture rule 4).
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Leadership:
         self._progress.set()
 
     def _count_pending(self, committed: int) -> None:
-        """Count pending entries from behind this one."""
+        """Count as pending the entries behind entry `committed`."""
         if self._leading is None or committed < self._replicator.commit_index:
             return
         try:
@@ -225,9 +226,9 @@ class Leadership:
         """Hand leadership to `target` (default: the most advanced connected voter). True when it moved.
         `commanded`: an operator asked for it.
 
-        It stops serving, waits until the target holds everything, and asks it to stand (Raft dissertation
-        3.10). It serves again if that did not work in time, or the target is gone. (If the target stands all
-        the same, its term ends this leadership.)
+        The leader stops serving, waits until the target holds everything, and asks it to stand (Raft
+        dissertation 3.10). It serves again if that did not work in time, or the target is gone. (If the
+        target stands all the same, the target's term ends this leadership.)
         """
         leader = self._replicator.leader
         if leader is None or not self.serving:

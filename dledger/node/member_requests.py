@@ -86,8 +86,8 @@ class MemberRequests:
             self._await_commit(index, connection, number)
 
     async def _remove(self, node: str, force: bool) -> int:
-        """Remove a member. If it is this leader, it hands over first, and the client repeats the request to
-        the new leader."""
+        """Remove a member. If it is this leader, this node hands over first, and the client repeats the
+        request to the new leader."""
         changes = self._changes
         since = None if force else await changes.check_removal(node)
         if node == self._self_id:

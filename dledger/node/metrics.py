@@ -28,7 +28,7 @@ class NodeMetrics:
         self.loop_lag_max_s: float = 0.0
         self.loop_lag_s: float = 0.0
         self.core_wait_s: float = 0.0
-        """How long the loop recently had to wait for a core, between two probes."""
+        """Longest recent wait of the loop for a core between two probes, in seconds; it fades with time."""
         self.loop_lag_max_waited_s: float = 0.0
         """Part of the longest delay in which the loop was ready to run and other programs had the cores."""
 

@@ -361,7 +361,7 @@ class Node:
             self._failure.set_exception(error)
 
     def stepped(self) -> None:
-        """Check after a step what must hold, or raise InvariantBroken."""
+        """Check the conditions that must hold after a step. InvariantBroken if one does not."""
         log = self.log
         last = log.last_index
         committed = self.replicator.commit_index
@@ -386,7 +386,7 @@ class Node:
     # Elections
 
     def role_changed(self, change: RoleChanged) -> None:
-        """Role, term or known leader changed: first of all a deposed leader stops serving."""
+        """Role, term or known leader changed. A deposed leader stops serving before anything else."""
         leads = change.role is Role.LEADER
         if self.leadership.term is not None and self.leadership.term != (change.term if leads else None):
             self.leadership.stop()
@@ -480,7 +480,7 @@ class Node:
         self.health.look()
 
     def members_changed(self) -> None:
-        """The configuration changed, or what is known to be committed of it."""
+        """The configuration changed, or more of it is known to be committed."""
         self.trust.members_changed()
         self.joining.wake()
         self.elections.schedule()

@@ -1,4 +1,4 @@
-"""The parts of a node together, for those that need many of them: requests and reports."""
+"""The parts of a node together, for modules that need many of them: requests and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dledger.snapshots.service import Snapshots
 
 @dataclass(frozen=True)
 class NodeParts:
-    """One of each part; see the package."""
+    """All parts of one node; see the package."""
 
     applier: Applier
     snapshots: Snapshots

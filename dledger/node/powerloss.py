@@ -2,14 +2,13 @@
 
 Under ASYNC_FLUSH a node acknowledges entries that are only written. After a power loss without a clean stop
 it may have lost such entries, so it neither votes nor counts until a leader has refilled it. If the nodes
-that kept everything are no majority, there is no leader to do that, and never will be. Then there is a way
-out, but only when all voters are connected and each reports where its log ends. The nodes that lost power
-vote again as well, and the one with the longest log stands. Acknowledged entries may be lost, and the node
-says so.
+that kept everything are no majority, no leader can be elected to do that. Then there is a way out, but only
+when all voters are connected and each reports where its log ends. The nodes that lost power vote again as
+well, and the one with the longest log stands. Acknowledged entries may be lost, and the node says so.
 
-Why all of them: a missing node may hold entries that no other has. When all are here the group has what it
-has. An entry in none of the reported logs is lost, and the longest log holds what a majority of those that
-kept everything agreed on.
+All voters must be connected, because a missing one may hold entries that no other node has. When all are
+connected, an entry in none of the reported logs is lost in any case, and the longest log holds what a
+majority of those that kept everything agreed on.
 
 The content of a hello may be out of date, as it dates from when the connection was made (after this node's
 own loss of power):
@@ -25,15 +24,15 @@ own loss of power):
 * *Connected*, but the machine is silent already. If it has the longest log, the others wait only some seconds
   for it to stand, and then continue without it.
 
-The caller acts only on a verdict that holds for a while in which no leader is heard; an existing leader would
-refill this node.
+The caller acts only on a verdict that holds for a while without a leader; an existing leader would refill
+this node.
 
-Members: a node that lost power may have lost configurations, and may count by an old one. Over one step that
-cannot elect two leaders, as the majorities of neighbouring configurations meet. Over more steps it could,
-beside a leader followed by a node that kept everything. So no node acts on its own verdict if some voter kept
-everything and a peer shows a newer configuration and a log that goes further. (If that log does not go as far
-as this one, its configuration was never committed: this log would hold it.) A peer whose store is not the one
-that the configuration names counts as absent: the caller leaves it out.
+Members: a node that lost power may have lost configurations, and may count by an old one. If the old
+configuration is one step behind, that cannot elect two leaders, as the majorities of neighbouring
+configurations meet. Over more steps it could, beside a leader followed by a node that kept everything. So no
+node acts on its own verdict if some voter kept everything and a peer shows a newer configuration and a longer
+log. (If that log is not longer than this one, its configuration was never committed: this log would hold it.)
+A peer whose store is not the one that the configuration names counts as absent: the caller leaves it out.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ another reason to be refilled), the others wait for it."""
 
 
 class Verdict(Enum):
-    """What a node in this state may do."""
+    """The decision about a node that lost power."""
 
     WAIT = "wait"
     STAND = "stand"
@@ -71,8 +70,8 @@ def judge(
     voters: tuple[str, ...],
     hellos: Mapping[str, Hello],
 ) -> Verdict:
-    """Decide what this node may do. `mine` is the own hello, `own_end` (last term, last index); `hellos` are
-    those of the peers connected now."""
+    """Decide what this node may do. `mine` is its own hello, `own_end` is (last term, last index) of its log;
+    `hellos` are those of the peers connected now."""
     self_id = mine.node
     best, best_id = own_end, self_id
     kept = 0

@@ -10,7 +10,8 @@ applied here, local state may answer the read.
 
 Reads that arrive in one turn of the loop share a round. While a round is in flight, new reads wait for the
 next one: they may not join a round that was sent before they began. So there is one round in flight, whatever
-the load. A read waits through changes of leader until its own time is over; it is idempotent.
+the load. If the leader changes, a read waits for the next one until its own time-out, because reads are
+idempotent.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CONFIG_PROTOCOL = 2
 
 
 class Reconfiguration:
-    """Changes of one node; does nothing unless the node serves."""
+    """Changes the members and the leader, as one node; does nothing unless the node serves."""
 
     def __init__(self, context: NodeContext, membership: MemberEffects, leadership: Leadership) -> None:
         self._say = context.env.log.child(f"changes.{context.config.self_id}")
@@ -50,7 +50,7 @@ class Reconfiguration:
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
-        """Set when a peer answered, or another leader is known: jobs wait for that."""
+        """Set when a peer answered, or another leader is known. Jobs wait for it."""
         self._heard: dict[str, float] = {}
         self._said = ""
 
@@ -170,8 +170,8 @@ class Reconfiguration:
 
     def remove(self, node: str, since: float | None) -> int:
         """Remove a member. `since`: the rest must include a majority of voters that were heard after this
-        time. None: no majority is needed, nor must every voter have been seen with a program that can read
-        the new configuration."""
+        time. If it is None, no majority is needed, and voters need not have been seen with a program that can
+        read the new configuration."""
         return self._append(lambda: self._without(node, since), leaves=node, forced=since is None)
 
     async def check_removal(self, node: str) -> float:
@@ -207,7 +207,7 @@ class Reconfiguration:
 
     async def transfer(self, target: str | None, timeout_s: float) -> str:
         """Hand leadership over. Return the new leader, which may be another node than `target`. ChangeRefused
-        when it did not move, or (TERM_CHANGED) when no new leader is known in time."""
+        when leadership did not move, or (TERM_CHANGED) when no new leader is known in time."""
         self._ready(config=False)
         if target is not None:
             if target == self._config.self_id:
@@ -299,7 +299,8 @@ class Reconfiguration:
 
     def _check_readable(self, after: Configuration) -> None:
         """Check that every voter can read the first configuration of version 2. There is nothing to check
-        where older programs are refused at the hello: a lost node would never be seen again."""
+        where older programs are refused at the hello. There the check would block the removal of a lost node,
+        which is never seen again."""
         if self._config.protocol_min >= CONFIG_PROTOCOL:
             return
         before = self._members.current
@@ -409,7 +410,7 @@ class Reconfiguration:
 
 
 def _other_wish(node: str, member: Member, stays: bool) -> str:
-    """Why a member cannot be added again like this; empty if it already is as wanted, or will be."""
+    """Why a member cannot be added again with this wish; empty if the member is as wanted, or will be."""
     if stays and member.role is MemberRole.VOTER:
         return f"{node} is a voter already: remove it first"
     if stays and not member.stays:

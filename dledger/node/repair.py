@@ -27,8 +27,8 @@ ANSWER_LIMIT_S = 1.0
 """Seconds to wait for one peer's answer before the next peer is asked. The answer counts even if it comes
 later."""
 GIVE_UP_S = 60.0
-"""Seconds after which an unanswered question counts as forgotten, and is asked again. 4 MiB in that time are
-0.56 Mbit/s; an answer that is still in flight on a slower link counts, too."""
+"""Seconds after which an unanswered question counts as forgotten, and is asked again. A link of 0.56 Mbit/s
+carries 4 MiB in this time. An answer that comes later over a slower link counts, too."""
 PAUSE_S = 0.5
 """Seconds between two rounds of asking when no peer could help."""
 ENTRIES = 1024
@@ -70,9 +70,9 @@ class Repairer:
         self._wake = asyncio.Event()
         self._number = 0
         self._open: dict[str, Question] = {}
-        """Open questions, at most one for each peer."""
+        """Peer -> the open question to it."""
         self._questions: dict[str, RepairRequest] = {}
-        """The newest question of each peer."""
+        """Peer -> its newest question."""
         self._asked = asyncio.Event()
         self._answers: dict[str, str] = {}
         self.repaired_entries: int = 0

@@ -91,7 +91,7 @@ class Trust:
         return meta
 
     def members_changed(self) -> None:
-        """The configuration changed, or what is known to be committed of it."""
+        """The configuration changed, or more of it is known to be committed."""
         removed = self._members.removed(self._replicator.commit_index)
         if removed != (REMOVED in self.reasons):
             self.reasons = [reason for reason in self.reasons if reason != REMOVED] + [REMOVED] * removed

@@ -168,7 +168,7 @@ def test_one_seed_of_every_profile_is_one_course_of_events_under_any_hash_seed()
 
 
 def test_watching_does_not_change_the_course() -> None:
-    """The same events happen with and without a trace."""
+    """A run with a trace and a run without one have the same events."""
     plan = draw_plan(5)
     plain, traced = run_plan(plan), run_plan(plan, Trace(lambda _: None))
     assert replace(traced, digest="") == plain

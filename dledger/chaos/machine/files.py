@@ -230,7 +230,8 @@ class SimFiles:
         durable: bool = False,
         ends_job: bool = True,
     ) -> bool:
-        """Count and trace an operation. False when the process is dead. Checks rule 4 of simulation.md."""
+        """Count and trace an operation. False when the process is dead. Fails the run if one job makes two
+        things durable, or if the event loop does."""
         world = self._world
         if world.job is not None and world.job.thread is not None:
             self._process.workers.pause()

@@ -11,7 +11,7 @@ processor cost. The process is busy until then, whatever arrives, and its packet
 turn runs a little ahead of the world, but its effects always lie in the world's future.
 
 A killed process is never unwound: `dead` is set, its objects are kept in the world's graveyard, and none of
-its callbacks runs again (design/simulation.md, point 6).
+its callbacks runs again.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The data becomes durable at the end of the job; a power cut before that loses it
 `Settings.spread_chance` some jobs are spread instead: the loop has turns between their effects, and they can
 be killed there.
 
-Enforced (design/simulation.md, rule 4): a job makes one thing durable, and only plain writes may follow it,
-so that a crash can fall between any two durable actions.
+The simulator enforces that a job makes one thing durable, and that only plain writes follow it
+(`dledger.runtime.workers`), so that a crash can fall between any two durable actions.
 
 A kill may tear what a running job writes, as Linux does: a fatal signal ends a write between two pages.
 """

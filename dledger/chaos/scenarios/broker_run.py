@@ -93,8 +93,8 @@ KNOWN_LIMIT_S = 35.0
 PROMPT_S = 1.0
 """Longest time without faults from the last acknowledgement until all groups were handed the messages."""
 PROMPT_AFTER_A_MEMBER_S = 4.0
-"""The same limit when a member of a group was just killed: the other members are notified (40) and take over
-its queues."""
+"""Longest time in the same case when a member of a group was just killed: the other members are notified (40)
+and take over its queues."""
 TOLD_LIMIT_S = 50.0
 """How long it may take until each pull of a consumer that does not notice lost connections waits at a running
 broker, and all brokers know of the pull and of the consumer. A lost pull is cancelled after 30 s, and
