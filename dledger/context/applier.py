@@ -1,4 +1,5 @@
-"""Passes committed, locally durable entries to the host, in order and in small steps (rules 5 and 6, S21)."""
+"""Passes committed, locally durable entries to the host, in order and in small steps (architecture rules 5
+and 6, S21)."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class ConfigLog:
             self._entries = sorted([*self._entries, (index, configuration)], key=lambda entry: entry[0])
 
     def state_at(self, index: int) -> bytes | None:
-        """The configuration after entry `index`, for a snapshot: equal on all nodes, and empty before the
-        group was formed. None when it is not known."""
+        """The configuration after entry `index`, for a snapshot. It is equal on all nodes, and empty before
+        the group was formed. None when it is not known."""
         for place, configuration in reversed(self._known()):
             if place <= index:
                 if self.unsure.within(place + 1, index) is not None:
@@ -134,7 +134,8 @@ class ConfigLog:
         return self.current.voters
 
     def voters_for(self, identity: Identity) -> tuple[str, ...]:
-        """Voters as this store sees them: without itself if another incarnation is named."""
+        """Voters as this store sees them. This node is left out if the configuration names another
+        incarnation of it."""
         current = self.current
         return tuple(
             node
@@ -185,7 +186,8 @@ class ConfigLog:
 
     def addresses(self, commit_index: int) -> dict[str, str]:
         """Addresses of all nodes to know, id -> address, this node included. Members of the last committed
-        configuration stay until the next one is committed, as that may still be undone."""
+        configuration stay until the next one is committed, because a configuration that is not committed may
+        be undone."""
         known = self._known()
         static = dict(self._config.peers)
         named: dict[str, str] = {}

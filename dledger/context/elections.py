@@ -29,7 +29,7 @@ SLOW_SAVE_S = 0.05
 
 
 class Elections:
-    """The elections of one node. Effects that the elector returns for an event must be passed to
+    """The elections of one node. The effects that the elector returns for an event must be passed to
     `perform`."""
 
     def __init__(

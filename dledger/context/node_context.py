@@ -31,7 +31,7 @@ class NodeContext:
     peers: Peers
     held: HeldMessages
     elector: Elector
-    """May be asked. Effects that it returns for an event must be passed to `elections`."""
+    """The elector. Effects that it returns for an event must be passed to `elections`."""
     elections: Elections
     replicator: Replicator
-    """Knows the commit index, among others."""
+    """Replication; it also has the commit index."""

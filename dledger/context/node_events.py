@@ -10,15 +10,15 @@ from dledger.formats.snapshot import Manifest
 
 
 class NodeEvents(Protocol):
-    """Events of the parts of a node; brackets name the part that reports one. What concerns only one other
-    part is reported to that part directly."""
+    """Events of the parts of a node; brackets name the part that reports one. An event that concerns only one
+    other part is reported to that part directly."""
 
     def fail(self, error: BaseException) -> None:
         """A callback of the loop failed; it has no caller, so the node ends. [Elections, Leadership]"""
 
     def stepped(self) -> None:
-        """Such a callback has finished: check what must hold between two steps. [Elections, Leadership,
-        Inbox]"""
+        """A callback of the loop has finished: check what must hold between two steps. [Elections,
+        Leadership, Inbox]"""
 
     def role_changed(self, change: RoleChanged) -> None:
         """Role, term or known leader changed. [Elections]"""
@@ -33,7 +33,7 @@ class NodeEvents(Protocol):
         """Entry `index` is applied, and the next entry begins a segment at `pos`. [Applier]"""
 
     def members_changed(self) -> None:
-        """The configuration changed, or what is known to be committed of it. [MemberEffects]"""
+        """The configuration changed, or more of it is known to be committed. [MemberEffects]"""
 
     def configs_found(self) -> None:
         """The configuration in force, or what is uncertain, may have changed; no other task has run since.

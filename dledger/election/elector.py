@@ -52,7 +52,7 @@ MAX_TOLD_TERM = 1 << 61
 """No answer raises a term above this limit, and each election raises it by one only. So nobody can push a
 node to the highest number that fits, after which no election would be possible."""
 MAX_TERM = 1 << 62
-"""No election goes beyond this term. A store with a higher term got it from a sender outside the group."""
+"""No election goes beyond this term. A store can have a higher term only from a sender outside the group."""
 NO_READ = -1
 """Number of a ReadIndexRequest that only asks for the term; no read has this number."""
 MAX_OPEN_ROUNDS = 256
@@ -118,7 +118,7 @@ class Elector:
         """`Health` flags of this node, reported to the leader."""
         self.leader_id: str | None = None
         self.commanded_term: int = -1
-        """The last term, as far as this node knows, that began with a hand-over on an operator's request."""
+        """The last term that, as far as this node knows, began with a hand-over on an operator's request."""
         self._leader_heard = -1e9
         self._leader_gone = False
         self._absent: str | None = None
@@ -130,11 +130,13 @@ class Elector:
         self._failed_rounds = 0
         self.patience_s: float = 0.0
         self._round_ends = 0.0
-        """Until when an unanswered pre-vote is not repeated."""
+        """Time before which an unanswered pre-vote is not repeated."""
         self._save_s = 0.0
-        """How long the last save of term and vote took: an estimate of what the others need."""
+        """How long the last save of term and vote took, in seconds; an estimate of what other nodes need for
+        theirs."""
         self._gave_way = 0
-        """Highest term for which a candidate was given that extra time."""
+        """Highest term for which this node gave another candidate extra time for its save of term and
+        vote."""
         self._round = 0
         self._confirmed = 0
         self._answered: dict[str, int] = {}
@@ -284,8 +286,7 @@ class Elector:
         return handler(peer, message, now)
 
     def leader_contact(self, leader: str, term: int, now: float) -> list[Effect]:
-        """Handle that a message which only the leader of `term` sends arrived (Heartbeat, Append, Compare
-        ...).
+        """Note a message that only the leader of `term` sends (Heartbeat, Append, Compare ...).
 
         Call it only with a `term` that is not below the current one.
         """
@@ -320,8 +321,8 @@ class Elector:
     def leader_refused(self, peer: str, now: float) -> list[Effect]:
         """The leader's host answers that no process listens there: the leader's process is gone (S17).
 
-        It is only a hint. It starts a pre-vote early, which disturbs no other node, and ends stickiness. With
-        leases it is ignored: the promise given to the leader outlives the leader's process.
+        This is only a hint. It starts a pre-vote early, which disturbs no other node, and ends stickiness.
+        With leases it is ignored, because the promise given to the leader outlives the leader's process.
         """
         if peer != self.leader_id or self.state is not State.FOLLOWER or self._settings.lease_s:
             return []
@@ -342,7 +343,7 @@ class Elector:
         self._deadline += took + self._save_s
 
     def higher_term(self, term: int, now: float) -> list[Effect]:
-        """Follow a term above ours that a response carried."""
+        """Follow a higher term that a response carried."""
         return self._follow(term, None, now) if term > self.term else []
 
     def set_members(self, voters: Iterable[str], peers: Iterable[str], now: float) -> list[Effect]:
@@ -553,10 +554,10 @@ class Elector:
 
         Two nodes that stand at the same time would win each other's pre-vote, vote for themselves and wait
         for a time-out. So the better log goes first, then the lower id. This holds only in the first round,
-        and while that can be won: a node that cannot win although it goes first (it reaches too few, or stood
-        before the others knew that their leader is gone) must not keep others from winning. Nor may a slow
-        disk: extra time for its fsyncs is given once per term, because a candidate that asks for the same
-        term again did not use it.
+        and while this node can still win that round. A node may be unable to win although it goes first,
+        because it reaches too few voters, or stood before the others knew that their leader is gone. Such a
+        node must not keep others from winning. A slow disk must not either: extra time for its fsyncs is
+        given once per term, because a candidate that asks for the same term again did not use it.
         """
         if self.state is State.PRE_CANDIDATE:
             better = (request.last_term, request.last_index) > (self._log.last_term, self._log.last_index)
@@ -591,8 +592,8 @@ class Elector:
         again.
 
         The voter's disk is slow. Its vote is still valid: the term is the same, this node votes for no other
-        in it, and this node's log loses nothing while it stands. A voter answers requests in order, so its
-        vote arrives before its pre-vote for the next term.
+        candidate in it, and this node's log loses nothing while it stands. A voter answers requests in order,
+        so its vote arrives before its pre-vote for the next term.
         """
         self._votes[peer] = result
         if arbitrate(self._votes, self._voters) is not Verdict.PASSED:

@@ -68,9 +68,9 @@ class Hello:
     Never shown or stored."""
 
     def shows_newer(self, mine: Hello) -> bool:
-        """Whether the hello shows a configuration that is newer than the own one. The index alone is not
-        enough: logs begin at different snapshots, and a later snapshot gives the same configuration a higher
-        index."""
+        """Whether the hello shows a configuration that is newer than the one in `mine`. The index alone is
+        not enough: logs begin at different snapshots, and a later snapshot gives the same configuration a
+        higher index."""
         differs = not self.config_digest or self.config_digest != mine.config_digest
         return self.config_index > mine.config_index and differs
 

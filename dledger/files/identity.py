@@ -82,7 +82,7 @@ class StoreFiles:
         self._saved_checkpoint = Checkpoint()
         self._saved_configs: dict[str, object] = {}
         self._members_told = False
-        """Whether the file `members` exists, or was not needed yet."""
+        """Whether the file `members` exists, or has not been needed yet."""
         self._saving_configs = asyncio.Lock()
         self._poisoned = False
         self._refill = ""

@@ -75,7 +75,8 @@ class Walk:
     last_chain: int = 0
     end_pos: int = 0
     stopped_by: str = ""
-    """What was found behind the last entry, if that was neither blank nor the wanted end; else empty."""
+    """Description of the bytes behind the last entry, if these were neither blank nor the wanted end; else
+    empty."""
     covered: bool = False
     """Whether the CRC of the last entry covers its channel (`formats.entry.COVERED`)."""
     newest_ms: int = -1

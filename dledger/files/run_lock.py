@@ -4,9 +4,9 @@
 (index and CRC-32, 12), zeros.
 
 *How far it had written* distinguishes a torn tail from corruption after a mere kill (decision 16). Entries up
-to the recorded index were completely in the page cache (SYNC_FLUSH: on the device) before others were
-notified of them. Of later entries nobody was notified. The record is not fsynced: after a loss of power it
-means nothing.
+to the recorded index were completely in the page cache (SYNC_FLUSH: on the device) before another node or a
+client was notified of them. Later entries were reported to no one. The record is not fsynced: after a loss of
+power it means nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RunLock:
         self._file.fdatasync()
 
     def note_written(self, index: int) -> None:
-        """Record that all entries up to `index` are written. Nobody has been notified of later ones."""
+        """Record that all entries up to `index` are written. Later entries have been reported to no one."""
         if self._of_run is not None:
             self._file.pwritev([_WRITTEN.pack(index, _crc(index, self._of_run))], _WRITTEN_AT)
 

@@ -53,7 +53,8 @@ class MemberEffects:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Voters as this store sees them: without itself if another incarnation is named."""
+        """Voters as this store sees them. This node is left out if the configuration names another
+        incarnation of it."""
         return self._members.voters_for(self._members.identity)
 
     def counts(self, hello: Hello | None) -> bool:
@@ -168,6 +169,6 @@ class MemberEffects:
         self._peers.tell_clients(self._members.addresses(self._replicator.commit_index))
 
     def _keeps(self, hello: Hello) -> bool:
-        """Whether a connection may stay. A removed leader keeps its connections, as it still says which node
-        shall stand."""
+        """Whether a connection may stay. A removed leader keeps its connections, as it still has to ask
+        another node to stand."""
         return hello.node in self.welcome(hello) or hello.node == self._elector.leader_id

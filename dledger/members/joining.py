@@ -1,4 +1,5 @@
-"""How a new store becomes part of a group (safety.md S18), and what is saved of the members on disk."""
+"""How a new store becomes part of a group (safety.md S18), and which facts about the members are saved on
+disk."""
 
 from __future__ import annotations
 

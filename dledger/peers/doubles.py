@@ -12,7 +12,7 @@ META_KEY = "process"
 """Key in a hello for the id and start time of the process that sent it, which are different for every
 process."""
 TOLD_FOR_S = 60.0
-"""Seconds for which the warning is repeated after both were last heard."""
+"""Seconds for which the warning is repeated after both processes were last heard."""
 
 
 class Doubles:

@@ -13,9 +13,9 @@ from dledger.messages import REPLIES, Message
 from dledger.peers.links import PeerConnection
 
 MAX_HELD = 10_000
-"""Peer messages held back at most while term and vote are saved; one more closes its connection. They are not
-simply dropped, because senders rely on an open connection to lose nothing: no request is repeated over the
-same one."""
+"""Peer messages held back at most while term and vote are saved. One more closes its connection. Messages are
+not simply dropped, because senders rely on an open connection to lose nothing: no request is repeated over
+the same connection."""
 
 
 class HeldMessages:

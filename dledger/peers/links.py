@@ -25,8 +25,8 @@ DEAD_LINK_MS = 3000
 IN_TRANSPORT = 64 * 1024
 """Unsent bytes in a transport above which bulk frames wait in the `Outbox`."""
 IN_KERNEL = 64 * 1024
-"""Unsent bytes that the kernel accepts at most. By default it accepts megabytes, and everything written after
-them has to wait for all of them."""
+"""Unsent bytes that the kernel accepts at most. By default it accepts megabytes, and later frames would have
+to wait for all of them."""
 _TCP_NODELAY, _TCP_NOTSENT_LOWAT = 1, 25
 READ_BUFFER = 256 * 1024
 """Bytes read at once. For a larger frame the buffer grows to the frame's size, up to the frame limit."""

@@ -140,7 +140,7 @@ class DLedgerClient:
 
         A committed entry never changes, so a found entry is always right. `linearizable` decides what "not
         found" means: that the entry was not committed when this call began, or only that the asked node does
-        not know it. A node that cannot find that out, as it is cut off from the majority, fails with
+        not know it. A node that is cut off from the majority cannot find that out, and fails with
         WAIT_QUORUM_ACK_TIMEOUT. OSError or TimeoutError when no node answers at `address`.
         """
         answer = await self._read(address, {"op": "get", "index": index, "linearizable": linearizable})
@@ -170,7 +170,7 @@ class DLedgerClient:
         return {name: value for name, value in answer.header.items() if name not in ("id", "code")}
 
     async def add_member(self, node: str, address: str, *, stays: bool = False) -> int:
-        """Add a learner; it is promoted when it has caught up, unless it `stays` one. Return the index of the
+        """Add a learner. It is promoted when it has caught up, unless `stays` is set. Return the index of the
         entry."""
         request = {"op": "add", "node": node, "address": address, "stays": stays}
         return int((await self._to_leader(request, b"")).header["index"])
@@ -180,8 +180,9 @@ class DLedgerClient:
         return int((await self._to_leader({"op": "promote", "node": node}, b"")).header["index"])
 
     async def remove_member(self, node: str, *, force: bool = False) -> int:
-        """Remove a member; a leader hands over first. With `force` also without a live majority, or if not
-        all others were seen with a program that can read the change. Return the index of the entry."""
+        """Remove a member; a leader hands over first. `force` allows the removal also without a live
+        majority, or if some other members were not seen with a program that can read the change. Return the
+        index of the entry."""
         request = {"op": "remove", "node": node, "force": force}
         return int((await self._to_leader(request, b"")).header["index"])
 

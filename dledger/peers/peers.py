@@ -361,8 +361,8 @@ class Peers:
             connection.forget_bulk()
 
     def founders(self) -> dict[str, Hello]:
-        """Hellos of the nodes that answer at the addresses of the peers: of two processes with one id only
-        one does."""
+        """Hellos of the nodes that answer at the addresses of the peers. If two processes have one id, only
+        one of them answers there."""
         return {peer: hello for peer in self._outbound if (hello := self.dialled_hello(peer)) is not None}
 
     def without_proofs(self) -> list[str]:
@@ -666,7 +666,7 @@ class Peers:
 
     def _guard(self, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a protocol callback. It has no caller, so any error except WireError ends the node through
-        `run` (rule 7); a WireError is raised to the connection."""
+        `run` (architecture rule 7); a WireError is raised to the connection."""
         try:
             call(*args, **kwargs)
         except WireError:

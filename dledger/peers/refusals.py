@@ -29,6 +29,7 @@ class Refusals:
             self._log.warning("too many different refusals: further ones are only counted")
 
     def forget(self, who: str) -> None:
-        """`who` is, or has, a node that connected properly: its later refusals are logged again."""
+        """`who` is a node that connected properly, or the host of one: its later refusals are logged
+        again."""
         for key in [key for key in self._said if key[1] == who]:
             del self._said[key]

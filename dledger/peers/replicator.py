@@ -33,8 +33,9 @@ from dledger.runtime import Env
 NEAR_ENTRIES = 64
 """For a peer that lacks no more entries than this the throttle is not checked."""
 COMMIT_NOTICE_S = 0.01
-"""Seconds that a commit waits for a push which can carry it; after that it is sent by itself. A producer that
-sends one message after the other needs no such frames: each push reports the commit of the one before."""
+"""Seconds that a commit waits for a push which can carry it; after that the commit is sent in a frame of its
+own. A producer that sends one message after the other needs no such frames: each push reports the commit of
+the one before."""
 CHAIN_STRIKES = 3
 """Number of frames in a row that must contradict the chain before this node's log counts as corrupt."""
 

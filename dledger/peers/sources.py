@@ -1,12 +1,12 @@
-"""Which addresses connections of members may come from, and who may change the group: the rule of a port
-without TLS.
+"""Which addresses connections of members may come from, and which clients may change the group: the rule of a
+port without TLS.
 
 Without certificates anybody who reaches the port can claim to be a member. So a peer's hello is accepted only
-from an address of a member: one named by `dLegerPeers` or the configuration in the log, or reported by other
-members (a member that was added while this node was away). A client may ask from anywhere, but requests that
-change the group are accepted from these addresses only. This machine counts as the node's own administration,
-and `peerAllowedSources` names further addresses. With TLS the certificates decide, and this module does
-nothing.
+from an address of a member. These addresses are named by `dLegerPeers`, by the configuration in the log, or
+by other members (for a member that was added while this node was away). A client may ask from anywhere, but
+requests that change the group are accepted from these addresses only. This machine counts as the node's own
+administration, and `peerAllowedSources` names further addresses. With TLS the certificates decide, and this
+module does nothing.
 
 Names are resolved off the hot path. A hello from an unknown address waits until all names have been looked up
 again, and the members asked, at most once per `LOOK_PAUSE_S`.

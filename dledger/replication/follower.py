@@ -49,7 +49,7 @@ Effect = Respond | CutLog | StoreEntries | CommitTo
 
 
 class FollowerReplication:
-    """State towards the leader of one term; each new leader gets a new one."""
+    """State towards the leader of one term. Each new leader gets a new object."""
 
     def __init__(self, term: int, leader: str, log: LogView) -> None:
         self.term = term

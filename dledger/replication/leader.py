@@ -62,7 +62,8 @@ class Progress:
     window: int = 0
     """Number of the window that these frames belong to; pushes of an older window are not sent any more."""
     full: bool = False
-    """The peer's disk had no room at the last answer: one batch is sent at a time, until one is stored."""
+    """Whether the peer's disk had no room at the last answer. If so, one batch is sent at a time, until one
+    is stored."""
     counts: bool = False
     """Whether the peer is a recorded incarnation; only then its watermarks count for commit."""
     offer: Offer | None = None
@@ -131,7 +132,7 @@ Effect = SendCompare | SendTruncate | SendAppend | SendCommit | SendInstall | Co
 
 
 class LeaderReplication:
-    """State of one leadership; discarded when it ends."""
+    """State of one leadership; discarded when the leadership ends."""
 
     def __init__(
         self,
@@ -158,8 +159,8 @@ class LeaderReplication:
         self.self_id = self_id
         self._log = log
         self.push_bytes: int = push_bytes
-        """Bytes of entries at which a push ends; may change. Only one larger entry, or a client batch, which
-        is not split, exceeds it."""
+        """Bytes of entries at which a push ends; may change. A push is larger only if it is a single entry,
+        or a client batch, which is not split."""
         self._window = inflight_bytes
         self._frames = inflight_frames
         self._offer = offer
@@ -192,9 +193,9 @@ class LeaderReplication:
     def peer_up(self, peer: str, counts: bool) -> list[Effect]:
         """A connection to the peer is open: find out where its log agrees.
 
-        Its earlier acknowledgements are forgotten. It may have been restarted and hold less: what was only
-        stored, or under ASYNC_FLUSH only written, may be gone. `counts`: it is the incarnation that the
-        configuration names; another one counts towards no quorum.
+        The peer's earlier acknowledgements are forgotten. It may have been restarted and hold less: entries
+        that were only stored, or under ASYNC_FLUSH only written, may be gone. `counts`: whether it is the
+        incarnation that the configuration names; another one counts towards no quorum.
         """
         progress = self.progress.get(peer)
         if progress is None:
@@ -349,8 +350,8 @@ class LeaderReplication:
         return progress is not None and progress.counts
 
     def watermark(self, peer: str) -> int:
-        """The peer's watermark that counts for commit. It never includes entries that are only in memory
-        there."""
+        """The peer's watermark that counts for commit. It never includes entries that are only in the peer's
+        memory."""
         return self.progress[peer].durable
 
     # Finding the agreement

@@ -22,7 +22,8 @@ from dledger.runtime.cooperative import gathered
 from dledger.snapshots.catalog import SnapshotCatalog
 
 MAX_WAITING = 2
-"""Snapshots in memory that may wait to be written; a boundary that is reached then gets no snapshot."""
+"""Snapshots in memory that may wait to be written. If the applier reaches a boundary beyond that, the
+boundary gets no snapshot."""
 
 
 @dataclass(frozen=True)

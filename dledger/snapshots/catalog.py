@@ -2,7 +2,7 @@
 
 A snapshot is written into `<pos>.tmp`, every file is fsynced, and one rename publishes it. It is removed by a
 rename back to that name. So for the next start, a backup or an audit it exists as a whole or not at all. A
-damaged or unfinished one is removed when it is found.
+damaged or unfinished snapshot is removed when it is found.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ class SnapshotCatalog:
                 await self._remove(manifest.pos)
 
     async def prune(self, begin_pos: int) -> None:
-        """Remove snapshots before `begin_pos`, which its log does not need, and thin out those beyond the
-        limit.
+        """Remove snapshots before `begin_pos`, which a log that begins there does not need, and thin out
+        those beyond the limit.
 
-        Do not call it while the beginning moves. The snapshot at which the store says that its log begins is
-        kept, even if the log does not begin there yet.
+        Do not call it while the beginning moves. The snapshot at which, according to the store, its log
+        begins is kept, even if the log does not begin there yet.
         """
         async with self._lock:
             unneeded = [pos for pos in sorted(self._manifests) if pos < begin_pos]

@@ -3,10 +3,10 @@
 Pieces are appended to `snapshots/incoming-<index>/stream`. Each is fsynced before it is acknowledged, so that
 the transfer can resume after a crash or with another leader. Then, in this order:
 
-1. The stream is checked and published as a snapshot of this store. Until now the old state is untouched. 2.
-The file `begins` says `replace`: from here on the old log is discarded, and a start continues with 3. 3. The
-log is emptied and begins behind the snapshot; the host is restored. 4. `begins` is settled, and the leader is
-notified.
+1. The stream is checked and published as a snapshot of this store. Until now the old state is untouched.
+2. The file `begins` says `replace`: from here on the old log is discarded, and a start continues with 3.
+3. The log is emptied and begins behind the snapshot; the host is restored.
+4. `begins` is settled, and the leader is notified.
 
 Pushes that arrive during 2-4 wait. The node does not vote in the meantime.
 """

@@ -80,8 +80,8 @@ class InstallSender:
             self.forget_if_idle(leader)
 
     def forget_if_idle(self, leader: LeaderReplication) -> None:
-        """A peer has all that it needed, or is gone: drop the stream in memory unless another peer needs
-        it."""
+        """A peer has everything that it needed, or is gone: drop the stream in memory unless another peer
+        needs it."""
         if not any(progress.state is PushState.INSTALL for progress in leader.progress.values()):
             self._loaded = None
 

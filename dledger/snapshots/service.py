@@ -107,8 +107,8 @@ class Snapshots:
         return manifest.index, manifest.config
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Whether the log reaches the snapshot. One that was received for an install is ahead until that is
-        done."""
+        """Whether the log reaches the snapshot. A snapshot that was received for an install is ahead of the
+        log until the install is done."""
         log = self._log
         return manifest.index <= log.last_index and log.term_of(manifest.index) in (manifest.term, None)
 
