@@ -9,9 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE_BYTES = 16 * 1024
-"""After this many bytes other tasks run; also after an empty piece, which means that it took as long."""
+"""Number of bytes after which other tasks run. An empty piece counts as this many bytes, because it took as
+long to make."""
 PAUSE_S = 0.001
-"""Seconds for which they run."""
+"""Seconds for which other tasks run then."""
 
 
 class Pace:
@@ -40,7 +41,7 @@ def at_once(work: Generator[None, None, T]) -> T:
 
 
 async def gathered(pieces: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Join each part, from (part, next piece of it)."""
+    """Join the pieces of each part; `pieces` are pairs of a part and its next piece."""
     parts: dict[str, bytearray] = {}
     size = 0
     for name, piece in pieces:

@@ -1,7 +1,7 @@
 """Settings that change while a process runs: the current values, their listeners, and the file that keeps
 them.
 
-A change is one of a single node. A request is applied as a whole or not at all. It is first written durably
+A change applies to a single node. A request is applied as a whole or not at all. It is first written durably
 to the configuration file, then applied in memory. A setting that is not in a file is not changed, because the
 next start would undo it.
 """

@@ -51,9 +51,9 @@ class LoopThread:
     def _run(self) -> bool:
         """Run until stopped, and return True.
 
-        Asyncio lets SystemExit and KeyboardInterrupt of a callback through to here. They end no process, as
-        they would on the main thread. They must not end a loop that others use either, so the result is False
-        and the loop runs again.
+        Asyncio lets SystemExit and KeyboardInterrupt of a callback through to here. On this thread they do
+        not end the process, as they would on the main thread. They must not end a loop that other code uses
+        either, so the result is False and the loop runs again.
         """
         try:
             self._loop.run_forever()

@@ -17,6 +17,6 @@ class Reloads:
         self._calls[name] = call
 
     def run(self) -> str:
-        """Run all of them. Return one line with the result of each."""
+        """Run all functions. Return one line with the result of each."""
         done = [f"{name}: {call() or 'done'}" for name, call in self._calls.items()]
         return "; ".join(done) or "there is nothing to read again"

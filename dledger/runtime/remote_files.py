@@ -79,8 +79,9 @@ def absolute(path: str) -> str:
 class FsspecFiles:
     """`Files` over the file system that a URL names.
 
-    All writing is refused with EROFS; for a writable one everything except `put`, `unlink` and `rmtree`. Its
-    requests fail after REQUEST_LIMIT_S if the driver can be stopped, as drivers of object stores can.
+    All writing is refused with EROFS. An object that was opened as writable allows `put`, `unlink` and
+    `rmtree`, and nothing else. Its requests fail after REQUEST_LIMIT_S if the driver can be stopped, as
+    drivers of object stores can.
     """
 
     def __init__(self, url: str, *, writable: bool = False) -> None:

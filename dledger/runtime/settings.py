@@ -80,7 +80,8 @@ class Setting:
     known."""
     format: Callable[[Any], str] | None = None
     hot: bool = False
-    """It may change while the process runs, so code reads the live value, or listens."""
+    """Whether the setting may change while the process runs, so that code reads the live value, or
+    listens."""
     important: bool = False
     """Whether `-m` prints it."""
     secret: bool = False

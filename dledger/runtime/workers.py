@@ -36,7 +36,7 @@ class Workers(Protocol):
     """Runs blocking jobs outside the event loop.
 
     A job holds at most one durable action. Its fsync comes last, except for plain writes, so that the
-    simulator can crash between any two durable actions (simulation.md, rule 4; decision 16).
+    simulator can crash between any two durable actions (decision 16).
     """
 
     def run(self, lane: Lane, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
