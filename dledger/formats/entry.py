@@ -8,8 +8,8 @@ Apache's files leave three fields 0 that are used here:
 
 * `channel`: the kind of entry in the high byte, and in the low 24 bits the number of entries of the same
   client batch that follow.
-* `body_crc`: CRC-32 of the body. It begins with the whole `channel` where the highest bit of that is set
-  (COVERED), with 0 elsewhere.
+* `body_crc`: CRC-32 of the body. It begins with the whole `channel` if the highest bit of `channel` (COVERED)
+  is set, otherwise with 0.
 * `chain_crc`: CRC-32 over (index, term, body_crc), continuing the chain value of the entry before (safety.md
   S1, S10, S11; decision 0014).
 """

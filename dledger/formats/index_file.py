@@ -110,7 +110,8 @@ def seconds_after(begin_ms: int, store_ms: int) -> int:
 class IndexFileWriter:
     """Adds units to a file; every change is passed to `write(offset, data)`.
 
-    `after` is the header of the file before. Its end is the begin of this one until this one has a unit.
+    `after` is the header of the previous file. Until this file has a unit, it begins at the end of the
+    previous one.
     """
 
     def __init__(

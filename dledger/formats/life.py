@@ -14,7 +14,7 @@ class Life(NamedTuple):
 
     `cluster` is the id of the group's log: another group may have a topic of the same name. `born` is the
     position in that log at which the topic was made. It is 0 for topics made before brokers recorded it, or
-    while one of the brokers did not know how.
+    while one of the brokers could not record it.
     """
 
     cluster: str

@@ -40,7 +40,7 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
 SYSTEM_TOPIC = "rmq_sys_dledger"
-"""Topic of entries that are no user messages; Apache's brokers never dispatch them, as their sysFlag is
+"""Topic of entries that are not user messages; Apache's brokers never dispatch them, as their sysFlag is
 0x4."""
 
 CRC_MASK = 0x7FFFFFFF

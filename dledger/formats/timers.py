@@ -1,9 +1,9 @@
 """Timer messages in the log, and the handles that recall them.
 
 A message that waits for a time is in the only queue of `rmq_sys_wheel_timer` (TimerMessageStore), and so is
-the record that one is recalled. The third field of their ConsumeQueue units, which elsewhere holds the tag
-code, is the time at which they are due, as in RocketMQ's delay levels. So the next due messages are found in
-the queue alone.
+the record that recalls such a message. The third field of their ConsumeQueue units, which elsewhere holds the
+tag code, is the time at which they are due, as in RocketMQ's delay levels. So the next due messages are found
+in the queue alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INVALID = "recall handle is invalid"
 
 def timer_code(properties: bytes) -> int:
     """Third field of the unit of a record in `TIMER_TOPIC`: twice the time in ms at which it is due, plus 1
-    for a recall. 0 if it has no time, and does not wait."""
+    for a recall; 0 if it has no time and does not wait."""
     text = find_property(properties, _OUT)
     if text is None or not text.isdigit() or len(text) > 19:
         return 0

@@ -1,4 +1,4 @@
-"""Asks an address server for the addresses of the NameServers (DefaultTopAddressing). It is a web server.
+"""Asks an address server, which is a web server, for the addresses of the NameServers (DefaultTopAddressing).
 
 `GET http://DOMAIN:8080/rocketmq/SUBGROUP` is answered with one line, `host:port;host:port`. Without such an
 answer a client keeps the addresses that it knows.

@@ -20,7 +20,8 @@ from dledger.remoting.fastjson import dumps, dumps_object_map, dumps_relaxed, lo
 T = TypeVar("T")
 
 MAX_BARE_TAGS = 16 * 1024
-"""Most characters of subscriptions in a heartbeat whose codes are computed here, at 0.2 microseconds each."""
+"""Most characters of subscriptions in a heartbeat whose codes are computed here, which takes 0.2 microseconds
+for each."""
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 """Pull, push, pop; the position is the ordinal."""
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
@@ -337,7 +338,7 @@ class LockRequest(Body):
     onlyThisBroker: bool = False
     epochs: list[int] | None = None
     """An extension of ours, sent by our clients: a number for each of `mqSet` that rises each time its client
-    locks the queue anew. Renewals and the unlocking have the same number."""
+    locks the queue anew. Renewals and the unlocking have the number of their lock."""
 
 
 class LockAnswer(Body):

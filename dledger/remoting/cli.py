@@ -27,7 +27,8 @@ from dledger.runtime.settings import ConfigError, Property, Schema
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 ANNOUNCE_LIMIT_S = 0.3
-"""How long the start waits until standard output takes its line: the event loop waits meanwhile."""
+"""How long the start waits for standard output to take its line. The event loop is blocked during this
+time."""
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 2

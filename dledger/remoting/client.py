@@ -36,8 +36,8 @@ Answered = Response | Coroutine[Any, Any, Response] | None
 ClientHandler = Callable[[str, Request], Answered]
 """Handles a request of the peer at an address."""
 MAX_ANSWERING = 16
-"""At most this many requests of peers are answered by coroutines at the same time; one more is refused
-(2)."""
+"""At most this many requests of peers are answered by coroutines at the same time; one more is refused with
+SYSTEM_BUSY."""
 
 
 class RemotingClient:

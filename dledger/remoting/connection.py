@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             self._schedule_flush()
 
     def send_oneway(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request of ours without an answer, in JSON, which every client reads."""
+        """Send a request of ours that gets no answer, in JSON, which every client reads."""
         if self.closed:
             return
         opaque = self._server.next_opaque()
@@ -190,8 +190,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.crowded
 
     def again(self, request: Request) -> None:
-        """Pass an unanswered request to its handler again, because what it waited for has arrived. Nothing
-        happens if the loop stood still since the connection was made: then it is closed."""
+        """Pass an unanswered request to its handler again, because what it waited for has arrived. If the
+        loop stood still since the connection was made, the connection is closed instead."""
         if self.is_current():
             self._server.dispatch(self, request)
 
@@ -210,8 +210,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_idle(self) -> None:
-        """Close an idle connection; at once if the peer has not taken what was sent to it in all that
-        time."""
+        """Close an idle connection; at once if during all that time the peer has not taken what was sent to
+        it."""
         transport = self._transport
         if transport is not None and (transport.is_closing() or transport.get_write_buffer_size()):
             transport.abort()
@@ -264,8 +264,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = size
 
     def recount(self) -> None:
-        """Check how many bytes the system has taken meanwhile: a transport reports that only when little is
-        left."""
+        """Check how many bytes the system has taken in the meantime: a transport reports that only when
+        little is left."""
         if self._unsent and self._transport is not None and not self._out:
             self._count_unsent(self._transport.get_write_buffer_size())
         self._go_on_if_taken()
@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def go_on(self) -> None:
-        """Continue in the turn of the loop that it waited for."""
+        """Continue, in the turn of the loop for which this connection waited."""
         self._waits_for_turn = False
         if self.closed or not self.is_current():
             return

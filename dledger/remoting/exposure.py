@@ -1,5 +1,5 @@
-"""Checks whether any machine that reaches a port can connect. That is logged at the start, because it is
-easily overlooked. Pure."""
+"""Checks whether any machine that reaches a port can connect. If so, that is logged at the start, because it
+is easily overlooked. Pure."""
 
 from __future__ import annotations
 

@@ -227,9 +227,10 @@ def decode_header(serialize: int, header: bytes) -> Request:
 
 
 def _decode_lenient(header: bytes) -> Request:
-    """Decode JSON whose envelope has numbers as text, text as numbers, or nulls; or whose texts are not
-    Unicode (half of a surrogate pair, or bytes that are not UTF-8). Such texts get U+FFFD, as a Java client
-    writes it. An error would close the connection, with everything that is in flight on it."""
+    """Decode JSON whose envelope has numbers as text, text as numbers, or nulls, or whose texts are not
+    Unicode (half of a surrogate pair, or bytes that are not UTF-8). In such texts U+FFFD replaces what is
+    wrong, as a Java client writes it. An error would close the connection, with everything that is in flight
+    on it."""
     header = _LONE_SURROGATE.sub(_replaced, header.decode(errors="replace").encode())
     try:
         value = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
@@ -321,7 +322,7 @@ class FrameReader:
 
     The buffer starts small, doubles when reads fill it (up to `max_buffer_size`), and grows beyond that only
     for a frame that needs it, never faster than its bytes arrive: a peer that announces 16 MiB and sends
-    nothing costs nothing. After a FrameError (in `error`) nothing more is decoded.
+    nothing takes no memory. After a FrameError (in `error`) nothing more is decoded.
     """
 
     __slots__ = ("_buffer", "_buffer_size", "_end", "_max_buffer_size", "_max_frame_size", "_view", "error")

@@ -45,7 +45,7 @@ class ServerLimits:
     max_unsent: Annotated[int, Setting("maxUnsentBytes", 1024 * 1024, 1 << 40, "bytes")] = 1024 * 1024 * 1024
     """Unsent answers of all connections together. Above, until a quarter of it is free again: pulls and pops
     wait, other answers of more than 64 KiB are replaced by SYSTEM_BUSY, and nothing is read from a connection
-    that has unsent answers"""
+    that has unsent answers."""
     max_inflight: int = 32 * 1024 * 1024
     """Frames of one connection not yet answered, each plus `REQUEST_OVERHEAD`: above, reading pauses."""
     read_buffer: int = 8 * 1024

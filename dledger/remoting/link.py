@@ -37,7 +37,8 @@ OnDone = Callable[[Response | RemotingError], None]
 
 
 TLS_ALERT = b"\x15\x03"
-"""How a TLS server begins its answer to data that is not TLS. A frame that begins so would have 352 MB."""
+"""How a TLS server begins its answer to data that is not TLS. As the beginning of a frame it would be a
+length of 352 MB."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -121,7 +122,7 @@ class Link(asyncio.BufferedProtocol):
             await asyncio.shield(self._up)
 
     def forget(self, opaque: int) -> None:
-        """Ignore the answer to this request, because its caller no longer waits."""
+        """Ignore the answer to this request, because its caller does not wait any more."""
         self._pending.pop(opaque, None)
 
     def drop_unsent(self, reason: str) -> None:
@@ -207,9 +208,9 @@ class Link(asyncio.BufferedProtocol):
             self.fail(ConnectFailed(str(error)))
 
     async def _dial_tls(self, host: str, port: int, tls: SSLContext) -> None:
-        """Connect with TLS. When the peer closes during a handshake without an alert, it may not have
-        understood it. In that case the next attempt is closed in the same way, while a server that was just
-        stopped no longer listens."""
+        """Connect with TLS. When the peer closes during a handshake without an alert, perhaps it does not use
+        TLS. Then it closes the next attempt in the same way, while a server that was just stopped no longer
+        listens."""
         try:
             await self._loop.create_connection(lambda: self, host, port, ssl=tls)
         except OSError as first:

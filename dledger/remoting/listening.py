@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 def ip_of(host: str) -> _IPAddress | None:
-    """The IP address that the text is; also of `localhost`. None for another name."""
+    """The IP address that a host is; also of `localhost`. None for another name."""
     if host.lower().rstrip(".") == "localhost":
         host = "127.0.0.1"
     if host and set(host) <= set("0."):
@@ -45,13 +45,14 @@ def ip_of(host: str) -> _IPAddress | None:
 
 
 def is_anywhere(host: str) -> bool:
-    """Whether it means all addresses of a machine, which is good for listening but not for connecting."""
+    """Whether the host means all addresses of a machine, which is good for listening but not for
+    connecting."""
     ip = ip_of(host)
     return not host or host == "*" or (ip is not None and ip.is_unspecified)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is known to mean this machine."""
+    """Whether the host is known to mean this machine."""
     ip = ip_of(host)
     return ip is not None and ip.is_loopback
 

@@ -95,14 +95,14 @@ PIECE_BYTES = 64 * 1024
 PIECE_LINES = 300
 """Topics of the compressed form that are decoded in one piece."""
 CUTS = 8
-"""How many places are tried for the end of a piece before the whole table is decoded at once."""
+"""How many places are tried as the end of a piece before the whole table is decoded at once."""
 
 
 class KnownTopics:
     """A table of topics in encoded and decoded form. Of the next table only what differs is decoded.
 
-    All nodes of a group send the same table, and mostly the previous one with one topic changed. For 50,000
-    topics, decoding takes 70 ms, finding the differences 25 ms.
+    All nodes of a group send the same table, and mostly it differs from the previous one in one topic. For
+    50,000 topics, decoding takes 70 ms, finding the differences 25 ms.
     """
 
     def __init__(self) -> None:

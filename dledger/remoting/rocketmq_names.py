@@ -9,7 +9,7 @@ error.
 from __future__ import annotations
 
 WITHOUT_COUNTERPART = "it is a setting of RocketMQ's that has no counterpart here"
-"""Why such a name has no effect, when there is no more specific reason."""
+"""Why such a property has no effect, when there is no more specific reason."""
 
 _BROKER = """
 accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable

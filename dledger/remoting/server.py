@@ -89,9 +89,10 @@ class RemotingServer:
         """With `standstill`, all connections are closed after the loop stood still, and requests that they
         brought before are not executed, because they may be late.
 
-        `bulk` is offered each read of each connection first; it must itself check what it may not handle
-        because of `authorize`. `max_body` gives the largest body of a code; for other codes it is MAX_BODY,
-        and without `max_body` bodies are not limited. `authorize` raises for a request that is not allowed.
+        `bulk` is offered each read of each connection first; it must itself leave out the requests for which
+        `authorize` has to be called. `max_body` gives the largest body of a code; for other codes it is
+        MAX_BODY, and without `max_body` bodies are not limited. `authorize` raises for a request that is not
+        allowed.
         """
         self.handlers: dict[int, Handler] = dict(handlers)
         self._max_body = max_body
@@ -243,7 +244,7 @@ class RemotingServer:
         return now < self._turn_ends
 
     def count_unsent(self, more: int) -> None:
-        """Add to the unsent answers of all connections; `more` may be negative."""
+        """Add `more`, which may be negative, to the unsent answers of all connections."""
         self.unsent += more
         limit = self.limits.max_unsent
         if self.unsent > self._most_unsent:

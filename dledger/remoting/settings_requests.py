@@ -3,8 +3,8 @@ NameServer. The body is a text of properties in UTF-8 (AdminBrokerProcessor, Def
 
 A change is applied as a whole or not at all. An unknown or wrong property, and one that needs a restart, is
 refused with code 1 and advice. A property that no request may change is refused with 16, as in
-`configBlackList`. RocketMQ ignores unknown properties, and accepts those that have no effect before a
-restart; this refuses both.
+`configBlackList`. RocketMQ ignores unknown properties, and accepts properties that take effect only after a
+restart; here both are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class SettingsRequests:
         connection.respond(request, ResponseCode.SUCCESS, ext=ext or {}, body=text.encode())
 
     def update(self, connection: Connection, request: Request) -> None:
-        """Change properties. It is answered when the change is in the configuration file and in effect."""
+        """Change properties. The request is answered when the change is in the configuration file and in
+        effect."""
         if len(request.body) > MAX_BODY:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR, f"{len(request.body)} bytes of properties: at most {MAX_BODY}"

@@ -29,7 +29,7 @@ _BLOCK = 64
 
 
 MAX_ORDERS = 100
-"""How many sets of header fields one key remembers the order of; with more, all are forgotten."""
+"""How many different sets of header fields one key remembers the order of; with more, all are forgotten."""
 
 
 class SigningKey:
@@ -40,7 +40,7 @@ class SigningKey:
         key = (sha1(secret).digest() if len(secret) > _BLOCK else secret).ljust(_BLOCK, b"\0")
         self.inner = sha1(bytes(octet ^ 0x36 for octet in key))
         self.outer = sha1(bytes(octet ^ 0x5C for octet in key))
-        """Must be copied (also by `dledger._fast`), never changed."""
+        """It must be copied (also by `dledger._fast`), never changed."""
         self._in_order: dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]] = {}
         """Names in the order of a request -> a function that returns their values in sorted order. A client
         sends the same fields again and again."""

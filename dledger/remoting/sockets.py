@@ -9,7 +9,7 @@ from dledger.runtime.silent_peers import end_when_silent
 
 IPPROTO_TCP = 6
 TCP_NODELAY = 1
-"""A number of <netinet/tcp.h>, the same everywhere (`socket` is not imported outside runtime)."""
+"""This number of <netinet/tcp.h> is the same everywhere (`socket` is not imported outside runtime)."""
 # Those of <sys/socket.h> are not.
 SOL_SOCKET, SO_LINGER = (1, 13) if sys.platform == "linux" else (0xFFFF, 0x80)
 _AT_ONCE = (1).to_bytes(4, sys.byteorder) + bytes(4)
@@ -34,8 +34,9 @@ def watch(transport: asyncio.BaseTransport, vanished_close_s: float) -> None:
 def discard(transport: asyncio.WriteTransport) -> None:
     """Abort, and make the kernel drop the data that it has not sent (RST instead of FIN).
 
-    After an ordinary abort the kernel keeps sending. A request that waited there for a broken link would be
-    executed when the link is back, long after its sender gave up on it and asked elsewhere.
+    After an ordinary abort the kernel keeps sending. If the connection is broken for a while, a request that
+    waits in the kernel would be executed when it works again, long after its sender gave up on it and asked
+    another broker.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None:

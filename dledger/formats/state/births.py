@@ -1,9 +1,9 @@
 """Data to recognise late requests: births of topics and groups, a version of users, epochs of locks.
 
-A request may arrive late, from a broker that was stopped or a network that was cut. It was meant for what its
-sender knew then. With these rows that is distinguished from what has the same name now. A deletion names the
-life of its topic, a change of users the version on which it is based, the unlocking of a queue the epoch of
-its lock.
+A request may arrive late, from a broker that was stopped or over a network that was cut. It was meant for
+what its sender knew at that time. These rows show whether what has this name now is still the same. A
+deletion names the life of its topic, a change of users the version on which it is based, the unlocking of a
+queue the epoch of its lock.
 """
 
 from __future__ import annotations

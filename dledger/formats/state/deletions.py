@@ -61,8 +61,8 @@ def group_deletion(name: str, *, keep_offsets: bool = False) -> dict[str, Any]:
 
 
 def forgotten_by(op: Op) -> tuple[str, str] | None:
-    """What all tables must forget because of an applied operation: kind ("topic", "group", "config", "user")
-    and name; None if it deletes nothing."""
+    """The kind ("topic", "group", "config", "user") and name that all tables must forget because of an
+    applied operation; None if it deletes nothing."""
     if op["op"] == TOPIC_DELETE:
         return "topic", op["name"]
     if op["op"] == GROUP_DELETE:

@@ -90,7 +90,7 @@ class ReplicatedState:
         return cast("DeclaredTable[K, R]", self._tables[declared.name])
 
     def __eq__(self, other: object) -> bool:
-        """Whether they are equal in everything, including the data that only this replica has."""
+        """Whether two states are equal in everything, including the data that only this replica has."""
         if not isinstance(other, ReplicatedState):
             return NotImplemented
         return b"".join(self.copy().own_pieces()) == b"".join(other.copy().own_pieces())

@@ -1,8 +1,9 @@
-"""The state as it will be when everything that a leader appended is applied. For one leadership (rule 6).
+"""The state as it will be when everything that a leader appended is applied. It belongs to one leadership
+(architecture rule 6).
 
 A leader decides by what it appended, not only by what is applied. If a topic is created twice in a row, the
 first is a creation and the second a change. `Pending` applies each appended operation to a layer above the
-applied tables; what has been applied leaves the layer. Nothing here is kept when leadership ends.
+applied tables; what has been applied leaves the layer. When the leadership ends, all of it is dropped.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class PopDone(msgspec.Struct, frozen=True):
 class PopOrder(Row, frozen=True):
     """Messages given to one consumer of a group that pops in order; the queue's next messages wait for it.
 
-    `offsets`: all messages of the pop. `counts`: how often each was given before. `acked`: those that are
-    acknowledged. The group's offset is that of the first one that is not. `visible`: [offset, time in ms] of
-    those whose invisible time was changed.
+    `offsets`: all messages of the pop. `counts`: how many times each had been given to a consumer before.
+    `acked`: the acknowledged ones. The group's offset is that of the first message that is not acknowledged.
+    `visible`: [offset, time in ms] of the messages whose invisible time was changed.
     """
 
     operation: ClassVar[str] = POP_ORDER

@@ -127,8 +127,8 @@ class QueueCopy:
     rows: dict[str, array[int]]
 
     def pieces(self) -> Iterator[bytes]:
-        """See `TableCopy`: `[[topic, [[queue id, next, first position], ...]], ...]`, for queues with a
-        message; a log that begins here needs nothing about others."""
+        """See `TableCopy`: `[[topic, [[queue id, next, first position], ...]], ...]`, only for queues that
+        have had a message; a log that begins here needs nothing about the others."""
         names = [topic for topic in sorted(self.rows) if any(self.rows[topic][1::_FIELDS])]
         return packed_array(
             len(names),

@@ -23,8 +23,8 @@ long."""
 
 
 class Resend(Row, frozen=True):
-    """One message that was stored when it was sent again. `id` is its unique id (UNIQ_KEY); for a batch that
-    of its first message. `time` is the time of storing by the leader's clock, in ms since the epoch."""
+    """One message that was stored when it was sent again. `id` is its unique id (UNIQ_KEY), for a batch the
+    id of its first message. `time` is the time of storing by the leader's clock, in ms since the epoch."""
 
     operation: ClassVar[str] = RESEND
     id: Name

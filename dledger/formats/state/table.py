@@ -378,7 +378,7 @@ def named(key: object, place: int) -> str:
 
 
 def packed_array(count: int, values: Iterable[object]) -> Iterator[bytes]:
-    """Pack an array of so many values, one piece at a time."""
+    """Pack an array of `count` values, one piece at a time."""
     yield _packer.pack_array_header(count)
     piece = bytearray()
     for value in values:

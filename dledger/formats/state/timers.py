@@ -1,9 +1,9 @@
 """How far timer messages are delivered (TimerMessageStore's timercheckpoint, stored in the log).
 
 Timer messages are in one queue, in order of sending. They are delivered in order of (due time, queue offset).
-A row records how far that is: messages before its place in that order are delivered, and so are those before
-the first row. It is in one batch with the messages that it counts as delivered, so no change of leader loses
-one or repeats one. A waiting message has no row of its own.
+A row records a place in that order: the messages before it are delivered. Messages before the first row are
+delivered, too. A row is in one batch with the messages that it counts as delivered, so no change of leader
+loses one or repeats one. A waiting message has no row of its own.
 
 There is one row as long as clocks go forward. If a clock went back, messages arrive that are due before
 already delivered ones. From their offset on a new row counts.

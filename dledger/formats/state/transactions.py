@@ -1,8 +1,8 @@
 """Open transactions: half messages whose producer has not yet committed or rolled back.
 
 RocketMQ records in a topic of its own which half messages are finished (RMQ_SYS_TRANS_OP_HALF_TOPIC), after
-it has put the message to its topic. A change of the master between the two delivers the message twice. Here a
-row records that a transaction is open, and its removal is in one batch with the message that a commit puts.
+the message is in its topic. If the master changes between the two, the message is delivered twice. Here a row
+records that a transaction is open, and its removal is in one batch with the message that a commit puts.
 """
 
 from __future__ import annotations
