@@ -1,4 +1,4 @@
-"""Finds out what answers at an address that is no NameServer's, so that the error message can name it."""
+"""Finds out what answers at an address where no NameServer is, so that the error message can name it."""
 
 from __future__ import annotations
 

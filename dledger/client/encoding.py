@@ -49,8 +49,8 @@ MAX_DELAY_LEVEL = 64
 """Largest delay level that may be given. Brokers have 18 levels, or as many as their `messageDelayLevel`
 lists, and treat a higher one as their highest."""
 MAX_DELAY = timedelta(days=100 * 365)
-"""Largest delay that may be given; with it the delivery time is still one that clocks can show. Brokers
-accept only days (`timerMaxDelaySec`)."""
+"""Largest delay that may be given: the delivery time must still be a valid date. Brokers accept only days
+(`timerMaxDelaySec`)."""
 _RESERVED = frozenset(
     (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TAGS, KEYS, UNIQ_KEY, WAIT, RESEND)
 )

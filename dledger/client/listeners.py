@@ -25,8 +25,8 @@ class ConsumeOrderlyStatus(Enum):
     COMMIT = "COMMIT"
     """This message and all since the last COMMIT are consumed. Used with `auto_commit=False`."""
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    """The same message comes again after `ConsumerOptions.suspend_s`; until then no message of its queue is
-    delivered."""
+    """Deliver the same message again after `ConsumerOptions.suspend_s`, and no other message of its queue
+    until then."""
 
 
 Status = ConsumeStatus | ConsumeOrderlyStatus

@@ -45,7 +45,7 @@ class BlockingClient(Generic[C]):
         self._starting = one_at_a_time()
         self._forks = FORKS.count
         self._failure: BaseException | None = None
-        """The exception that ended the client, None when `close` did."""
+        """The exception that ended the client, None when `close` ended it."""
 
     def _make(self) -> C:
         raise NotImplementedError
@@ -132,7 +132,8 @@ class BlockingClient(Generic[C]):
         """Stop what must stop at once, before the loop learns of the end."""
 
     async def _live(self, ready: Waiter) -> BaseException | None:
-        """Run the client from start to end. Returns the exception that ended it, None when `close` did."""
+        """Run the client from start to end. Returns the exception that ended it, None when `close` ended
+        it."""
         inner = self._make()
         await inner.start()
         self._inner = inner

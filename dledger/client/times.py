@@ -16,7 +16,7 @@ MARKS = (0, -1, (1 << 63) - 1)
 """Numbers with a special meaning: the beginning, the end of the queue (where a reset accepts it), and
 never."""
 _UNITS = (("seconds", 1000, 1), ("microseconds", 1, 1000), ("nanoseconds", 1, 1_000_000))
-"""Name of a unit, and the fraction of milliseconds that one of it has."""
+"""Name of a unit, and how many milliseconds one of it has, as a fraction."""
 
 
 def check_time(given: int, what: str, now_ms: int | None = None) -> int:

@@ -169,8 +169,9 @@ class ReplicaClient:
     def stamp(
         self, description: str, start: int, queues: Sequence[tuple[str, int, int, int]] | None
     ) -> Iterator[bytes]:
-        """Read what distinguishes a segment and the data derived from it from another one. `queues`: topic,
-        queue id, first and last offset of its messages; None to look only at the segment's file."""
+        """Read data that distinguishes one segment, with the data derived from it, from another one.
+        `queues`: topic, queue id, first and last offset of its messages; None to look only at the segment's
+        file."""
         body = b"" if queues is None else msgspec.json.encode(queues)
         return self._pages(self._first(RequestCode.AUDIT_STAMP, AuditStampHeader(description, start), body))
 

@@ -93,8 +93,8 @@ class AllocateMessageQueueByMachineRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateStrategy`. If queues are left over, the first consumers get one more each, from the
-        end."""
+        """See `AllocateStrategy`. If queues are left over, the first consumers get one more each, taken from
+        the end of the list."""
         if client_id not in client_ids:
             return []
         here = [queue for queue in queues if self._is_here(queue.broker_name)]

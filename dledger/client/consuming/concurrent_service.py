@@ -34,8 +34,8 @@ class _Run:
         self.results: list[object] = []
         self.at = 0
         self.settled = 0
-        """Number of units from the first that are finished already, so that they need not wait for a later
-        one that takes too long."""
+        """How many units at the front are finished already. They do not wait for a later one that takes too
+        long."""
         self.since = now
         """Loop time at which the unit number `at` was first seen."""
         self.sent_back: set[int] = set()
@@ -185,7 +185,7 @@ class ConcurrentService(ConsumeService):
                 self._retry_here(run.assigned, message)  # it has said something meanwhile, and was not heard
 
     def _retry_here(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        """Call the listener again after a pause. The committed offset stays before the message meanwhile."""
+        """Call the listener again after a pause. Until then the committed offset stays before the message."""
         options = self._options
         pause = options.send_back_retry_s
         if not self._send_back.supported(message):

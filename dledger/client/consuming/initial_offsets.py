@@ -36,7 +36,7 @@ T = TypeVar("T")
 ASKED_AT_ONCE = 64
 """At most this many offset requests are in flight at once."""
 LOOKS = 10
-"""How often a topic is looked at in which some queues have an offset, but not the first one: another member
+"""How often to look at a topic in which some queues have an offset but the first one has none: another member
 may be about to commit it."""
 LOOK_PAUSE_S = 0.2
 """Pause between two of these looks, in seconds."""
@@ -84,7 +84,8 @@ class InitialOffsets:
         return self._decided.setdefault(topic, asyncio.Event())
 
     async def look(self, topic: str) -> None:
-        """Decide for a topic, unless that is done. After ClientError or OSError nothing is decided."""
+        """Decide for a topic, unless it is decided already. After ClientError or OSError nothing is
+        decided."""
         if self.decided(topic):
             return
         try:
@@ -214,8 +215,8 @@ class FirstSeenQueues:
     async def offset(
         self, offsets: QueueOffsets, queue: MessageQueue, from_where: FromWhere, timestamp_ms: int
     ) -> int:
-        """Where to begin in a queue without a committed offset. With LAST it is the first message in a queue
-        that appeared after the first look."""
+        """Where to begin in a queue without a committed offset. With LAST, a queue that appeared after the
+        first look begins at its first message."""
         if from_where is FromWhere.TIMESTAMP and not queue.topic.startswith(RETRY_PREFIX):
             return await offsets.at_time(queue, timestamp_ms)
         seen = self._seen.get(queue.topic)

@@ -81,11 +81,11 @@ class ListenerCalls:
     async def run(
         self, units: Sequence[Unit], results: list[object] | None = None
     ) -> tuple[list[Status], BaseException | None]:
-        """Call the listener with each unit; returns the status of each. There are fewer than units when it
-        was stopped meanwhile.
+        """Call the listener with each unit; returns the status of each, and fewer of them than units when it
+        was stopped during the run.
 
-        `results` grows meanwhile, so that another task can see the progress (`place`). Units after that place
-        may be removed from the end of `units`.
+        `results` grows during the run, so that another task can see the progress (`place`). Units after that
+        place may be removed from the end of `units`.
 
         Any exception of the listener is logged and means RECONSUME_LATER. Only SystemExit and
         KeyboardInterrupt do not concern a message: they end the run, and are returned as the second value.

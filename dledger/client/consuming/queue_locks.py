@@ -2,8 +2,8 @@
 
 A broker takes a queue away from a consumer from which it has not heard for 60 s. A consumer considers a lock
 valid for half of that, counted from when it requested it. So it stops before another consumer may begin,
-whichever messages are lost. A lock that expired for a moment is lost, even if the broker would renew it:
-another consumer may have consumed in between.
+whichever requests and answers are lost. A lock that expired for a moment is lost, even if the broker would
+renew it: another consumer may have consumed in between.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class Accumulator:
 
 
 def split(result: SendResult, items: list[BatchItem]) -> list[SendResult]:
-    """Make the acknowledgement of each message of a batch. Some brokers return one offset message id for the
-    whole batch (of a batch ConsumeQueue); then all have that one."""
+    """Make the acknowledgement of each message of a batch. Some brokers (those with a batch ConsumeQueue)
+    return one offset message id for the whole batch; then all messages have this id."""
     ids = result.offset_message_id.split(",")
     if len(ids) != len(items):
         ids = [result.offset_message_id] * len(items)

@@ -68,7 +68,7 @@ class FirstAttempts(Protocol):
     """Receives the results of first attempts (implemented by the send kernel)."""
 
     def answered(self, send: PendingSend, attempt: int, outcome: Outcome) -> None:
-        """An attempt ended."""
+        """Handle the end of an attempt."""
 
 
 class PendingSend:

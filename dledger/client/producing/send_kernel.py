@@ -531,8 +531,8 @@ class SendKernel:
             self._watching = self._loop.call_later(self.options.suspicion_s / 2, self._watch)
 
     def _abandon(self, lane: Lane, now: float) -> None:
-        """After a leader change, send to the new leader what the old one has not answered for long, marked as
-        copies."""
+        """After a leader change, send the messages that the old leader has not answered for long to the new
+        one, marked as copies."""
         stale = [
             send
             for send in lane.in_flight.values()

@@ -122,7 +122,7 @@ class Spool:
         return [(self._row(number, message), reason) for number, message, reason in found]
 
     def close(self) -> None:
-        """Close the file. Nothing is lost, neither by closing nor without it."""
+        """Close the file. Nothing is lost if this is never called."""
         with self._one_at_a_time:
             if self._database is not None:
                 self._database.close()

@@ -5,10 +5,10 @@ transaction*), and reports how it ended: the message is then delivered to its to
 dies in between, the broker asks it, or any other producer of its group, how the transaction ended (39
 CHECK_TRANSACTION_STATE).
 
-This producer answers by itself where it can. A transaction that is open here is not decided yet. One that
-ended here ended as it says. When the answer to an attempt is lost and the attempt is repeated, the half
-message of the lost one is rolled back. For all other transactions, such as those of a process that is gone,
-it asks the application (`check`).
+This producer answers by itself where it can. A transaction that is open here is not decided yet. For a
+transaction that ended here, it answers how it ended. When the answer to an attempt is lost and the attempt is
+repeated, the half message of the lost one is rolled back. For all other transactions, such as those of a
+process that is gone, it asks the application (`check`).
 """
 
 from __future__ import annotations
