@@ -68,8 +68,8 @@ def test_two_that_lost_power_follow_the_third_whose_log_begins_later(seed: int) 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_restored_backup_beside_the_node_that_still_runs_is_refused(late: bool) -> None:
-    """The backup is refused also where its log begins at a snapshot, whose index members that ran before do
-    not report."""
+    """With `late` the log of the backup begins at a snapshot. Members that were started before that do not
+    report its index; the backup is refused all the same."""
     with World(7) as world:
         settings = {
             "segment_size": 1 << 20,

@@ -707,8 +707,9 @@ def test_a_removal_right_after_a_power_loss_is_refused() -> None:
 
 
 def test_who_lost_power_and_configurations_elects_nobody_apart() -> None:
-    """n0 and n1 lost, with their power, that n3 and n4 are voters. They reach n2, which knows it, but not
-    those two, one of which leads. In the configuration that n0 and n1 know they are a majority."""
+    """A loss of power takes from n0 and n1 the configuration in which n3 and n4 are voters. In the older
+    configuration, which they still have, the two are a majority. They reach n2, which has the new one, but
+    not n3, which leads, and n4."""
     with World(3) as world:
         group = MemberGroup(world, sync_flush=False)
         group.await_leader()

@@ -1,4 +1,4 @@
-"""What operators see of the members, in cases where it was once wrong."""
+"""The members as `member list` shows them to operators, in cases where it once showed something wrong."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class Inode:
     # -- the page cache ------------------------------------------------------------------------------
 
     def write(self, op: FileOp) -> FileOp:
-        """Write into the page cache. Returns the operation that is pending then. BufferError when the length
-        of a mapped file would change."""
+        """Write into the page cache. Returns the operation, which stays pending until it is synced.
+        BufferError when the length of a mapped file would change."""
         op = self._without_zeros(op)
         self.content = apply_op(self.content, op)
         self.pending.append(op)
