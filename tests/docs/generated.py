@@ -116,33 +116,48 @@ def limits() -> str:
 # Features
 
 
+MATURITIES = ("stable", "new", "experimental")
+"""What docs/features.md says of a row that works, wholly or in part. One that does not work has `-`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One row of docs/features.md."""
+    """One row of docs/features.md, with the paragraph below the table that describes it."""
 
     name: str
     """Such as M11."""
-    text: str
+    title: str
     state: str
+    """`works`, `partial` or `not yet`."""
+    maturity: str = "-"
+    text: str = ""
+    """What belongs to the feature."""
+    remark: str = ""
+    """What is there, where the state needs more than a word."""
+    shown_by: str = ""
 
     @property
     def works(self) -> bool:
-        """Whether the row is finished; what follows the word `works` only describes it."""
-        return re.match(r"works\b", self.state) is not None
+        return self.state == "works"
 
 
 def features() -> dict[str, Feature]:
     """The feature table, by the names of its rows."""
-    rows = re.findall(
-        r"^\| ([A-Z]\d+) \| (.*?) \| (.*?) \| .*\|$", (DOCS / "features.md").read_text(), re.MULTILINE
-    )
-    return {name: Feature(name, text, state) for name, text, state in rows}
+    page = (DOCS / "features.md").read_text()
+    rows = re.findall(r"^\| ([A-Z]\d+) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    paragraph = r"^\* \*\*([A-Z]\d+)\*\* (.*?)\.(?: \*\*State:\*\* (.*?)\.)?(?: \*\*Shown by:\*\* (.*)\.)?$"
+    texts = {name: rest for name, *rest in re.findall(paragraph, page, re.MULTILINE)}
+    return {row[0]: Feature(*row, *texts.get(row[0], ())) for row in rows}
 
 
 def unfinished() -> str:
     """What RocketMQ has and this project does not have, or has only in part."""
     rows = [
-        (one.name, one.text.replace("](", "](../"), one.state.replace("](", "](../"))
+        (
+            one.name,
+            one.text.replace("](", "](../"),
+            ". ".join(filter(None, (one.state, one.remark))).replace("](", "](../"),
+        )
         for one in features().values()
         if one.name in OF_ROCKETMQ and not one.works
     ]
