@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dledger.admin.asking import Asking, Refused, read_body
+from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused
 from dledger.remoting.apache_headers import AccessConfigHeader, AccessKeyHeader, WhiteAddressesHeader
 from dledger.remoting.auth_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -211,3 +212,23 @@ def _versions(ext: dict[str, str]) -> dict[str, DataVersionInfo]:
     except msgspec.DecodeError as error:
         raise BrokerRefused(f"the version of the accounts is not readable: {error}") from error
     return {}
+
+
+class BlockingAccounts(Face[Accounts]):
+    """The methods of `Accounts`, blocking."""
+
+    create_user = Blocking(Accounts.create_user)
+    update_user = Blocking(Accounts.update_user)
+    delete_user = Blocking(Accounts.delete_user)
+    user = Blocking(Accounts.user)
+    users = Blocking(Accounts.users)
+    create_acl = Blocking(Accounts.create_acl)
+    update_acl = Blocking(Accounts.update_acl)
+    delete_acl = Blocking(Accounts.delete_acl)
+    acl = Blocking(Accounts.acl)
+    acls = Blocking(Accounts.acls)
+    put_account = Blocking(Accounts.put_account)
+    delete_account = Blocking(Accounts.delete_account)
+    set_white_addresses = Blocking(Accounts.set_white_addresses)
+    account_version = Blocking(Accounts.account_version)
+    accounts = Blocking(Accounts.accounts)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from dledger.admin.asking import LOOK_S, Asking, ClusterView, Refused, read_body
+from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused, NoBroker
 from dledger.remoting.bodies import KvTable
 from dledger.remoting.codes import RequestCode
@@ -115,3 +116,21 @@ def parse_settings(body: bytes) -> dict[str, str]:
 def settings_body(properties: Mapping[str, str]) -> bytes:
     """Encode properties; inverse of `parse_settings`."""
     return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+
+
+class BlockingBrokers(Face[Brokers]):
+    """The methods of `Brokers`, blocking."""
+
+    cluster = Blocking(Brokers.cluster)
+    masters = Blocking(Brokers.masters)
+    runtime = Blocking(Brokers.runtime)
+    settings = Blocking(Brokers.settings)
+    change_settings = Blocking(Brokers.change_settings)
+    stats = Blocking(Brokers.stats)
+    consume_queue = Blocking(Brokers.consume_queue)
+    ha_status = Blocking(Brokers.ha_status)
+    epochs = Blocking(Brokers.epochs)
+    clean_consume_queues = Blocking(Brokers.clean_consume_queues)
+    clean_unused_topics = Blocking(Brokers.clean_unused_topics)
+    delete_expired = Blocking(Brokers.delete_expired)
+    other = Blocking(Brokers.other)

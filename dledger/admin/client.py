@@ -6,23 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dledger.admin.accounts import Accounts
+from dledger.admin.accounts import Accounts, BlockingAccounts
 from dledger.admin.asking import Asking
-from dledger.admin.blocking import (
-    BlockingAccounts,
-    BlockingBrokers,
-    BlockingGroups,
-    BlockingMessages,
-    BlockingNameServers,
-    BlockingOffsets,
-    BlockingTopics,
-)
-from dledger.admin.brokers import Brokers
-from dledger.admin.groups import Groups
-from dledger.admin.messages import Messages
-from dledger.admin.namesrv import NameServers
-from dledger.admin.offsets import Offsets
-from dledger.admin.topics import Topics
+from dledger.admin.brokers import BlockingBrokers, Brokers
+from dledger.admin.groups import BlockingGroups, Groups
+from dledger.admin.messages import BlockingMessages, Messages
+from dledger.admin.namesrv import BlockingNameServers, NameServers
+from dledger.admin.offsets import BlockingOffsets, Offsets
+from dledger.admin.topics import BlockingTopics, Topics
 from dledger.client.core import ClientCore
 from dledger.client.lifecycle import AsyncClient
 from dledger.client.loop_thread import BlockingClient

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, masters_of, read, read_body, said
+from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused, ClientError
 from dledger.client.message import check_group
 from dledger.remoting.bodies import (
@@ -136,3 +137,20 @@ class Groups:
         for _, address in await self._asking.places_of_group(group):
             return address
         raise ClientError(f"no broker of the group {group} is registered")
+
+
+class BlockingGroups(Face[Groups]):
+    """The methods of `Groups`, blocking."""
+
+    put = Blocking(Groups.put)
+    put_all = Blocking(Groups.put_all)
+    delete = Blocking(Groups.delete)
+    config = Blocking(Groups.config)
+    configs = Blocking(Groups.configs)
+    names = Blocking(Groups.names)
+    connections = Blocking(Groups.connections)
+    running_info = Blocking(Groups.running_info)
+    positions = Blocking(Groups.positions)
+    set_request_mode = Blocking(Groups.set_request_mode)
+    producers = Blocking(Groups.producers)
+    all_producers = Blocking(Groups.all_producers)

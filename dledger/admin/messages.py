@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dledger.admin.asking import DLQ_PREFIX, RETRY_PREFIX, Asking, Refused, masters_of, read_body
+from dledger.admin.blocking import Blocking, Face
 from dledger.admin.groups import Groups
 from dledger.admin.offsets import Offsets
 from dledger.client.encoding import DEFAULT_TOPIC, received
@@ -385,3 +386,16 @@ class Messages:
 def _stored(record: Record, broker_name: str) -> StoredMessage:
     message = received(record, broker_name)
     return StoredMessage(message, record.size, record.body_crc, record.prepared_transaction_offset)
+
+
+class BlockingMessages(Face[Messages]):
+    """The methods of `Messages`, blocking, without `pulls`: call `pull` again at `next_offset`."""
+
+    at_id = Blocking(Messages.at_id)
+    by_id = Blocking(Messages.by_id)
+    by_key = Blocking(Messages.by_key)
+    pull = Blocking(Messages.pull)
+    consume_directly = Blocking(Messages.consume_directly)
+    track = Blocking(Messages.track)
+    redeliver = Blocking(Messages.redeliver)
+    put = Blocking(Messages.put)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dledger.admin.asking import Asking, read_body
+from dledger.admin.blocking import Blocking, Face
 from dledger.admin.brokers import parse_settings, settings_body
 from dledger.client.errors import BrokerRefused
 from dledger.remoting.bodies import KvTable
@@ -115,3 +116,18 @@ class NameServers:
 
 def _found(answer: Response) -> int:
     return int(answer.code == ResponseCode.SUCCESS)
+
+
+class BlockingNameServers(Face[NameServers]):
+    """The methods of `NameServers`, blocking."""
+
+    settings = Blocking(NameServers.settings)
+    change_settings = Blocking(NameServers.change_settings)
+    put = Blocking(NameServers.put)
+    get = Blocking(NameServers.get)
+    delete = Blocking(NameServers.delete)
+    put_order = Blocking(NameServers.put_order)
+    drop_order = Blocking(NameServers.drop_order)
+    all_of = Blocking(NameServers.all_of)
+    wipe_write_perm = Blocking(NameServers.wipe_write_perm)
+    add_write_perm = Blocking(NameServers.add_write_perm)

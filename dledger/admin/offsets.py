@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from dledger.admin.asking import Asking, master_of, masters_of, read
+from dledger.admin.blocking import Blocking, Face
 from dledger.client.errors import BrokerRefused, ClientError, TopicNotFound
 from dledger.client.times import check_time
 from dledger.remoting.bodies import MessageQueue, OffsetWrapper, decode_queue_table
@@ -227,3 +228,22 @@ def _offset_of(answer: Response, code: RequestCode) -> int:
         return answer.header(OffsetResponseHeader).offset
     except BadHeader as error:
         raise BrokerRefused(f"{code.name}: {error.remark}") from error
+
+
+class BlockingOffsets(Face[Offsets]):
+    """The methods of `Offsets`, blocking."""
+
+    lowest = Blocking(Offsets.lowest)
+    highest = Blocking(Offsets.highest)
+    at_time = Blocking(Offsets.at_time)
+    commit = Blocking(Offsets.commit)
+    stats_at = Blocking(Offsets.stats_at)
+    stats = Blocking(Offsets.stats)
+    all_stats = Blocking(Offsets.all_stats)
+    reset = Blocking(Offsets.reset)
+    changes = Blocking(Offsets.changes)
+    reset_offline = Blocking(Offsets.reset_offline)
+    clone = Blocking(Offsets.clone)
+    brokers_of = Blocking(Offsets.brokers_of)
+    address_of = Blocking(Offsets.address_of)
+    committed = Blocking(Offsets.committed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.admin.asking import Asking, masters_of, read, read_body, said
+from dledger.admin.blocking import Blocking, Face
 from dledger.client.encoding import DEFAULT_TOPIC
 from dledger.client.errors import BrokerRefused
 from dledger.client.message import check_topic
@@ -132,3 +133,21 @@ class Topics:
             found = read_body("groups", GroupList, answer.body)
             names.update(dict.fromkeys(found.groupList))
         return sorted(names)
+
+
+class BlockingTopics(Face[Topics]):
+    """The methods of `Topics`, blocking."""
+
+    names = Blocking(Topics.names)
+    route = Blocking(Topics.route)
+    clusters = Blocking(Topics.clusters)
+    put = Blocking(Topics.put)
+    put_all = Blocking(Topics.put_all)
+    delete = Blocking(Topics.delete)
+    delete_route = Blocking(Topics.delete_route)
+    config = Blocking(Topics.config)
+    configs = Blocking(Topics.configs)
+    system_names = Blocking(Topics.system_names)
+    stats_at = Blocking(Topics.stats_at)
+    stats = Blocking(Topics.stats)
+    groups = Blocking(Topics.groups)

@@ -27,7 +27,7 @@ def test_every_method_has_a_twin_that_waits(area: str) -> None:
     face = type(getattr(AdminClient("a:1"), area))
     twins = {name: one for name, one in vars(face).items() if isinstance(one, Blocking)}
     original = type(getattr(AsyncAdminClient("a:1"), area)).__name__
-    place = f"{face.__name__} in dledger/admin/blocking.py"
+    place = f"{face.__name__} in {face.__module__.replace('.', '/')}.py"
     missing, gone = sorted(coroutines - twins.keys()), sorted(twins.keys() - coroutines)
     assert not missing, f"add to {place}: {missing[0]} = Blocking({original}.{missing[0]})"
     assert not gone, f"remove {gone[0]} from {place}: {original} has no such method"
