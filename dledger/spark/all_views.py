@@ -1,4 +1,4 @@
-"""Which view the options of a batch ask for: of store directories or of live brokers."""
+"""Choose the view of a batch from its options: a view of store directories or of live brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.spark.views import View, directory_view
 
 
 def view_of(options: Options) -> View:
-    """What a batch with these options reads."""
+    """Return the view that a batch with these options reads."""
     if not options.servers:
         return directory_view(options)
     views: dict[str, Callable[[Options], View]] = {

@@ -1,6 +1,6 @@
 """`dledger.read`: the views of the data source as Arrow batches, in this process, without Spark and Java.
 
-What it needs is imported when it is called: `from dledger import *` works without pyarrow.
+pyarrow is imported only when `read` is called, so `from dledger import *` works without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ON_DEMAND = {
     "headers": ("includeHeaders", "true"),
     "group": ("includeGroup", "true"),
 }
-"""Columns of `messages` that are there, or not, by an option."""
+"""Columns of `messages` that exist only when an option asks for them."""
 
 
 def read(
@@ -86,7 +86,7 @@ def read(
 
 
 def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Options that columns stand for. BadOption where one of them is given as well."""
+    """Options that the named columns imply. BadOption where one of these options is given as well."""
     for column, (option, value) in _ON_DEMAND.items():
         if option in given:
             raise BadOption(f"columns and option {option} exclude each other: name the columns that you want")
@@ -97,7 +97,7 @@ def _asked_for(columns: Sequence[str], given: frozenset[str]) -> Iterator[tuple[
 
 
 def _text(value: Value) -> str:
-    """As an option of Spark is written."""
+    """Return a value as the text that Spark would pass for this option."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int) else json.dumps(value)

@@ -1,12 +1,12 @@
 """The audit of `dledger/audit/` as a Spark job: the same scan in tasks, the same judgement on the driver.
 
-1. Scan: one task per replica and segment (`audit_source`). What it says of a queue in each segment is put
-   together by executors, so that few rows come back: a few of each segment and of each queue.
+1. Scan: one task per replica and segment (`audit_source`). Executors merge what the tasks report about the
+   segments of one queue, so that only a few rows per segment and per queue come back.
 2. Digests are merged and compared as a DataFrame; only the numbers of differing blocks come back.
-3. Drill into those blocks: a task compares what all replicas hold of some of them, and only indexes whose
-   copies differ or are damaged come back. So what is shuffled is the digests, whatever is damaged.
+3. Drill into those blocks: a task compares the entries that all replicas hold in some of them, and only
+   indexes whose copies differ or are damaged come back. So only digests are shuffled, whatever is damaged.
 
-`audit.compare.analyse` makes the report from that, as it does for the engine without Spark.
+`audit.compare.analyse` makes the report from these rows, as it does for the engine without Spark.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def audit_sources(
     same_time: bool = False,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Report:
-    """Verify each replica, and compare them when there are several. Blocking.
+    """Verify each replica, and compare the replicas when there are several. Blocking.
 
-    What cannot be read is a finding; a job that fails is a report that says so. `drill_sources`: where
-    entries are read when `sources` have none, and were scanned at different times; `same_time`: see
-    `audit.local.audit_sources`.
+    A part that cannot be read becomes a finding; if the Spark job fails, the report says so. `drill_sources`:
+    where single entries are read when `sources` hold none, as with shipped digests, whose replicas were
+    scanned at different times. `same_time`: see `audit.local.audit_sources`.
     """
     try:
         # The same words for a wrong path as without Spark.
@@ -126,20 +126,22 @@ def _read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def whole_runs(scan: DataFrame) -> DataFrame:
-    """What is said of each queue, over all of the log: as many rows as there are queues, and gaps in them."""
+    """Rows about queues, merged over the whole log: one row for each queue, and one more for each gap in
+    it."""
     runs = scan.where(F.col("kind") == "queue_run").repartition("replica", "code")
     return runs.sortWithinPartitions("replica", "code", "segment").mapInArrow(_merged_runs, scan.schema)
 
 
 def _merged_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: rows by queue and segment, neighbours made one."""
+    """Runs on an executor: sort the rows by queue and segment, and merge neighbours into one row."""
     rows = (FlatRow(*row.values()) for batch in batches for row in batch.to_pylist())
     runs = (run for row in rows if isinstance(run := unflatten(row), QueueRunRow))
     return columns.batches(columns.SCAN, map(flatten, merged(runs)))
 
 
 def differing_blocks(scan: DataFrame) -> DataFrame:
-    """One column: blocks on which the digests of two holders disagree. Parts of a block are merged first."""
+    """One column: the blocks on which the digests of two replicas differ. The parts of a block are merged
+    first."""
     merged = (
         scan.where(F.col("kind") == "block")
         .groupBy(F.col("first_index").alias("block"), "replica")

@@ -1,13 +1,13 @@
 """DataSource `dledger-audit`: what the audit job reads. Not for users: its options are made by `audit_job`.
 
-* view `scan`   rows of the audit (`audit.findings.FlatRow`) of all replicas of the sources. Damage, and what
-                cannot be looked at, are rows, never an exception.
-* view `drill`  `audit.scan.EntryRow`s of the index ranges given: of each index whose copies differ, or of
-                which one is damaged.
+* view `scan`   rows of the audit (`audit.findings.FlatRow`) of all replicas of the sources. Damage, and
+                parts that cannot be read, are reported as rows, never as an exception.
+* view `drill`  `audit.scan.EntryRow`s of the index ranges given, for each index whose copies differ or of
+                which one copy is damaged.
 
-A task scans one segment, or several small ones; or it drills, and compares what all replicas hold of a few
-index ranges, so that entries are not shuffled. Replicas described themselves before: stores are listed once,
-by whoever makes the job, and what was seen travels in the options.
+A scan task reads one segment, or several small ones. A drill task compares the copies of all replicas for a
+few index ranges, so that entries are not shuffled. Tasks do not list the stores: `audit_job` lists them once,
+and the result travels in the options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from dledger.spark.parts import (
 
 NAME = "dledger-audit"
 DRILL_INDEXES = 8 * 1024
-"""Indexes that one task compares: it holds their entries of all replicas, without bodies."""
+"""At most this many indexes are compared by one task, which holds the entries of all replicas for them,
+without bodies."""
 
 DRILL = (
     ("replica", "string"),
@@ -51,21 +52,21 @@ DRILL = (
     ("crc", "bigint"),
     ("damage", "int"),
 )
-"""`audit.scan.EntryRow`."""
+"""The columns of `audit.scan.EntryRow`."""
 
 
 def scan_options(look: Look, block_entries: int = BLOCK_ENTRIES) -> dict[str, str]:
-    """Options of the view `scan`: of these replicas, and what was found when they were looked at."""
+    """Options of the view `scan` for these replicas, with what was found when the stores were listed."""
     return {"view": "scan", "look": _packed(look), "block": str(block_entries)}
 
 
 def drill_options(replicas: Iterable[ReplicaView], ranges: Ranges) -> dict[str, str]:
-    """Options of the view `drill`. `ranges`: inclusive, ascending."""
+    """Options of the view `drill`. `ranges`: inclusive index ranges, ascending."""
     return {"view": "drill", "look": _packed(Look(tuple(replicas))), "ranges": json.dumps(ranges)}
 
 
 def _packed(look: Look) -> str:
-    """As text. Segments are much alike: 100,000 of them are some 400 KB."""
+    """Pack the listing into a text. Segments are much alike: 100,000 of them compress to some 400 KB."""
     return base64.b64encode(zlib.compress(pickle.dumps(look))).decode()
 
 
@@ -76,7 +77,7 @@ def _unpacked(text: str) -> Look:
 
 
 class AuditSource(DataSource):
-    """Entry point for Spark. audit.layout.StoreError for a wrong place."""
+    """The data source as Spark creates it. audit.layout.StoreError for a wrong place."""
 
     @classmethod
     def name(cls) -> str:

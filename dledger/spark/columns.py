@@ -1,6 +1,7 @@
 """Schemas of the data source's views, for Spark and for Arrow, and the batches that fill them.
 
-Spark demands that the first batch's schema equals its own exactly; the two are made from one list here.
+Spark demands that the schema of the first batch equals the declared one exactly, so both schemas are made
+from one list of columns here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SCAN = (
     ("severity", "int"),
     ("data", "string"),
 )
-"""`audit.findings.FlatRow`."""
+"""The columns of `audit.findings.FlatRow`."""
 
 ENTRIES = (
     ("replica", "string"),
@@ -66,9 +67,10 @@ MESSAGES = (
     ("group", "string"),
     ("_corrupt", "string"),
 )
-"""Named as Spark's Kafka source names them, RocketMQ's own after. Keys and headers are texts in RocketMQ.
+"""Columns of the view `messages`: first those of Spark's Kafka source under its names, then RocketMQ's own.
+Keys and headers are texts in RocketMQ.
 
-`logIndex` and `logTerm` are null where brokers were asked: their protocol does not tell.
+`logIndex` and `logTerm` are null for messages from brokers, as their protocol does not carry them.
 """
 
 QUEUES = (
@@ -81,9 +83,11 @@ QUEUES = (
     ("minTimestamp", "timestamp"),
     ("maxTimestamp", "timestamp"),
 )
-"""Messages [minOffset, maxOffset) of one queue that are there and committed; store times of first and last.
+"""One row per queue: its committed messages [minOffset, maxOffset), and the store times of the first and the
+last one.
 
-Brokers do not tell times cheaply: null there, as for an empty queue. `replica` is null there, too.
+The times are null for an empty queue, and for brokers, which cannot give them cheaply. `replica` is null for
+brokers, too.
 """
 
 INDEX = (
@@ -95,7 +99,7 @@ INDEX = (
     ("size", "int"),
     ("magic", "int"),
 )
-"""Unit `number` of the index files, and what it says."""
+"""One row per unit of the index files: its `number` and its content."""
 
 STATE = (
     ("group", "string"),
@@ -112,7 +116,7 @@ STATE = (
 
 * `topic`   `name` is the topic, `data` its configuration as JSON
 * `group`   `name` is a consumer group, `data` its configuration
-* `offset`  where consumer group `name` goes on in `topic`, `partition`
+* `offset`  the offset at which consumer group `name` resumes in `topic`, `partition`
 * `queue`   the offset that the next message of `topic`, `partition` gets
 """
 
@@ -120,23 +124,24 @@ Columns = Sequence[tuple[str, str]]
 
 
 def message_columns(*, value: bool, headers: bool, group: bool, corrupt: bool) -> Columns:
-    """Columns of the view `messages`: leaving out is the only pruning that a Python data source has."""
+    """Columns of the view `messages` with these options. Leaving out columns is the only pruning that a
+    Python data source has."""
     left_out = {"value": not value, "headers": not headers, "group": not group, "_corrupt": not corrupt}
     return tuple(column for column in MESSAGES if not left_out.get(column[0], False))
 
 
 def ddl(columns: Columns) -> str:
-    """Schema for Spark."""
+    """The columns as a schema for Spark."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns)
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
-    """Schema for Arrow."""
+    """The columns as a schema for Arrow."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in columns])
 
 
 def batches(columns: Columns, rows: Iterable[Sequence[object]]) -> Iterator[pa.RecordBatch]:
-    """Rows in the order of `columns`, in batches of at most BATCH_ROWS."""
+    """Yield the rows, whose values are in the order of `columns`, in batches of at most BATCH_ROWS."""
     schema = arrow_schema(columns)
     pending: list[Sequence[object]] = []
     for row in rows:

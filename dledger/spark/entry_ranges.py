@@ -1,8 +1,8 @@
-"""Entries of a piece of a segment, for reading: only what believing a message needs is checked.
+"""Read the entries of a piece of a segment, with only the checks that are needed to believe a message.
 
-Where the index files say how entries lie, whole columns of headers are compared with them and no loop is
-needed but for the CRCs. At the first thing that is not plainly right, `audit.scan` reads on, which tells
-damage from the end of the log.
+Where the index files say where entries lie, whole columns of headers are compared with them, and only the
+CRCs need a loop. At the first header that does not match, `audit.scan` reads on: it can tell damage from the
+end of the log.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 WINDOW = 4 * 1024 * 1024
-"""Bytes read at a time: some thousand entries. Measured: 2 MiB and 8 MiB take more CPU time."""
+"""Bytes read at a time: some thousand entries. Windows of 2 MiB and of 8 MiB were measured to take more CPU
+time."""
 _WIDE_WINDOW = 2 * WINDOW
-"""Where the next entry does not fit into one: more than the largest entry."""
+"""Bytes read at a time where the next entry does not fit into WINDOW: more than the largest entry."""
 NO_END = 1 << 62
 
 _HEADER = np.dtype(
@@ -55,8 +56,8 @@ _HINT_UNITS = 65536
 class Piece:
     """Entries `first` to `last` of one segment, to be read by one task; `last` -1: to the end of the log.
 
-    The walk begins with entry `begin` at `offset` of the file; `begin` -1: where entries lie is not known,
-    the segment must be searched. `bytes`: about how much to read.
+    Reading begins with entry `begin` at `offset` of the file; `begin` -1: it is not known where entries lie,
+    and the segment must be searched. `bytes`: about how much to read.
     """
 
     task: SegmentTask
@@ -68,9 +69,9 @@ class Piece:
 
 
 def read_windows(piece: Piece) -> Iterator[Window]:
-    """Entries of a piece, ascending; fewer where they are lost. OSError when the file cannot be read.
+    """Entries of a piece, ascending; entries that are lost are missing. OSError when the file cannot be read.
 
-    The chain of CRCs is not looked at: it is the audit's affair which of two valid entries is the right one.
+    The chain of CRCs is not checked: only the audit decides which of two valid entries is the right one.
     """
     files = files_for(piece.task.path)
     last = piece.last if piece.last >= 0 else NO_END
@@ -89,7 +90,7 @@ def read_windows(piece: Piece) -> Iterator[Window]:
 
 
 class _Walk:
-    """The walk while all is well. `next`: index of the entry that comes next."""
+    """Reads entries as long as every header matches. `next`: index of the entry that comes next."""
 
     def __init__(self, files: Files, piece: Piece) -> None:
         self.next = piece.begin
@@ -108,7 +109,7 @@ class _Walk:
             self._units.close()
 
     def run(self, last: int) -> Iterator[Window]:
-        """Windows of entries up to `last`, until something is odd or the file ends."""
+        """Windows of entries up to `last`, until a header does not match or the file ends."""
         try:
             file = self._files.open_read(self._task.path)
         except FileNotFoundError:
@@ -137,7 +138,7 @@ class _Walk:
             yield Window(data, base, found)
 
     def _believed(self, data: bytes, base: int, most: int) -> Columns:
-        """Whole entries from the front of `data` up to the first that is not as it should be."""
+        """Columns of the whole entries from the front of `data` up to the first one that does not match."""
         starts = self._hinted(base, len(data), most)
         head = headers(data, starts)
         count = self._right(head, starts, base)
@@ -154,7 +155,7 @@ class _Walk:
         return found[:good]
 
     def _right(self, head: npt.NDArray[np.void], starts: Ints, base: int) -> int:
-        """How many headers from the front are those that must be there."""
+        """How many headers from the front are the ones that must be there."""
         count = len(starts)
         size = head["size"].astype(np.int64)
         term = head["term"].astype(np.int64)
@@ -170,7 +171,7 @@ class _Walk:
         )
 
     def _hinted(self, base: int, limit: int, most: int) -> Ints:
-        """Where entries begin that end within `limit` bytes behind `base`, as the index files say."""
+        """Where the entries begin that end within `limit` bytes behind `base`, as the index files say."""
         if not self._first_hint <= self.next < self._first_hint + len(self._hints) // 2:
             if self._units is None:
                 directory = f"{self._task.directory}/{INDEX_DIR}"
@@ -185,7 +186,7 @@ class _Walk:
 
 
 def _places(data: bytes, most: int) -> Ints:
-    """Where entries begin if each size is right: the only loop that the structure needs."""
+    """Where entries begin if each size is right. This is the only loop that the structure needs."""
     unpack = struct.Struct(">i").unpack_from
     places: list[int] = []
     at = 0
@@ -205,7 +206,7 @@ def headers(data: bytes, starts: Ints) -> npt.NDArray[np.void]:
 
 
 def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
-    """Columns of entries whose structure is right; `damage` where the CRC of the body is not."""
+    """Columns of entries whose structure is right; `damage` is set where the CRC of the body is wrong."""
     size, crc, chain, channel = (head[name].astype(np.int64) for name in ("size", "crc", "chain", "channel"))
     computed = body_crcs(data, starts + HEADER_SIZE, starts + size, channel)
     wrong = ((crc != 0) | (chain != 0)) & (computed != crc)
@@ -214,6 +215,6 @@ def checked(data: bytes, head: npt.NDArray[np.void], starts: Ints) -> Columns:
 
 
 def _leading(right: Bools) -> int:
-    """How many are true before the first that is not."""
+    """How many values are true before the first false one."""
     wrong = np.flatnonzero(~right)
     return int(wrong[0]) if len(wrong) else len(right)

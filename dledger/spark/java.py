@@ -25,7 +25,7 @@ from zlib import crc32
 
 MIN_VERSION = 17
 MAX_VERSION = 25
-"""The newest that Spark 4.3 was run with."""
+"""The newest version of Java that Spark 4.3 was run with."""
 _MODULE_FLAG = "--add-modules=jdk.incubator.vector"
 _WRAPPER = "java-"
 _PROBE_TIMEOUT_S = 60
@@ -37,7 +37,8 @@ class NoJava(Exception):
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java. `home`: what JAVA_HOME must be; `origin`: where it came from; `real`: where it lies."""
+    """A usable Java. `home`: the value for JAVA_HOME; `origin`: where it was found; `real`: its real
+    directory."""
 
     home: str
     version: int
@@ -46,7 +47,8 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str], cache: Path) -> Java:
-    """The first usable one; NoJava when there is none. Starts each candidate once to ask its version."""
+    """Return the first usable Java; NoJava when there is none. Each candidate is started once to ask for its
+    version."""
     tried: list[str] = []
     for origin, home in _candidates(environ):
         version = _version(home)
@@ -63,7 +65,8 @@ def find_java(environ: Mapping[str, str], cache: Path) -> Java:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """A directory of ours that outlives the process; made if need be, in /tmp when the home is read-only."""
+    """Return a directory for files that outlive the process. It is created if needed, in /tmp when the home
+    directory is read-only."""
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".cache")
     path = Path(base) / "dledger-spark"
     try:

@@ -1,6 +1,6 @@
-"""The commands of `dledger spark`, one module each. What a command is: `command`.
+"""The commands of `dledger spark`, one module each. `command` defines what a command is.
 
-Importing them costs no pyspark.
+Importing this package does not import pyspark.
 """
 
 from dledger.spark.commands import account, archive, audit, doctor, lag, read, replay, stats
@@ -16,4 +16,4 @@ COMMANDS: tuple[Command, ...] = (
     account.COMMAND,
     doctor.COMMAND,
 )
-"""In the order of `--help`."""
+"""All commands, in the order of `--help`."""

@@ -1,4 +1,4 @@
-"""`dledger spark account STORE --acknowledged FILE`: produced = stored = consumed."""
+"""`dledger spark account STORE --acknowledged FILE`: check that produced = stored = consumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """The job; over brokers the offsets of consumers are asked for first."""
+    """Run the accounting job. With live brokers, first ask them for the offsets of the consumer groups."""
     if arguments.consumed and not arguments.consumer:
         raise CannotRun("--consumed is compared with consumer groups: name them with --consumer")
     asked: ConsumerOffsets | None = None

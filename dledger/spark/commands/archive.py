@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """The archive job."""
+    """Run the archive job."""
     async with context.spark("dledger-archive", arguments.master, short=False) as spark:
         return await context.job(spark, "archive", lambda: _archive(spark, context, arguments))
 

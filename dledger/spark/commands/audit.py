@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Report:
-    """The audit; an audit that cannot run is a report that says so."""
+    """Run the audit. When it cannot run, the report says so."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -38,7 +38,7 @@ async def run(context: Context, arguments: Options) -> Report:
 
 
 def _groups(env: Env, arguments: Options) -> list[Group]:
-    """Blocking. BadPlace, NoAnswer, KeepError."""
+    """The groups that the arguments name. Blocking. BadPlace, NoAnswer, KeepError."""
     now_ms = env.wall.now_ms()
     if arguments.keep is not None and arguments.digests is not None:
         raise KeepError("--keep does not go with --digests: these are what brokers keep of their scans")
@@ -89,7 +89,7 @@ async def audit_on_spark(context: Context, groups: Sequence[Group], arguments: O
 
 
 def _audit(spark: SparkSession, group: Group, lag_warning: int, same_time: bool) -> Report:
-    """Blocking."""
+    """Audit one group with Spark. Blocking."""
     from dledger.spark.audit_job import audit_sources
 
     return audit_sources(

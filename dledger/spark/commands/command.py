@@ -1,9 +1,9 @@
-"""What a command of `dledger spark` is, and what it can count on while it runs.
+"""What a command of `dledger spark` is, and what it may use while it runs.
 
 A command is a module of this package with a constant `COMMAND`, a line in the table of `spark.commands`, and
 a declaration of its options in `dledger.commands.declared.checks`. Its `run` gets a `Context` and the checked
-options, and returns an `Outcome`. The shell prints it (`--json` or a table), and the process ends with its
-exit code.
+options, and returns an `Outcome`. `program` prints the outcome (as JSON with `--json`, else as a table), and
+the process ends with the exit code of the outcome.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class CannotRun(Exception):
-    """The command cannot do its work at all: exit code 4. The text says why and what to do."""
+    """The command cannot run at all: exit code 4. The text says why and what to do."""
 
 
 class Outcome(Protocol):
-    """What a command found or did. With `reports` also `audit.report_files.Reportable`."""
+    """What a command found or did. The outcome of a command with `reports` is also an
+    `audit.report_files.Reportable`."""
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 warnings, 2 errors, 3 critical, 4 could not run or look."""
+        """Exit code: 0 clean, 1 warnings, 2 errors, 3 critical, 4 the command could not run or could not
+        read."""
 
     def as_json(self) -> dict[str, object]:
-        """One object; keys are stable, new ones may be added."""
+        """Return one JSON object. Its keys are stable; new ones may be added."""
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
 
 
 @dataclass
 class Context:
-    """The doors of the process and the line that shows progress."""
+    """What a command gets: the environment of the process and the line that shows progress."""
 
     env: Env
     progress: Progress
@@ -57,7 +59,8 @@ class Context:
     ) -> AsyncIterator[SparkSession]:
         """A session with the data source, stopped at the end. CannotRun without pyspark or Java.
 
-        `short`: for seconds of work (`spark.session.session`); a job that moves bodies is faster without.
+        `short`: tune the session for a job of seconds (`spark.session.session`). A job that moves bodies is
+        faster without it.
         """
         self.progress.say("starting Spark")
         self.progress.show()
@@ -69,7 +72,8 @@ class Context:
             self.progress.clear()
 
     async def job(self, spark: SparkSession, what: str, function: Callable[[], T]) -> T:
-        """Run a blocking job in a worker; meanwhile the line says what, and how many tasks are done."""
+        """Run a blocking job in a worker. Meanwhile the progress line shows `what`, and how many tasks are
+        done."""
         self.progress.say(what)
         running = self.env.workers.run(Lane.DISK, function)
         while not running.done():
@@ -91,19 +95,20 @@ class Command:
     name: str
     run: Callable[[Context, Options], Coroutine[Any, Any, Outcome]]
     reports: bool = False
-    """Whether it has `--report`: its outcome is a `Reportable`."""
+    """Whether the command has `--report`; then its outcome is a `Reportable`."""
     judges: bool = False
-    """Whether it has `--fail-on`: its exit code is that of a severity."""
+    """Whether the command has `--fail-on`; then its exit code is that of a severity."""
 
 
 def told(text: str) -> str:
-    """What an exception of Spark's is about: our own error in it if there is one, else how it begins."""
+    """Shorten the text of a Spark exception: the error of our own code in it if there is one, else its
+    beginning."""
     ours = re.search(r"^dledger\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[1] if ours else text.strip().partition("\n")[0]
 
 
 def _start(app_name: str, master: str | None, short: bool) -> SparkSession:
-    """A session. Blocking."""
+    """Start a session. Blocking."""
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped,import-not-found,unused-ignore]
         from pyspark.errors import PySparkException

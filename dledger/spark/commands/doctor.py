@@ -1,4 +1,4 @@
-"""`dledger spark doctor [STORE ...]`: what Spark needs, and whether it is there."""
+"""`dledger spark doctor [STORE ...]`: check that everything that Spark needs is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dledger.spark.doctor import Diagnosis, examine
 
 
 async def run(context: Context, arguments: Options) -> Diagnosis:
-    """All checks, in a worker."""
+    """Run all checks in a worker."""
     progress = context.progress
     progress.say("doctor")
     look = partial(

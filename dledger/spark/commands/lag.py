@@ -1,4 +1,4 @@
-"""`dledger spark lag STORE`: how far consumer groups are behind, and were."""
+"""`dledger spark lag STORE`: how far consumer groups are behind, now and in the past."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """Over stores the history, as a job; over brokers the present, without Spark."""
+    """Over stores, run the job that reads the history of the lag. Over brokers, ask for the present lag,
+    without Spark."""
     if namesrv := servers_of(arguments):
         from dledger.spark.jobs.lag_live import lag_live
 
@@ -32,7 +33,7 @@ async def run(context: Context, arguments: Options) -> Outcome:
 
 
 def _check_live(arguments: Options) -> None:
-    """CannotRun for what only counts over stores."""
+    """CannotRun for options that have an effect only over stores."""
     told = {
         "STORE": arguments.stores,
         "--option": arguments.option,

@@ -1,4 +1,4 @@
-"""The outer shell of `dledger spark`: the event loop, what is printed, the exit code."""
+"""The frame around a command of `dledger spark`: the event loop, the output, the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = "dledger spark"
 
 
 def run(arguments: Options, commands: Sequence[Command] = COMMANDS) -> int:
-    """The command that the options name, to what is printed; the exit code of the process."""
+    """Run the command that the options name, print its outcome and return the exit code of the process."""
     command = next(one for one in commands if one.name == arguments.command)
     env = production_env("spark")
     context = Context(env, Progress(sys.stderr if sys.stderr.isatty() else None))

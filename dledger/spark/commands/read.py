@@ -1,4 +1,4 @@
-"""`dledger spark read STORE`: rows of a view, for a look."""
+"""`dledger spark read STORE`: print the first rows of a view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """The job."""
+    """Run the job."""
     async with context.spark("dledger-read", arguments.master) as spark:
         return await context.job(spark, "read", lambda: _read(spark, arguments))
 

@@ -1,4 +1,5 @@
-"""`dledger spark replay --archive DIR --to-namesrv ADDR`: messages back into a topic."""
+"""`dledger spark replay --archive DIR --to-namesrv ADDR`: send messages of an archive or a log to a topic
+again."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """The job."""
+    """Run the job."""
     async with context.spark("dledger-replay", arguments.master, short=False) as spark:
         return await context.job(spark, "replay", lambda: _replay(spark, context, arguments))
 

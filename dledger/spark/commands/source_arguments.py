@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def servers_of(arguments: Options) -> str:
-    """NameServers: those that were given, or NAMESRV_ADDR where no other source is; else the empty text."""
+    """The NameServers that were given; NAMESRV_ADDR where no other source is given; else the empty text."""
     if arguments.namesrv is not None:
         return str(arguments.namesrv)
     return "" if arguments.stores or getattr(arguments, "archive", "") else namesrv_addr()
 
 
 def source_of(arguments: Options) -> LogSource:
-    """The source that the arguments name; spark.jobs.errors.JobError when they name none or several, or an
-    option twice."""
+    """Return the source that the arguments name. spark.jobs.errors.JobError when they name none or several,
+    or give an option twice."""
     from dledger.spark.jobs.errors import JobError
     from dledger.spark.jobs.log_source import LogSource
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def run(context: Context, arguments: Options) -> Outcome:
-    """The job."""
+    """Run the job."""
     async with context.spark("dledger-stats", arguments.master, short=False) as spark:
         return await context.job(spark, "statistics", lambda: _statistics(spark, context, arguments))
 

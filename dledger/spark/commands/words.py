@@ -1,4 +1,4 @@
-"""Kinds of arguments: what a word on the command line must be. ValueError has a text for people."""
+"""Converters for arguments of the command line. A wrong word raises ValueError with a text for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def moment_ms(text: str) -> int:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """An option of the data source, NAME=VALUE."""
+    """An option of the data source, written NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ValueError(f"{text!r} is not NAME=VALUE")

@@ -1,4 +1,4 @@
-"""What a look at one thing found."""
+"""The result of one check, and of all checks together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """How bad; also the exit code of the doctor, the worst of all checks."""
+    """How bad a result is. The worst status of all checks is the exit code of the doctor."""
 
     OK = 0
     WARNING = 1
-    """It works, but not well or not for long."""
+    """Jobs run, but not well or not for long."""
     ERROR = 2
     """Jobs will fail."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """`name`: a short word, stable; `found`: what is there; `advice`: what to do, when it is not ok."""
+    """`name`: a short stable word; `found`: what is there; `advice`: what to do when the status is not OK."""
 
     name: str
     status: Status
@@ -29,18 +29,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks, in the order they were made."""
+    """The results of all checks, in the order in which they ran."""
 
     checks: tuple[Check, ...]
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """0 all well, 1 warnings, 2 errors."""
+        """Exit code: 0 all well, 1 warnings, 2 errors."""
         return int(max((check.status for check in self.checks), default=Status.OK))
 
     def as_json(self) -> dict[str, object]:
-        """One object; keys are stable, new ones may be added."""
+        """Return one JSON object. Its keys are stable; new ones may be added."""
         return {
             "verdict": Status(self.exit_code).name.lower(),
             "exit_code": self.exit_code,
@@ -57,7 +57,7 @@ class Diagnosis:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         width = max((len(check.name) for check in self.checks), default=0)
         for check in self.checks:
             yield f"{check.status.name.lower():8} {check.name:{width}}  {check.found}"

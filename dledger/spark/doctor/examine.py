@@ -1,4 +1,4 @@
-"""All checks one after another."""
+"""Run all checks one after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dledger.spark.doctor.check import Check, Diagnosis, Status
 from dledger.spark.session import Place, place_of
 
 NEEDED = ("packages", "java", "SPARK_HOME")
-"""Without these no session starts, and to try would only print a stack."""
+"""Checks without which no session starts. If one fails, no session is tried: it would only print a stack
+trace."""
 
 
 def examine(
@@ -21,7 +22,7 @@ def examine(
     start_spark: bool = True,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Diagnosis:
-    """Look at everything. Blocking, about 10 s; `progress` is told the name of each check that is done."""
+    """Run all checks. Blocking, about 10 s; `progress` is called with the name of each check that is done."""
     began = time.monotonic()
     checks = []
     for check in _checks(master, tuple(stores), start_spark):

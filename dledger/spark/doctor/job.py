@@ -1,4 +1,4 @@
-"""Spark itself: a session is started, and a small job asks every executor what it finds."""
+"""Check Spark itself: start a session, and run a small job that asks every executor what it finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dledger.spark.java import NoJava
 from dledger.spark.session import PUSHDOWN, session
 
 JOB_LIMIT_S = 60.0
-"""A job that has not ended by then has no executor."""
+"""If the job has not ended by then, it is cancelled: the cluster gave it no executor."""
 
 
 def look(master: str | None, stores: tuple[str, ...]) -> Iterator[Check]:
@@ -44,7 +44,7 @@ def look(master: str | None, stores: tuple[str, ...]) -> Iterator[Check]:
 
 
 def started(spark: SparkSession, seconds: float) -> Check:
-    """What runs."""
+    """The check that reports which Spark was started."""
     (row,) = spark.sql(
         "select java_method('java.lang.System', 'getProperty', 'java.version') as java, "
         "java_method('java.lang.System', 'getProperty', 'java.home') as home"
@@ -55,7 +55,7 @@ def started(spark: SparkSession, seconds: float) -> Check:
 
 
 def executors(spark: SparkSession, stores: tuple[str, ...]) -> Iterator[Check]:
-    """What each process that ran a task said."""
+    """Checks on what each process that ran a task reported."""
     began = time.monotonic()
     stop = threading.Timer(JOB_LIMIT_S, spark.interruptAll)
     stop.daemon = True
@@ -78,7 +78,8 @@ def executors(spark: SparkSession, stores: tuple[str, ...]) -> Iterator[Check]:
 
 
 def ask(spark: SparkSession, stores: tuple[str, ...]) -> list[Row]:
-    """One row a task; twice as many tasks as cores, so that every executor gets some."""
+    """Run the job and return one row per task. There are twice as many tasks as cores, so that every executor
+    gets some."""
     tasks = 2 * int(spark.conf.get("spark.default.parallelism", "") or _cores(spark))
     spark.dataSource.register(ProbeSource)
     frame = spark.read.format(ProbeSource.name()).options(tasks=str(tasks), paths=json.dumps(stores))
@@ -87,12 +88,12 @@ def ask(spark: SparkSession, stores: tuple[str, ...]) -> list[Row]:
 
 
 def _cores(spark: SparkSession) -> int:
-    """Of all executors; 2 where the session does not tell (Spark Connect)."""
+    """Cores of all executors; 2 where the session does not report them (Spark Connect)."""
     return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else 2
 
 
 def alike(rows: list[Row]) -> Iterator[Check]:
-    """Executors that have other versions than the driver."""
+    """Check for executors that have other versions than the driver."""
     ours = versions()
     odd = {}
     for row in rows:
@@ -110,7 +111,7 @@ def alike(rows: list[Row]) -> Iterator[Check]:
 
 
 def seen(rows: list[Row], stores: tuple[str, ...]) -> Iterator[Check]:
-    """Whether every executor sees the stores."""
+    """Check that every executor sees the stores."""
     for path in stores:
         blind = sorted({f"{row.host}: {said}" for row in rows if (said := json.loads(row.paths)[path])})
         if blind:

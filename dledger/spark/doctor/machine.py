@@ -1,4 +1,4 @@
-"""The machine that jobs are started from, looked at without starting Spark."""
+"""Checks of the machine that jobs are started from, without starting Spark."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from dledger.spark.packages import package_root
 
 MIB = 1024 * 1024
 JVM_MIB = 1100
-"""Most that Spark's own process took, with its default heap of 1 GiB (an audit: 450)."""
+"""The most memory that Spark's own process took with its default heap of 1 GiB (450 MiB in an audit)."""
 WORKER_MIB = 310
-"""Most that one Python worker took, reading whole messages (an audit: 170); one for each core."""
+"""The most memory that one Python worker took while it read whole messages (170 MiB in an audit). Spark
+starts one worker per core."""
 DISK_MIB = 1024
-"""Shuffles and spilled rows go there: little in an audit, the size of the data when a job sorts messages."""
+"""Free disk space below which the doctor warns. Shuffles and spilled rows go to the disk: little in an audit,
+as much as the data when a job sorts messages."""
 _PROBE_TIMEOUT_S = 60
 
 PACKAGES: Mapping[str, tuple[str, str]] = {
@@ -34,22 +36,22 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "numpy": ("1.26", ""),
     "pandas": ("2.2", "3"),
 }
-"""Distribution -> (from, below), as the extra `spark` asks for them; an empty text is no bound."""
+"""Distribution -> versions [from, below) that the extra `spark` asks for; an empty text is no bound."""
 CONNECT_PACKAGES: Mapping[str, tuple[str, str]] = {
     "grpcio": ("1.76", ""),
     "grpcio-status": ("1.76", ""),
     "googleapis-common-protos": ("1.71", ""),
     "zstandard": ("0.25", ""),
 }
-"""What Spark Connect needs beside them."""
+"""Distributions that Spark Connect needs in addition to PACKAGES."""
 
 
 def look(
     environ: Mapping[str, str], stores: tuple[str, ...] = (), *, connect: bool = False
 ) -> Iterator[Check]:
-    """All of it. Takes a second: Java is started to ask its version.
+    """Run all checks of the machine. Takes a second: Java is started to ask for its version.
 
-    `connect`: of a client of Spark Connect, which has Java, workers and their memory elsewhere.
+    `connect`: check a client of Spark Connect only; its Java and its workers run on another machine.
     """
     yield Check(
         "python", Status.OK, f"{platform.python_version()}, {sys.executable}, packages in {package_root()}"
@@ -65,7 +67,7 @@ def look(
 
 
 def packages(installed: Mapping[str, str] | None = None, *, connect: bool = False) -> Check:
-    """Versions of what the extra `spark` brings. `installed`: version by name, for tests."""
+    """Check the versions of the packages of the extra `spark`. `installed`: version by name, for tests."""
     wanted = {**PACKAGES, **CONNECT_PACKAGES} if connect else PACKAGES
     found = {name: version(name) for name in wanted} if installed is None else dict(installed)
     wrong = [
@@ -80,7 +82,7 @@ def packages(installed: Mapping[str, str] | None = None, *, connect: bool = Fals
 
 
 def version(name: str) -> str:
-    """Of an installed distribution; empty without it."""
+    """Version of an installed distribution; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -96,7 +98,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def java(environ: Mapping[str, str]) -> Check:
-    """The Java that the session helper takes."""
+    """Check the Java that the session helper chooses."""
     try:
         found = find_java(environ, cache_dir(environ))
     except NoJava as error:
@@ -109,7 +111,8 @@ def java(environ: Mapping[str, str]) -> Check:
 
 
 def spark_home(environ: Mapping[str, str]) -> Iterator[Check]:
-    """SPARK_HOME wins over the Spark in pip's pyspark, and the two must be of one version."""
+    """Check SPARK_HOME. It takes precedence over the Spark in pip's pyspark, and both must have the same
+    version."""
     home = environ.get("SPARK_HOME")
     if home:
         jars = sorted(Path(home).glob("jars/spark-core_*.jar"))
@@ -130,7 +133,7 @@ def spark_home(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def worker_python(environ: Mapping[str, str]) -> Check:
-    """The interpreter of the tasks: must be of the driver's version and find what it has."""
+    """Check the interpreter of the tasks: it must have the driver's version and find the same packages."""
     program = environ.get("PYSPARK_PYTHON") or sys.executable
     theirs = bool(environ.get("PYSPARK_PYTHON"))
     origin = "PYSPARK_PYTHON" if theirs else "this one"
@@ -161,7 +164,7 @@ def worker_python(environ: Mapping[str, str]) -> Check:
 
 
 def memory(free_mib: int | None, cores: int) -> Check:
-    """Whether a session on all cores of this machine fits. `free_mib`: None when it is not known."""
+    """Check whether a session on all cores of this machine fits. `free_mib`: None when it is not known."""
     need = JVM_MIB + cores * WORKER_MIB
     text = f"a session on {cores} cores takes up to {need} MiB ({JVM_MIB} for Java, {WORKER_MIB} a core)"
     if free_mib is None:
@@ -178,7 +181,7 @@ def memory(free_mib: int | None, cores: int) -> Check:
 
 
 def available_mib(root: Path) -> int | None:
-    """What processes can still take: the machine's memory, or a container's limit if that is lower."""
+    """Memory that processes can still take: that of the machine, or a container's limit if that is lower."""
     try:
         text = (root / "proc/meminfo").read_text()
     except OSError:
@@ -204,7 +207,7 @@ def _number(path: Path) -> int | None:
 
 
 def disk(environ: Mapping[str, str]) -> Check:
-    """Where Spark puts shuffles."""
+    """Check the disk on which Spark writes shuffles."""
     path = environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     try:
         free = shutil.disk_usage(path).free // MIB
@@ -222,7 +225,7 @@ _DISK_ADVICE = "set SPARK_LOCAL_DIRS to a directory with space"
 
 
 def store(path: str) -> Check:
-    """Whether a store can be opened from here, and what it is."""
+    """Check that a store can be opened from here, and report what it is."""
     from dledger.audit.store_directory import StoreError, open_store
 
     try:

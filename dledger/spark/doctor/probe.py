@@ -1,6 +1,7 @@
-"""Data source `dledger-probe`: each task tells where it runs and what it finds there. `doctor` reads it.
+"""Data source `dledger-probe`: each task reports where it runs and what it finds there. `doctor` reads it.
 
-It comes to the executors the way the source `dledger` does, so what stops the one stops the other.
+It reaches the executors in the same way as the source `dledger`, so whatever stops the source stops the
+probe, too.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ COLUMNS = (
     ("paths", "string"),
 )
 _SPREAD_S = 0.2
-"""How long a task takes at least: else one executor may answer for all."""
+"""A task takes at least this long: otherwise one executor might run all tasks."""
 
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """One of them. `paths`: stores to look for."""
+    """One task of the probe. `paths`: stores to look for."""
 
     paths: tuple[str, ...]
 
@@ -60,7 +61,7 @@ class ProbeSource(DataSource):
 
 
 class ProbeReader(DataSourceReader):
-    """Plans the tasks and is each of them."""
+    """Plans the tasks on the driver, and runs each of them on an executor."""
 
     def __init__(self, tasks: int, paths: tuple[str, ...]) -> None:
         self._tasks = tasks
@@ -86,7 +87,7 @@ class ProbeReader(DataSourceReader):
 
 
 def versions() -> dict[str, str]:
-    """What must be alike on the driver and the executors."""
+    """Versions that must be the same on the driver and on the executors."""
     return {
         "pyspark": pyspark.__version__,
         "pyarrow": pyarrow.__version__,
@@ -95,7 +96,7 @@ def versions() -> dict[str, str]:
 
 
 def look_at(path: str) -> str:
-    """Empty when there is a directory, else what is wrong."""
+    """Return the empty text when there is a directory, else what is wrong."""
     try:
         return "" if files_for(path).is_dir(path) else "no such directory"
     except OSError as error:
