@@ -1,7 +1,8 @@
-"""Replicas behind live brokers, for both engines: they scan their own disks, and send rows.
+"""Replicas behind live brokers, for both engines: brokers scan their own disks and send the rows.
 
-The brokers of a group are found at the NameServers; members that are not registered there, but known to those
-that are, are tried too. One that does not answer is a finding, not an end of the audit: the rest is compared.
+The brokers of a group are found at the NameServers. Members that are not registered there, but that a
+registered broker knows, are tried too. A broker that does not answer is a finding and does not end the audit:
+the other replicas are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dledger.client.bulk.replicas import AuditOptions, ReplicaClient, find_group
 from dledger.client.errors import ClientError
 
 FAILURES = (ClientError, UnknownRow)
-"""What a broker that is down, of another kind or of a newer version leads to."""
+"""Errors of a broker that is down, of another kind or of a newer version."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class BrokerReader:
             yield EntryRow(task.replica, -1, -1, 0, 0, 0, UNREADABLE)
 
     def stamp(self, task: SegmentTask, rows: Iterable[Row] | None = None) -> SegmentStamp | None:
-        """OSError when the broker does not say; then its segment is scanned."""
+        """The stamp of a segment. OSError when the broker does not report it; then its segment is scanned."""
         queues = None
         if rows is not None:
             queues = [
@@ -127,7 +128,7 @@ class GroupSource:
         return f"group {self.group} at {self.namesrv}"
 
     def look(self) -> Look:
-        """StoreError when no NameServer answers, or none knows the group."""
+        """Ask the brokers of the group. StoreError when no NameServer answers, or none knows the group."""
         try:
             (registered,) = find_groups(self.namesrv, self.cluster, self.group)
         except ClientError as error:
@@ -154,7 +155,8 @@ class GroupSource:
 
 
 def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[str, str]]:
-    """A broker's replica, and the members of the group that it knows: node id -> address, or empty.
+    """Return a broker's replica, and the members of the group that the broker knows: node id -> address, or
+    the empty text.
 
     One of FAILURES.
     """
@@ -175,7 +177,7 @@ def describe(address: str, options: AuditOptions) -> tuple[RemoteReplica, dict[s
 def _unreachable(
     members: Mapping[str, str], replicas: Mapping[str, RemoteReplica], failures: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """One finding for each broker that could not be looked at, by node id where that is known."""
+    """One finding for each broker that could not be asked, under its node id where that is known."""
     nodes = {address: node for node, address in members.items() if address}
     for address, reason in failures.items():
         yield finding("UNREACHABLE", nodes.get(address, address), reason)
@@ -190,7 +192,8 @@ def _rows(pages: Iterable[bytes]) -> Iterator[AnyRow]:
 
 
 def _mine(row: AnyRow, replica: str) -> Row:
-    """The row under the name that the replica has in this audit. UnknownRow for what no scan yields."""
+    """Return the row under the name that the replica has in this audit. UnknownRow for a row that no scan
+    yields."""
     if isinstance(row, EntryRow | EntriesRow | UnitsRow | TaskRow | MemberRow | SegmentStamp):
         raise UnknownRow(f"a {type(row).__name__} among the rows of a scan")
     return row._replace(replica=replica)

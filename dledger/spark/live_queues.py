@@ -1,7 +1,8 @@
 """Live brokers as a source: queues by name, pulled from their leaders through our client.
 
-What an answer shows is applied by the leader, so committed; offsets mean the same at every leader of a group.
-Nothing is written anywhere but the name of the consumer group that requests must bear.
+A leader sends only messages that it has applied, so they are committed. Offsets mean the same at every leader
+of a group. Reading changes nothing on the brokers; requests only carry the name of a consumer group, because
+the protocol demands one.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ from dledger.spark.selection import (
 from dledger.spark.versions import InputPartition
 
 _DECODED_BYTES = 4 * 1024 * 1024
-"""Bytes of answers that are decoded at once: small answers are not worth a batch each."""
+"""Answers are decoded together up to about this many bytes, since a batch for each small answer would be
+slow."""
 _SAMPLE = 32
 _NAMEABLE = re.compile(r"[^\s|\x00-\x20]+")
-"""Tags that mean themselves in an expression: clients and brokers strip the others, or split them."""
+"""Tags that can be written in a subscription expression. Clients and brokers strip or split other tags."""
 _DEFAULT_MESSAGE_BYTES = 1024
 
 
@@ -63,9 +65,9 @@ class LivePart(InputPartition):
 
 
 class LiveQueues:
-    """`streaming.Queues` of live brokers. Connections are opened at the first use, and never travel.
+    """`streaming.Queues` of live brokers. Connections are opened at the first use, and are not pickled.
 
-    `pushed`: queues that these filters exclude are not there, and no broker is asked about them.
+    `pushed`: queues that these filters exclude are left out, and no broker is asked about them.
     """
 
     def __init__(self, options: Options, pushed: Pushed = NOTHING) -> None:
@@ -97,10 +99,11 @@ class LiveQueues:
         return {wanted[queue]: offset for queue, offset in found.items()}
 
     def within(self, times: Bounds, there: Mapping[Queue, Bounds]) -> dict[Queue, Bounds]:
-        """Offsets of the messages among `there` that may have been stored in [low, high) ms.
+        """Narrow the ranges `there` to the messages that may have been stored in [low, high) ms.
 
-        Only where store times never go back, as in groups of ours (the leader takes the last message's where
-        its clock is behind): then the broker's search by time finds the very edges. Elsewhere all of them.
+        This works only where store times never go back, as in our own groups (a leader whose clock is behind
+        takes the store time of the last message): there the broker's search by time finds the exact bounds.
+        The ranges of other queues are returned whole.
         """
         puller, groups = self._open(), self.groups()
         ordered = [group for group in groups if puller.keeps_order(group)]
@@ -113,7 +116,7 @@ class LiveQueues:
         }
 
     def message_bytes(self, start: Mapping[Queue, int]) -> int:
-        """From some messages of the fullest queue, once."""
+        """Measured once, from some messages of the fullest queue."""
         if not self._message_bytes:
             found = self._open().bounds(self._queues())
             fullest = max(found, key=lambda queue: found[queue][1] - found[queue][0], default=None)
@@ -160,7 +163,7 @@ class LiveQueues:
         return self._puller
 
     def _queues(self) -> list[MessageQueue]:
-        """All queues that are wanted."""
+        """All queues that the options choose."""
         puller, choice, groups = self._open(), self._options.topics, self._options.groups
         named = choice.named if choice.named is not None else choice.assign
         if named is not None:
@@ -211,15 +214,16 @@ class LiveQueues:
 
 
 def _group_in(queue: Queue) -> str:
-    """The group that a queue's name tells, empty where there is only one."""
+    """The broker group in a queue's name; empty where only one group is read."""
     return topic_and_group(queue[0])[1]
 
 
 def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
-    """What brokers are asked for so that no message with one of these tags is left out.
+    """The subscription expression for the brokers, so that they leave out no message with one of these tags.
 
-    They compare hashes, so whoever asks still chooses. An expression cannot name every tag, and in topics of
-    the system the tags' place in the ConsumeQueue may hold something else (times, for SCHEDULE_TOPIC_XXXX).
+    Brokers compare only hashes of tags, so the reader must still choose. An expression cannot name every tag,
+    and in system topics the place of the tag in the ConsumeQueue may hold something else (times, for
+    SCHEDULE_TOPIC_XXXX). In these cases the brokers are asked for all messages.
     """
     if tags is None or any(map(is_system_topic, topics)):
         return ALL
@@ -229,7 +233,7 @@ def _expression(tags: frozenset[str] | None, topics: Sequence[str]) -> str:
 
 
 def _joined(answers: Iterator[bytes]) -> Iterator[bytes]:
-    """Answers together, to about _DECODED_BYTES."""
+    """Join answers until they have about _DECODED_BYTES."""
     pending: list[bytes] = []
     size = 0
     for answer in answers:
@@ -243,7 +247,7 @@ def _joined(answers: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _records_in(data: bytes) -> tuple[Ints, Ints]:
-    """Where records lie that are back to back, and their sizes."""
+    """Starts and sizes of the records in `data`, which follow each other without gaps."""
     starts = []
     at = 0
     while at + 4 <= len(data):
@@ -256,7 +260,7 @@ def _records_in(data: bytes) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class LiveMessagesView:
-    """User messages of live brokers, as far as they are committed when the query is planned."""
+    """User messages of live brokers, up to the end that was committed when the query was planned."""
 
     options: Options
     pushed: Pushed = NOTHING
@@ -305,7 +309,7 @@ def _asked(
     offsets: str | Mapping[Queue, int],
     timestamp_ms: int | None,
 ) -> Offsets:
-    """Offsets that an option or a time gives; none where neither says anything."""
+    """Offsets that an option or a time gives; empty where neither is set."""
     if timestamp_ms is not None:
         return queues.at_time(sorted(there), timestamp_ms)
     return {} if isinstance(offsets, str) else named_offsets(offsets, there, option, fail=True)
@@ -313,7 +317,7 @@ def _asked(
 
 @dataclass(frozen=True)
 class WholePart(InputPartition):
-    """All there is: few rows."""
+    """The one task of a view with few rows."""
 
     servers: str
 

@@ -1,6 +1,6 @@
 """Views `scan`, `entries`, `index` of live brokers: each replica reads its own disk and sends rows (`live`).
 
-The columns are those of the same view over directories. A broker reads for one of us after another, at a
+The columns are those of the same view over directories. A broker serves one such reader after another, at a
 bounded rate (`auditBytesPerSecond`), so more tasks than brokers do not make it faster.
 """
 
@@ -34,8 +34,8 @@ from dledger.spark.views import entry_batch, unit_batches, unreadable_batch
 T = TypeVar("T")
 
 ENTRIES_ASKED = 64 * 1024
-"""Indexes of one request: 4.5 MiB of rows, which brokers keep in memory until others need the room. A request
-reads up to 4 MiB of log (`audit.scan.WINDOW`) more than it asks for."""
+"""Indexes of one request: 4.5 MiB of rows, which the broker keeps in memory until other requests need the
+room. For one request it reads up to 4 MiB of log (`audit.scan.WINDOW`) more than was asked for."""
 UNITS_ASKED = 128 * 1024
 """Units of the index files of one request: 4 MiB."""
 
@@ -43,7 +43,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def chosen_groups(options: Options) -> tuple[str, ...]:
-    """Names of the broker groups that are asked for, or of all. StoreError, ClientError."""
+    """Names of the broker groups that the options choose, or of all. StoreError, ClientError."""
     names = options.groups or tuple(found.group for found in find_groups(options.servers))
     if not names:
         raise StoreError(f"no broker is registered at {options.servers}")
@@ -51,7 +51,7 @@ def chosen_groups(options: Options) -> tuple[str, ...]:
 
 
 def look_at_groups(options: Options) -> Look:
-    """Their replicas, with unique names. StoreError, ClientError."""
+    """The replicas of these groups, with unique names. StoreError, ClientError."""
     looks = {name: look_at([GroupSource(options.servers, name)]) for name in chosen_groups(options)}
     seen = Counter(replica.name for look in looks.values() for replica in look.replicas)
     seen.update(found.replica for look in looks.values() for found in look.findings)
@@ -74,14 +74,15 @@ def look_at_groups(options: Options) -> Look:
 
 
 def _limit(look: Look, options: Options) -> int:
-    """Bytes of segments for one task."""
+    """How many bytes of segments one task reads."""
     total = sum(task.size for replica in look.replicas for task in replica.tasks())
     return share_bytes(total, options.min_partitions)
 
 
 @dataclass(frozen=True)
 class LiveScanView:
-    """Rows of the audit, as brokers scan themselves. One that does not answer is a row, no exception."""
+    """Rows of the audit, as brokers scan themselves. A broker that does not answer is a row, not an
+    exception."""
 
     options: Options
     columns: columns.Columns = columns.SCAN
@@ -103,8 +104,8 @@ class LiveScanView:
 
 @dataclass(frozen=True)
 class EntriesPart:
-    """Index ranges (inclusive, ascending) of one segment. Behind `known` there may be none: the first share
-    that is empty ends the reading there."""
+    """Index ranges (inclusive, ascending) of one segment. There may be no entries behind `known`: then
+    reading ends at the first share that is empty."""
 
     reader: BrokerReader
     task: SegmentTask
@@ -116,7 +117,8 @@ class EntriesPart:
         return self.task.size
 
     def windows(self) -> Iterator[Columns]:
-        """The entries. One of FAILURES, or CorruptMessage where the broker cannot read its file."""
+        """Yield the entries. Raises one of FAILURES, or CorruptMessage where the broker cannot read its
+        file."""
         with ReplicaClient(self.reader.address, self.reader.options) as client:
             for share in shares(self.ranges, ENTRIES_ASKED):
                 empty = True
@@ -129,7 +131,8 @@ class EntriesPart:
 
 
 def _rows(kind: type[T], pages: Iterable[bytes], replica: str) -> Iterator[T]:
-    """Rows of this kind. CorruptMessage with what the broker says that it cannot read; UnknownRow."""
+    """Yield the rows of this kind. CorruptMessage with the broker's reason where it cannot read;
+    UnknownRow."""
     for page in pages:
         for row in decode_page(page):
             if isinstance(row, Finding):
@@ -196,7 +199,7 @@ class LiveEntriesView:
 
 
 def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int]]:
-    """Each segment with the indexes that it can hold, first and last (NO_END: to the log's end)."""
+    """Each segment with the first and the last index that it can hold (NO_END: to the log's end)."""
     before = -1  # first index of the last segment whose head can be read
     for task in tasks:
         last = NO_END if task.next_first is None else task.next_first - 1
@@ -209,7 +212,8 @@ def _spans(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, int, int
 
 @dataclass(frozen=True)
 class UnitsPart(InputPartition):
-    """Ranges of units, inclusive, of one replica: one task, as a broker reads for one after another."""
+    """Inclusive ranges of units of one replica. One task reads all of them, as a broker serves one reader at
+    a time."""
 
     replica: str
     reader: BrokerReader
@@ -218,7 +222,7 @@ class UnitsPart(InputPartition):
 
 @dataclass(frozen=True)
 class LiveIndexView:
-    """Units of the index files of every replica, as they are: also wrong ones."""
+    """Units of the index files of every replica, as they are, wrong ones included."""
 
     options: Options
     columns: columns.Columns = columns.INDEX

@@ -1,4 +1,4 @@
-"""View `state` of live brokers: the leader of each group is asked, by requests of RocketMQ's own tools."""
+"""View `state` of live brokers: the leader of each group is asked, with requests of RocketMQ's own tools."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from dledger.spark.versions import InputPartition
 
 @dataclass(frozen=True)
 class GroupPart(InputPartition):
-    """One broker group."""
+    """One broker group, read by one task."""
 
     group: str
 
 
 @dataclass(frozen=True)
 class LiveStateView:
-    """Topics, groups, consumer offsets and queue ends, once for each broker group: as its leader says."""
+    """Topics, groups, consumer offsets and queue ends, once for each broker group, as reported by its
+    leader."""
 
     options: Options
     columns: columns.Columns = columns.STATE
@@ -41,7 +42,7 @@ class LiveStateView:
 
 
 def _replicated(said: GroupState) -> ReplicatedState:
-    """What a broker said, as a replica keeps it."""
+    """Convert the answer of a broker to the state as a replica keeps it."""
     state = ReplicatedState()
     for name, topic in said.topics.items():
         state[TOPICS].put(

@@ -1,7 +1,7 @@
 """Streams over store directories: by queue, through the ConsumeQueues, or by log index.
 
-Both show only what the replica that is read knows to be committed. Of the replicas of a group the one that
-knows most is read, each time anew: offsets are the group's, not a replica's.
+A stream shows only entries that the replica knows to be committed. In each group the replica with the highest
+committed index is read, chosen anew for each batch: offsets belong to the group, not to a replica.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from dledger.spark.versions import InputPartition
 from dledger.spark.views import PiecePack
 
 LOG = "log"
-"""What stands for a topic in the offsets of a stream by log index: `{"log/0": n}`."""
+"""Takes the place of a topic in the offsets of a stream by log index: `{"log/0": n}`."""
 _CHUNK = 8 * 1024 * 1024
 _MAX_GAP = 64 * 1024
-"""Bytes of other queues between two messages that are read along rather than reading twice."""
+"""If at most this many bytes of other queues lie between two messages, both are read at once with the bytes
+between."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class DirectoryQueues:
         return read_queues(part, rows)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing, as no file is kept open."""
 
     def _replicas(self) -> list[Replica]:
         return best_of_each_group(open_replicas(self.options.paths, self.options.groups))
@@ -117,7 +118,8 @@ class DirectoryQueues:
 
 
 def average_entry(replicas: Sequence[Replica]) -> int:
-    """Bytes of an entry in the mean of these logs, as their sizes and indexes say; 1 when they are empty."""
+    """Average size of an entry of these logs in bytes, from the sizes and indexes of the logs; 1 when they
+    are empty."""
     size = sum(segment.size for replica in replicas for segment in replica.segments)
     entries = 0
     for replica in replicas:
@@ -142,7 +144,7 @@ def read_queues(part: QueuePart, rows: MessageRows) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where messages lie, ascending, and which they must be."""
+    """Where messages lie, ascending, and which message must be at each place."""
 
     topics: list[str]
     topic: Ints
@@ -181,7 +183,7 @@ def _places(files: Files, part: QueuePart, tags: frozenset[str] | None) -> _Plac
 
 
 def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
-    """How far one read goes: in one segment, without large gaps, of bounded size."""
+    """The end of one read: within one segment, without large gaps, of bounded size."""
     limit = min(position[first] + _CHUNK, (position[first] // segment_size + 1) * segment_size)
     stop = max(first + 1, int(np.searchsorted(end, limit, side="right")))
     gaps = np.flatnonzero(position[first + 1 : stop] - end[first : stop - 1] > _MAX_GAP)
@@ -189,7 +191,7 @@ def _chunk_end(position: Ints, end: Ints, first: int, segment_size: int) -> int:
 
 
 def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> Window:
-    """The entries at these places of one segment; what is none is marked as damaged."""
+    """The entries at these places of one segment. A place without an entry is marked as damaged."""
     base, end = int(position[0]), int((position + size).max())
     start = base - base % part.segment_size
     path = segment_path(part.data, start)
@@ -218,7 +220,7 @@ def _read_window(files: Files, part: QueuePart, position: Ints, size: Ints) -> W
 
 @dataclass(frozen=True)
 class DirectoryLog:
-    """`streaming.Queues` by log index: one offset, read in order; for archives and audits."""
+    """`streaming.Queues` by log index: the whole log is one queue, read in order; for archives and audits."""
 
     options: Options
 
@@ -260,7 +262,7 @@ class DirectoryLog:
             yield from rows.of_piece(piece, piece.task.committed)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing, as no file is kept open."""
 
     def _replicas(self) -> list[Replica]:
         return best_of_each_group(open_replicas(self.options.paths, self.options.groups))

@@ -1,4 +1,4 @@
-"""Entries to rows of the view `messages`: what is checked, what is left out, how columns are filled."""
+"""Turn entries into rows of the view `messages`: check them, choose the wanted ones, fill the columns."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from dledger.spark.selection import Selection
 from dledger.spark.texts import parse_properties
 
 _BATCH_BYTES = 64 * 1024 * 1024
-"""Bytes of unfolded bodies of one batch, about."""
+"""About how many bytes of uncompressed bodies one batch holds."""
 _FIRST_MS = -62_135_596_800_000
 _LAST_MS = 253_402_300_799_999
-"""Years 1 to 9999: what Spark can show. Producers' clocks may say anything."""
+"""The last ms of the year 9999: Spark can show the years 1 to 9999, and a producer's clock may be wrong by
+any amount."""
 
 
 class CorruptMessage(Exception):
-    """An entry that should hold a message and cannot be believed, or is lost."""
+    """An entry that should hold a message is damaged or lost."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Which messages a ConsumeQueue promises at some places. `topic` indexes `topics`."""
+    """The messages that a ConsumeQueue says are at some places. `topic` holds indexes into `topics`."""
 
     topics: list[str]
     topic: Ints
@@ -46,7 +47,7 @@ class Expected:
     offset: Ints
 
     def met(self, records: Records) -> Bools:
-        """Whether each record is the message that it should be."""
+        """Whether each record is the expected message."""
         number = {topic: at for at, topic in enumerate(records.topics)}
         wanted = np.array([number.get(topic, -1) for topic in self.topics], np.int64)[self.topic]
         right = (records.topic == wanted) & (records.queue_id == self.queue_id)
@@ -65,7 +66,7 @@ def message_columns(options: Options) -> columns.Columns:
 
 @dataclass(frozen=True)
 class MessageRows:
-    """How messages become rows. `corrupt`: fail, skip or include; `group`: value of that column."""
+    """How messages become rows. `corrupt`: fail, skip or include; `group`: value of the column `group`."""
 
     selection: Selection
     columns: columns.Columns
@@ -73,8 +74,8 @@ class MessageRows:
     group: str = ""
 
     def of_piece(self, piece: Piece, highest: int) -> Iterator[pa.RecordBatch]:
-        """Messages of a piece of a segment, up to index `highest`. CorruptMessage, also for a file that
-        cannot be read; both are rows or left out where `corrupt` says so."""
+        """Messages of a piece of a segment, up to index `highest`. CorruptMessage for damage and for a file
+        that cannot be read; with `corrupt` skip or include, damage is left out or becomes rows instead."""
         last = highest if piece.last < 0 else min(piece.last, highest)
         following = piece.first
         why = "retired meanwhile, or damaged"
@@ -94,7 +95,7 @@ class MessageRows:
         yield from self._lost(piece, following, last if last < NO_END else piece.task.committed, why)
 
     def of_window(self, window: Window, expected: Expected | None = None) -> Iterator[pa.RecordBatch]:
-        """Messages among the entries of a window; with `expected`, exactly those must be there."""
+        """Messages among the entries of a window. With `expected`, exactly those messages must be there."""
         entries = window.columns
         is_message = (entries.channel >> 24 & KIND_MASK == Kind.MESSAGE) & has_record(entries)
         records = records_of(window)
@@ -116,7 +117,8 @@ class MessageRows:
     def of_records(
         self, records: Records, candidates: Bools, index: Ints | None, term: Ints | None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of those candidates that are wanted. Blames records whose texts or bodies are damaged."""
+        """Rows of the wanted messages among the candidates. Records with damaged texts or bodies are marked
+        as wrong."""
         chosen = np.flatnonzero(candidates & self.selection.mask(records))
         if not len(chosen):
             return
@@ -145,7 +147,7 @@ class MessageRows:
             yield self._batch(records, part, arrays, plain, index, term)
 
     def _plain_bodies(self, records: Records, chosen: Ints) -> dict[int, bytes]:
-        """Unfolded bodies of those that are compressed."""
+        """Uncompressed bodies of those chosen records whose bodies are compressed."""
         found = {}
         damaged = np.zeros(len(records.problem), np.bool_)
         for number in chosen[records.sys_flag[chosen] & COMPRESSED != 0].tolist():
@@ -236,7 +238,7 @@ class MessageRows:
         )
 
     def _lost(self, piece: Piece, first: int, last: int, why: str) -> Iterator[pa.RecordBatch]:
-        """Entries `first` to `last` cannot be found."""
+        """Report that entries `first` to `last` cannot be found."""
         if last < first or self.corrupt == "skip":
             return
         text = f"{piece.task.path}: entries {first} to {last} are lost here ({why})"
@@ -267,7 +269,7 @@ def _times(milliseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
 
 
 def _groups(sizes: Ints, chosen: Ints, plain: dict[int, bytes]) -> Iterator[tuple[int, int]]:
-    """Rows of each batch, so that unfolded bodies of one stay below a bound."""
+    """The range of rows of each batch, so that its uncompressed bodies stay below a bound."""
     if plain:
         stored = zip(chosen.tolist(), sizes.tolist(), strict=True)
         sizes = np.array([len(plain.get(number, b"")) or size for number, size in stored], np.int64)

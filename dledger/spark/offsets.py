@@ -1,7 +1,9 @@
-"""Offsets of queues: how they are written, where reading starts, how a batch is bounded and divided. Pure.
+"""Offsets of queues: how they are written, where reading starts, how a batch is bounded and divided. Pure
+functions.
 
 An offset of a stream is `{"topic/queue": n}`: the next message to read of each queue. Where several broker
-groups are read, `{"topic@group/queue": n}`, as queues of the same number are different queues.
+groups are read, it is `{"topic@group/queue": n}`, as queues with the same number in two groups are different
+queues.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Offsets = dict[Queue, int]
 
 
 class DataLost(Exception):
-    """Messages that were asked for are not there (any more)."""
+    """Messages that were asked for do not exist, or were deleted."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,12 @@ class QueueRange:
 
 
 def encode(offsets: Mapping[Queue, int]) -> dict[str, int]:
-    """As Spark keeps it."""
+    """Offsets in the form that Spark keeps in a checkpoint."""
     return {f"{topic}/{queue_id}": offset for (topic, queue_id), offset in sorted(offsets.items())}
 
 
 def decode(value: Mapping[str, int]) -> Offsets:
-    """Inverse of `encode`; ValueError for what is no offset of this source."""
+    """The inverse of `encode`. ValueError for a value that is no offset of this source."""
     found = {}
     for key, offset in value.items():
         topic, slash, queue_id = key.rpartition("/")
@@ -50,7 +52,8 @@ def decode(value: Mapping[str, int]) -> Offsets:
 
 
 def batch_bounds(options: Options) -> dict[Queue, Bounds]:
-    """What `startingOffsets` and `endingOffsets` of a batch say, for the queues that they name."""
+    """Offsets from `startingOffsets` and `endingOffsets` of a batch, for the queues that these options
+    name."""
     starting = options.starting if isinstance(options.starting, Mapping) else {}
     ending = options.ending if isinstance(options.ending, Mapping) else {}
     found: dict[Queue, Bounds] = {}
@@ -61,7 +64,7 @@ def batch_bounds(options: Options) -> dict[Queue, Bounds]:
 
 
 def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bounds) -> str:
-    """The complaint about an offset."""
+    """The error text for an offset outside of its queue."""
     return (
         f"{what}: {topic}/{queue_id}: offset {offset} is outside of what is there, "
         f"{there.low} to {there.high}: retention deleted it, or it is not written yet"
@@ -71,7 +74,8 @@ def out_of_range(topic: str, queue_id: int, what: str, offset: int, there: Bound
 def named_offsets(
     named: Mapping[Queue, int], there: Mapping[Queue, Bounds], option: str, *, fail: bool
 ) -> Offsets:
-    """What an option says, as offsets. BadOption for a queue that is not there, DataLost for an offset."""
+    """Offsets that an option names. BadOption for a queue that does not exist, DataLost for an offset out of
+    range."""
     found = {}
     for queue, offset in named.items():
         if queue not in there:
@@ -87,10 +91,10 @@ def named_offsets(
 
 
 def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *, fail: bool) -> Offsets:
-    """Where to go on: `start`, moved into what is there. DataLost instead, if that is to `fail`.
+    """Where to resume: `start`, moved into the range that is there. DataLost instead, if `fail` is set.
 
-    A queue without a start (it is new) begins at its first message. An end that lies before the start is not
-    loss by itself: the source that answers may be behind; the start stays.
+    A queue without a start is new and begins at its first message. An end below the start is no loss by
+    itself: the source that answers may be behind. Then the start stays.
     """
     found = dict(start)
     for queue, bounds in there.items():
@@ -106,9 +110,10 @@ def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *,
 
 
 def limited(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: int | None) -> Offsets:
-    """The end of a batch of at most `limit` messages, divided among queues by what each has waiting.
+    """The end of a batch of at most `limit` messages. Queues share it in proportion to the messages that
+    wait.
 
-    Every queue with messages gets at least one, as long as there are some to give: none starves.
+    Every queue with messages gets at least one while the limit allows it, so that no queue starves.
     """
     backlog = {
         queue: max(0, there[queue].high - start.get(queue, there[queue].low)) for queue in sorted(there)
@@ -128,7 +133,8 @@ def limited(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], limit: in
 
 
 def by_group(ranges: Iterable[QueueRange]) -> dict[str, list[QueueRange]]:
-    """Ranges of each group, with plain topics; "" where names are not qualified."""
+    """Ranges of each broker group, with plain topics. The key is "" where the names do not contain a
+    group."""
     found: dict[str, list[QueueRange]] = {}
     for item in ranges:
         topic, group = topic_and_group(item.topic)
@@ -137,7 +143,7 @@ def by_group(ranges: Iterable[QueueRange]) -> dict[str, list[QueueRange]]:
 
 
 def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list[QueueRange]:
-    """What lies between two offsets. A queue that the start does not know begins at 0."""
+    """The ranges between two offsets. A queue that the start does not name begins at 0."""
     return [
         QueueRange(*queue, start.get(queue, 0), high)
         for queue, high in sorted(end.items())
@@ -146,7 +152,8 @@ def ranges_between(start: Mapping[Queue, int], end: Mapping[Queue, int]) -> list
 
 
 def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
-    """Every range cut into `parts`, part by part: neighbours in time, so neighbours in the log, together."""
+    """Cut every range into `parts` and put the cuts with the same number together: these are close in time,
+    and so close in the log."""
     known = list(ranges)
     found = []
     for part in range(parts):
@@ -164,7 +171,8 @@ def divided(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:
 
 
 def wanted_parts(messages: int, min_partitions: int | None) -> int:
-    """Tasks for a batch: as asked for, else enough for its size; a task has its price."""
+    """How many tasks a batch gets: as many as asked for, else enough for its size, since each task has a
+    cost."""
     if min_partitions is not None:
         return max(1, min(min_partitions, messages))
     return max(1, min(MOST_PARTS, messages // PART_MESSAGES))
@@ -172,4 +180,4 @@ def wanted_parts(messages: int, min_partitions: int | None) -> int:
 
 MOST_PARTS = 16
 PART_MESSAGES = 25_000
-"""Messages that are worth a task of their own."""
+"""A batch gets one task for this many messages."""

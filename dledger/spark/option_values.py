@@ -1,4 +1,5 @@
-"""Values of options: texts to numbers, lists, ranges and offsets. BadOption names option and remedy."""
+"""Values of options: texts to numbers, lists, ranges and offsets. BadOption names the option and the
+remedy."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from dledger.client.times import check_time
 
 EARLIEST = -2
 LATEST = -1
-"""Stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka source."""
+"""These two numbers stand for an offset in `startingOffsets` and `endingOffsets`, as in Spark's Kafka
+source."""
 
 KEY_SEPARATOR = " "
-"""Between the keys of one message (MessageConst.KEY_SEPARATOR)."""
+"""Stands between the keys of one message (MessageConst.KEY_SEPARATOR)."""
 
 Queue = tuple[str, int]
 """Topic and queue id."""
@@ -26,7 +28,7 @@ class BadOption(ValueError):
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A hint to append to the complaint about `word`."""
+    """A hint with similar words of `known`, to append to the error text about `word`."""
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), list(lower), n=1)
     return f": did you mean {lower[close[0]]!r}?" if close else f"; known are {', '.join(known)}"
@@ -47,7 +49,7 @@ def flag(name: str, value: str) -> bool:
 
 
 def positive(name: str, value: str) -> int:
-    """A number from 1."""
+    """A number of at least 1."""
     if not value.isdecimal() or int(value) < 1:
         raise BadOption(f"option {name}: {value!r} is not a positive number")
     return int(value)
@@ -69,7 +71,7 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def paths(value: str) -> tuple[str, ...]:
-    """Comma separated, or a JSON list for paths with commas."""
+    """Paths: separated by commas, or a JSON list for paths that contain commas."""
     if not value.lstrip().startswith("["):
         return names(value)
     try:
@@ -91,7 +93,7 @@ def pattern(name: str, value: str) -> str:
 
 
 def tags(name: str, value: str) -> tuple[str, ...]:
-    """`*` (everything: empty), or `A || B`."""
+    """Tags: `A || B`; the empty tuple for `*`, which means all messages."""
     text = value.strip()
     if text in ("", "*"):
         return ()
@@ -102,7 +104,7 @@ def tags(name: str, value: str) -> tuple[str, ...]:
 
 
 def keys(name: str, value: str) -> frozenset[str]:
-    """Message keys: `A B` as RocketMQ writes several, or a JSON list. None of them holds a space."""
+    """Message keys: `A B` as RocketMQ writes several keys, or a JSON list. A key cannot contain a space."""
     found: object = value.split()
     if value.lstrip().startswith("["):
         try:
@@ -118,7 +120,7 @@ def keys(name: str, value: str) -> frozenset[str]:
 
 
 def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
-    """Inclusive ranges, sorted; those that touch are one."""
+    """Inclusive ranges, sorted; ranges that touch are joined."""
     try:
         if value.lstrip().startswith("["):
             pairs = [(int(first), int(last)) for first, last in json.loads(value)]
@@ -139,7 +141,7 @@ def ranges(name: str, value: str) -> tuple[tuple[int, int], ...]:
 
 
 def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
-    """`{"topic": [0, 1]}`."""
+    """Queues by topic: `{"topic": [0, 1]}`."""
     found = {}
     for topic, queues in sorted(_object(name, value, '{"topic": [0, 1]}').items()):
         if not isinstance(queues, list) or not queues or not all(_is_number(queue) for queue in queues):
@@ -149,7 +151,7 @@ def assignment(name: str, value: str) -> dict[str, tuple[int, ...]]:
 
 
 def offsets(name: str, value: str) -> dict[Queue, int]:
-    """`{"topic": {"0": 23, "1": -2}}`, or as a checkpoint has it: `{"topic/0": 23}`."""
+    """Offsets: `{"topic": {"0": 23, "1": -2}}`, or in the form of a checkpoint: `{"topic/0": 23}`."""
     example = '{"topic": {"0": 23, "1": -2}}'
     found: dict[Queue, int] = {}
     for topic, queues in _object(name, value, example).items():

@@ -1,7 +1,7 @@
 """Options of the reading side of the data source `dledger`. A wrong name or value is refused with a hint.
 
-Names are those of Spark's Kafka source where it has one; RocketMQ's names for the same are aliases. What an
-option has no effect on is refused, too: an option that is silently ignored is a trap.
+Names are those of Spark's Kafka source where it has the option; RocketMQ's names for it are aliases. An
+option that would have no effect is refused, too, as silently ignoring it would mislead the user.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ CORRUPT: dict[str, tuple[str, ...]] = {
     "messages": ("fail", "skip", "include"),
     "entries": ("fail", "include"),
 }
-"""View -> values of corruptRecords; `scan` reports damage as rows whatever is set."""
+"""View -> allowed values of corruptRecords. The view `scan` reports damage as rows with every value."""
 READ_FROM = ("leader",)
 OFFSET_TYPES = ("queue", "log")
 DEFAULT_GROUP = "TOOLS_CONSUMER"
-"""The consumer group of RocketMQ's own tools: reading in its name moves nobody's offsets."""
+"""The consumer group of RocketMQ's own tools: reading in its name changes the offsets of no application."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an option means, and where it counts: views, `path` and/or `servers`, batch and/or stream."""
+    """An option: its meaning, and where it has an effect: views, `path` and/or `servers`, batch and/or
+    stream."""
 
     meaning: str
     views: tuple[str, ...] = VIEWS
     of: tuple[str, ...] = ("path", "servers")
     mode: tuple[str, ...] = ("batch", "stream")
     live: tuple[str, ...] | None = None
-    """Views where it counts with `servers`, if these are others than `views`."""
+    """Views on which the option has an effect with `servers`, if these are not the same as `views`."""
 
 
 _MESSAGES = ("messages",)
@@ -94,7 +95,7 @@ OPTIONS = {
     "pullBatchSize": Option("messages of one pull, default 1024", _MESSAGES, _LIVE),
     "pullTimeoutMs": Option("how long a leader is looked for, default 30000", _LEADERS, _LIVE),
 }
-"""Name -> what it means."""
+"""Name -> the option."""
 
 ALIASES = {
     "topic": "subscribe",
@@ -105,12 +106,13 @@ ALIASES = {
     "namesrvAddr": "servers",
     "kafka.bootstrap.servers": "servers",
 }
-"""What RocketMQ's, Pulsar's and Kafka's users write -> our name."""
+"""Names that users of RocketMQ, Pulsar and Kafka know -> our name."""
 
 
 @dataclass(frozen=True)
 class TopicChoice:
-    """Which topics: named, by pattern, or with queues; at most one is set. None: all, but system topics."""
+    """Which topics to read: named, by pattern, or with queues; at most one is set. If none is set, all topics
+    except system topics are read."""
 
     named: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -132,7 +134,7 @@ class Options:
     topics: TopicChoice = ALL_TOPICS
     tags: tuple[str, ...] = ()
     keys: frozenset[str] | None = None
-    """None: all, also messages without one."""
+    """None: all messages, also those without a key."""
     starting: str | Mapping[Queue, int] = ""
     ending: str | Mapping[Queue, int] = "latest"
     starting_ms: int | None = None
@@ -155,7 +157,7 @@ class Options:
     pull_batch: int = 1024
     pull_timeout_ms: int = 30_000
     given: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names that the user set."""
+    """Names of the options that the user set."""
 
 
 def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
@@ -202,8 +204,8 @@ def parse(options: Mapping[str, str], mode: str | None = None) -> Options:
 
 
 def canonical(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by their right names: aliases and case do not matter. BadOption for an unknown name, and for
-    two that mean the same."""
+    """Options under their right names: aliases are replaced, and case does not matter. BadOption for an
+    unknown name, and for two names of the same option."""
     by_lower = {name.lower(): name for name in OPTIONS} | {
         alias.lower(): name for alias, name in ALIASES.items()
     }
@@ -235,7 +237,7 @@ def _source(given: Mapping[str, str]) -> str:
 
 
 def _check_use(given: Mapping[str, str], view: str, source: str, mode: str | None) -> None:
-    """Refuse what has no effect here."""
+    """Refuse options that have no effect here."""
     for name in given:
         option = OPTIONS[name]
         if view not in option.views:

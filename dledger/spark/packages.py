@@ -1,7 +1,7 @@
 """Our own packages for executors: a zip that Spark sends along with a job.
 
-Spark passes a `.zip` on to executors and puts it on their path. A wheel is accepted by `--py-files` and lands
-beside the tasks, but only on the driver's path: pyspark looks for `.zip`, `.egg` and `.jar`.
+Spark passes a `.zip` on to executors and adds it to their import path. `--py-files` also accepts a wheel, but
+adds it only to the driver's path: pyspark looks for `.zip`, `.egg` and `.jar`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from zlib import crc32
 from dledger import audit
 
 EXECUTOR_PACKAGES = ("_fast", "audit", "client", "formats", "remoting", "runtime", "spark")
-"""Parts of `dledger`: what `spark` may import, and itself. (Of the compiled twins the Python half alone.)"""
+"""Parts of `dledger` that executors need: `spark`, and what it may import. Of the compiled modules only the
+Python version is sent."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_root() -> str:
-    """What holds our packages: the repository, site-packages, or a zip."""
+    """The place that holds our packages: the repository, site-packages, or a zip."""
     return str(Path(str(audit.__file__)).absolute().parents[2])
 
 
 def sent_by_spark() -> bool:
-    """Whether we were imported from an archive that executors have on their path as well."""
+    """Whether this package was imported from an archive that is on the executors' path as well."""
     return package_root().endswith((".zip", ".egg", ".jar"))
 
 
 def archive(cache: Path, root: str | None = None) -> Path:
-    """The zip, in the cache, named by its content and put in place by one rename."""
+    """Make the zip in the cache. Its name depends on its content, and one rename puts it in place."""
     modules = sorted(_modules(Path(root or package_root())))
     if not modules:
         raise FileNotFoundError(f"no packages of ours in {root or package_root()}")

@@ -1,4 +1,4 @@
-"""What a task that reads segments of replicas is made of, and how much of it goes into one task.
+"""Parts of the work of a task that reads segments of replicas, and how many of them go into one task.
 
 Objects of this module travel to executors by pickle.
 """
@@ -22,12 +22,12 @@ PACK_BYTES = 64 * 1024 * 1024
 """Bytes of segments that one task reads; a larger segment has a task of its own."""
 
 MOST_TASKS = 20_000
-"""Of one plan, unless more are asked for: each costs the driver about a millisecond and some memory. Of a
-larger log a task reads more bytes."""
+"""At most this many tasks are planned, unless more are asked for: each costs the driver about a millisecond
+and some memory. If the log is larger, each task reads more bytes."""
 
 
 def task_bytes(total: int) -> int:
-    """Bytes of log for one task, of so many in all, where nobody says."""
+    """How many bytes of log one task reads by default, when the log has `total` bytes."""
     return max(PACK_BYTES, -(-total // MOST_TASKS))
 
 
@@ -43,14 +43,14 @@ class SegmentPart:
     task: SegmentTask
     ranges: tuple[tuple[int, int], ...] = ()
     applied: int = -1
-    """`ReplicaRow.applied` of its replica, for a scan."""
+    """`ReplicaRow.applied` of the replica; used by a scan."""
 
     @property
     def size(self) -> int:
         return self.task.size
 
     def scan(self, block_entries: int, runs: QueueRuns | None = None) -> Iterator[AuditRow]:
-        """All rows; those of queues go to `runs` instead, if there are any."""
+        """Yield all rows. If `runs` is given, rows about queues are added to it instead."""
         if runs is None:
             yield from self.reader.scan(self.task, block_entries)
             return
@@ -72,7 +72,7 @@ class SegmentPart:
 
 @dataclass(frozen=True)
 class SidePart:
-    """What a replica has beside its segments."""
+    """The files that a replica has beside its segments."""
 
     replica: ReplicaView
     size: int = 0
@@ -83,7 +83,7 @@ class SidePart:
 
 @dataclass(frozen=True)
 class FoundPart:
-    """What was found when the sources were looked at."""
+    """Findings of the listing of the sources."""
 
     findings: tuple[Finding, ...]
     size: int = 0
@@ -96,11 +96,11 @@ ScanPart = SegmentPart | SidePart | FoundPart
 
 
 class Part(Protocol):
-    """Some of the work of a task."""
+    """A part of the work of a task."""
 
     @property
     def size(self) -> int:
-        """Bytes of segments that it reads."""
+        """Bytes of segments that the part reads."""
 
 
 P = TypeVar("P", bound=Part)
@@ -108,9 +108,9 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
-    """Parts that one task scans one after another: a task costs more than a small segment.
+    """Parts that one task scans one after another, since a task costs more than a small segment.
 
-    `merged`: what is said of a queue in each of them becomes one row where it goes on without a gap.
+    `merged`: rows of several parts about one queue become one row where they follow each other without a gap.
     """
 
     parts: tuple[ScanPart, ...]
@@ -127,7 +127,7 @@ class ScanPack(InputPartition):
 
 @dataclass(frozen=True)
 class DrillPack(InputPartition):
-    """The same index ranges of all replicas."""
+    """Compares the entries of all replicas in the same index ranges."""
 
     parts: tuple[SegmentPart, ...]
 
@@ -140,7 +140,7 @@ class DrillPack(InputPartition):
 
 
 def _suspect(copies: list[EntryRow]) -> bool:
-    """Whether they differ in content, or one of them is damaged."""
+    """Whether the copies differ in content, or one of them is damaged."""
     if any(copy.damage & (BODY_DAMAGED | UNREADABLE) for copy in copies):
         return True
     one = copies[0]
@@ -149,7 +149,7 @@ def _suspect(copies: list[EntryRow]) -> bool:
 
 
 def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
-    """The ranges (inclusive, ascending), divided so that each share has at most so many indexes."""
+    """Divide the ranges (inclusive, ascending) into shares of at most `most` indexes."""
     share: list[tuple[int, int]] = []
     room = most
     for first, last in ranges:
@@ -166,7 +166,7 @@ def shares(ranges: Ranges, most: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def pack(parts: Iterable[P], limit: int = PACK_BYTES) -> Iterator[tuple[P, ...]]:
-    """Neighbours together, up to `limit` bytes of segments a task."""
+    """Put neighbouring parts together into tasks of up to `limit` bytes of segments."""
     pending: list[P] = []
     size = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What an audit is told to look at: store directories, brokers of live groups, digests that they shipped."""
+"""The places that an audit reads: store directories, brokers of live groups, digests that brokers shipped."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from dledger.spark.live import GroupSource
 
 
 class BadPlace(Exception):
-    """Arguments that name nothing to audit, or do not fit together. The text says what to do."""
+    """Arguments that name nothing to audit, or that contradict each other. The text says what to do."""
 
 
 class NoAnswer(BadPlace):
-    """What they name cannot be looked at."""
+    """The places that the arguments name cannot be read."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Replicas to compare with each other. `name`: empty where they have to say it themselves.
+    """Replicas to compare with each other. `name`: empty for store directories, which hold the name of their
+    group.
 
-    `drill_sources`: where single entries are read, None for the sources themselves.
+    `drill_sources`: where single entries are read; None: in the sources themselves.
     """
 
     name: str
@@ -39,7 +40,8 @@ class Group:
 
 
 def groups_to_audit(arguments: Options, now_ms: int) -> list[Group]:
-    """What the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace, NoAnswer."""
+    """The groups that the arguments name. Blocking: asks the NameServers. `now_ms`: wall clock. BadPlace,
+    NoAnswer."""
     if arguments.namesrv is None and arguments.digests is None and not arguments.stores:
         arguments = Options(**{**vars(arguments), "namesrv": namesrv_addr() or None})
     try:
@@ -108,7 +110,8 @@ def _one_for(stores: Sequence[StoreSource], groups: Sequence[str]) -> None:
 
 
 def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
-    """One report of several groups, whose replicas are called `group/replica` then."""
+    """Join the reports of several groups into one; its replicas are called `group/replica` if there are
+    several."""
     if len(reports) == 1:
         return reports[0]
     together = Report([], min(report.compared_up_to for report in reports), [])
@@ -124,5 +127,5 @@ def joined(groups: Sequence[Group], reports: Sequence[Report]) -> Report:
 
 
 def _prefixed(group: Group, replicas: str) -> str:
-    """A finding may name several replicas, or none."""
+    """Put the group's name before each replica. A finding may name several replicas, or none."""
     return ",".join(f"{group.name}/{replica}".rstrip("/") for replica in replicas.split(","))

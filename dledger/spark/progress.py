@@ -1,4 +1,4 @@
-"""One line on standard error that says how far a job is. Nothing where nobody looks (no terminal)."""
+"""One line on standard error that shows how far a job is. Nothing is shown without a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 78
 
 
 class Progress:
-    """`stream`: where the line goes, None for nowhere."""
+    """The line that shows progress. `stream`: where it is written, None for nowhere."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -19,11 +19,11 @@ class Progress:
         self._what = ""
 
     def say(self, what: str) -> None:
-        """What is being done now; a job's thread may call this."""
+        """Set the text of the line. The thread of a job may call this."""
         self._what = what
 
     def show(self, further: str = "") -> None:
-        """Draw the line anew: what is being done, and how far that is."""
+        """Draw the line again: its text, and `further` behind it."""
         text = ": ".join(part for part in (self._what, further) if part)[:WIDTH]
         if self._stream is not None and text != self._shown:
             self._stream.write("\r" + text.ljust(len(self._shown)))
@@ -31,7 +31,7 @@ class Progress:
             self._shown = text
 
     def clear(self) -> None:
-        """Take the line away: results follow."""
+        """Remove the line, before results are printed."""
         if self._stream is not None and self._shown:
             self._stream.write("\r" + " " * len(self._shown) + "\r")
             self._stream.flush()

@@ -1,9 +1,9 @@
 """Filters of a query that reading can apply itself (Spark's `pushFilters`).
 
-Handled are comparisons with constants: of topic, partition, offset, logIndex, tags and storeTimestamp in
-`messages`, of index in `entries`, of topic and partition in `queues`. What is handled exactly is not given
-back to Spark; times are, as log times are in milliseconds and columns in microseconds; so is what concerns a
-column that is null for live brokers.
+Comparisons with constants are handled: of topic, partition, offset, logIndex, tags and storeTimestamp in
+`messages`, of index in `entries`, of topic and partition in `queues`. A filter that reading applies exactly
+is not given back to Spark. Filters on times are given back, as log times are in milliseconds and columns in
+microseconds; so are filters on a column that is null for live brokers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Pushed:
-    """What filters leave over. Bounds: inclusive from, exclusive to."""
+    """What the filters leave. Bounds include `low` and exclude `high`."""
 
     topics: frozenset[str] | None = None
     tags: frozenset[str] | None = None
@@ -46,7 +46,7 @@ class Pushed:
     time_ms: Bounds = ANY
 
     def ranges(self, asked: tuple[tuple[int, int], ...] | None) -> tuple[tuple[int, int], ...] | None:
-        """Inclusive index ranges that both this and the option `indexRanges` allow."""
+        """Inclusive index ranges that both the filters and the option `indexRanges` allow."""
         if self.index == ANY:
             return asked
         low, last = self.index.low, self.index.high - 1
@@ -54,15 +54,16 @@ class Pushed:
         return tuple((first, end) for first, end in met if first <= end)
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether there may be rows of a topic."""
+        """Whether rows of a topic may pass the filters."""
         return self.topics is None or topic in self.topics
 
     def wants_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether there may be rows of a queue."""
+        """Whether rows of a queue may pass the filters."""
         return self.wants_topic(topic) and self.partition.low <= queue_id < self.partition.high
 
     def only_tags(self, asked: tuple[str, ...]) -> frozenset[str] | None:
-        """Tags that both this and the option `tags` allow; None: all, also messages without one."""
+        """Tags that both the filters and the option `tags` allow; None: all messages, also those without a
+        tag."""
         if self.tags is None:
             return frozenset(asked) or None
         return self.tags & frozenset(asked) if asked else self.tags
@@ -74,9 +75,9 @@ NOTHING = Pushed()
 def push(
     view: str, filters: Iterable[Filter], *, all_rows: bool, live: bool = False
 ) -> tuple[Pushed, list[Filter]]:
-    """What can be applied while reading, and the filters that Spark must still apply.
+    """Return the filters that reading can apply, and those that Spark must still apply.
 
-    `all_rows`: rows without a topic may come, too (corruptRecords=include): then Spark filters everything.
+    `all_rows`: there may be rows without a topic (corruptRecords=include), so Spark applies all filters.
     `live`: the rows come from brokers.
     """
     pushed = NOTHING
@@ -96,7 +97,8 @@ def push(
 def _narrowed(
     view: str, never_null: frozenset[str], pushed: Pushed, item: Filter
 ) -> tuple[Pushed, bool] | None:
-    """With this filter, and whether nothing of it is left for Spark; None when it cannot be applied."""
+    """Add one filter. The second value says that Spark need not apply it any longer. None when the filter
+    cannot be applied while reading."""
     name = ".".join(getattr(item, "attribute", ()))
     if isinstance(item, IsNotNull):
         return (pushed, True) if name in never_null else None
@@ -147,7 +149,7 @@ def _number_bounds(item: Filter) -> Bounds | None:
 
 
 def _time_bounds(item: Filter) -> Bounds | None:
-    """In whole milliseconds, so a little wide."""
+    """Bounds in whole milliseconds, which are slightly wider than the filter."""
     value = getattr(item, "value", None)
     if not isinstance(value, datetime):
         return None
@@ -157,7 +159,7 @@ def _time_bounds(item: Filter) -> Bounds | None:
 
 
 def _compared(item: Filter, low: int, high: int) -> Bounds | None:
-    """The range that a comparison with a value between `low` and `high` leaves."""
+    """The range that remains after a comparison with a value between `low` and `high`."""
     match item:
         case EqualTo():
             return Bounds(low, high + 1)

@@ -1,7 +1,8 @@
-"""Queues of a store directory: what its ConsumeQueue files say, bounded by what is there and committed.
+"""Queues of a store directory: the content of the ConsumeQueue files, limited to messages that are there and
+committed.
 
-A ConsumeQueue is derived data. It is believed as a hint: whoever reads a message through it checks that the
-log says the same.
+A ConsumeQueue is derived data, so it is only a hint: a reader that finds a message through it checks that the
+log holds the same message.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _HOST_V6_MORE = 12
 
 @dataclass(frozen=True)
 class QueueRow:
-    """Messages [low, high) of a queue; store times in ms of the first and the last one, None without any."""
+    """Messages [low, high) of a queue; store times in ms of the first and the last one, None for an empty
+    queue."""
 
     topic: str
     queue_id: int
@@ -42,7 +44,8 @@ class QueueRow:
 
 
 class QueueFiles:
-    """The queues of one replica. Blocking; StoreError when there are none that are surely its own."""
+    """The queues of one replica. Blocking; StoreError when it is not certain that queue files belong to the
+    replica."""
 
     def __init__(self, replica: Replica) -> None:
         if not replica.queue_root:
@@ -67,7 +70,7 @@ class QueueFiles:
         ]
 
     def units(self, topic: str, queue_id: int) -> UnitFiles:
-        """The files of one queue; to be closed."""
+        """The files of one queue; the caller closes them."""
         return unit_files(self.files, self.replica.queue_root, topic, queue_id)
 
     def bounds(self, topic: str, queue_id: int) -> Bounds:
@@ -79,7 +82,7 @@ class QueueFiles:
             units.close()
 
     def at_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time; the end when there is none."""
+        """Offset of the first message stored at or after a time; the end of the queue when there is none."""
         units = self.units(topic, queue_id)
         try:
             bounds = self._bounds(units)
@@ -88,7 +91,7 @@ class QueueFiles:
             units.close()
 
     def rows(self, wants: Callable[[str, int], bool]) -> Iterator[QueueRow]:
-        """One of each queue that is wanted: by topic and number."""
+        """One row for each queue for which `wants` is true; it gets topic and number."""
         for topic, queue_id in self.queues():
             if not wants(topic, queue_id):
                 continue
@@ -103,7 +106,8 @@ class QueueFiles:
                 units.close()
 
     def _bounds(self, units: UnitFiles) -> Bounds:
-        """Positions rise with offsets; units that were never written are zeros."""
+        """Find the bounds by bisection: positions rise with offsets, and units that were never written are
+        zeros."""
         every = Bounds(units.first, units.end())
 
         def position(offset: int) -> int:
@@ -151,12 +155,13 @@ def unit_files(files: Files, root: str, topic: str, queue_id: int) -> UnitFiles:
 
 
 def read_units(units: UnitFiles, bounds: Bounds) -> npt.NDArray[np.void]:
-    """Units of these offsets, as columns."""
+    """The units of these offsets, as columns."""
     return np.frombuffer(units.read(bounds.low, max(0, bounds.high - bounds.low)), UNIT)
 
 
 def committed_end(replica: Replica) -> int:
-    """Log offset behind the last committed entry: from its index unit, else from the log. StoreError."""
+    """Log offset behind the last committed entry, from the unit of the entry in the index files, else from
+    the log. StoreError."""
     if known_committed(replica) < 0:
         return 0
     files = files_for(replica.directory)
@@ -175,7 +180,7 @@ def committed_end(replica: Replica) -> int:
 
 
 def _first(bounds: Bounds, holds: Callable[[int], bool]) -> int:
-    """The first offset of [low, high) for which something holds that holds for all behind it, else `high`."""
+    """The first offset of [low, high) from which on `holds` is true, else `high`."""
     low, high = bounds.low, bounds.high
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """Message records decoded in bulk: columns of numbers for the fixed part, Arrow arrays for the texts.
 
-One window of a log or of a pull answer at a time. Nothing here loops over messages in Python, but where a
-body is compressed or a CRC must be computed. The layout is `formats.record`'s.
+One window of a log or of a pull answer is decoded at a time. Python loops over messages only where a body is
+compressed or a CRC must be computed. The layout is described in `formats.record`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOT_A_RECORD = "not a well-formed message record"
 
 @dataclass(frozen=True)
 class Records:
-    """Records in a buffer. Positions are in the buffer; times in ms; `topic` indexes `topics`.
+    """Records in a buffer. Positions are in the buffer; times in ms; `topic` holds indexes into `topics`.
 
-    `problem`: empty, or why this is no record that can be believed; its other columns mean nothing then.
-    `good`: which have none.
+    `problem`: empty, or why this is no valid record; then the other columns of the record mean nothing.
+    `good`: whether `problem` is empty.
     """
 
     buffer: Bytes
@@ -50,19 +50,19 @@ class Records:
 
     @property
     def dispatched(self) -> Bools:
-        """Which have a place in a queue: no half messages, no rollbacks."""
+        """Whether each record has a place in a queue: half messages and rollbacks have none."""
         transaction = self.sys_flag & TRANSACTION_MASK
         return np.asarray((transaction == 0) | (transaction == TRANSACTION_COMMIT), np.bool_)
 
     def blame(self, wrong: Bools, reason: str) -> None:
-        """Note a problem of some records, unless they have one already."""
+        """Set the problem of the `wrong` records, unless they have one already."""
         wrong = wrong & self.good
         if wrong.any():
             self.problem[wrong] = reason
             self.good[wrong] = False
 
     def check_body_crcs(self, which: Bools) -> None:
-        """Blame records whose body does not fit the CRC in the record."""
+        """Mark records whose body does not match the CRC in the record."""
         wrong = which & self.good
         if not wrong.any():
             return
@@ -74,7 +74,8 @@ class Records:
         self.blame(wrong, "the message body does not fit the record's CRC")
 
     def properties(self, chosen: Ints) -> pa.StringArray:
-        """Property texts of the chosen records; those that are not UTF-8 are blamed and read as empty."""
+        """Property texts of the chosen records. Records with texts that are not UTF-8 are marked, and their
+        text is empty."""
         starts, sizes = self.properties_at[chosen], self.properties_size[chosen]
         raw = slices(self.buffer, starts, starts + sizes)
         try:
@@ -88,7 +89,7 @@ class Records:
 
 
 def records_of(window: Window) -> Records:
-    """What the bodies of a window's entries hold."""
+    """Decode the bodies of a window's entries."""
     columns = window.columns
     starts = columns.pos - window.base + HEADER_SIZE
     return decode(np.frombuffer(window.data, np.uint8), starts, columns.size - HEADER_SIZE)
@@ -125,7 +126,7 @@ def decode(buffer: Bytes, starts: Ints, sizes: Ints) -> Records:
 def _topics(
     buffer: Bytes, starts: Ints, sizes: Ints, problem: npt.NDArray[np.object_], good: Bools
 ) -> tuple[Ints, list[str]]:
-    """Number of each record's topic, and the topics. One that is no text is a problem."""
+    """Number of each record's topic, and the names of the topics. A topic that is not UTF-8 is a problem."""
     encoded = slices(buffer, starts, starts + sizes).dictionary_encode()
     numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     texts = [_text(raw) for raw in encoded.dictionary.to_pylist()]
@@ -147,8 +148,8 @@ def _text(raw: bytes) -> str | None:
 def slices(buffer: Bytes, starts: Ints, ends: Ints) -> pa.BinaryArray:
     """Ranges of bytes (ascending, not overlapping, of at most 2 GiB in all) as an Arrow array.
 
-    The ends and starts of neighbours, interleaved, are the offsets of an array whose every second value is
-    wanted: `take` copies those and nothing loops in Python.
+    Starts and ends of all ranges, interleaved, are the offsets of an array in which every second value is one
+    of the ranges. `take` copies those values, without a loop in Python.
     """
     count = len(starts)
     if not count:

@@ -1,9 +1,9 @@
 """Which segments can hold messages of a span of store times.
 
-In a log of ours the store time of messages never goes back (the leader takes the last one's where its clock
-is behind), so the message that a segment begins with bounds the times of all before it and of all from it
-on. Where a segment begins with something else, or damaged, nothing is left out by it; Apache's logs promise
-no order.
+In our logs the store time of messages never goes back, as a leader whose clock is behind takes the store time
+of the last message. So the first message of a segment is no older than all messages before it, and no newer
+than all messages behind it. A segment that begins with another entry, or with a damaged one, gives no such
+bound. Logs of Apache RocketMQ have no order by time, so all of their segments are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:
     firsts = [first_store_ms(files_for(replica.directory), task) for task in tasks]
     chosen = []
     after: int | None = None
-    """The earliest known time of what lies behind the segment."""
+    """The earliest known time of the messages behind the segment."""
     for task, first in zip(reversed(tasks), reversed(firsts), strict=True):
         too_early = after is not None and after < times.low
         too_late = first is not None and first >= times.high
@@ -39,7 +39,8 @@ def segments_within(replica: Replica, times: Bounds) -> frozenset[int] | None:
 
 
 def first_store_ms(files: Files, task: SegmentTask) -> int | None:
-    """Store time of the message that a segment begins with; None when that is none, or not sound."""
+    """Store time of the message that a segment begins with; None when the first entry is no message, or
+    damaged."""
     try:
         file = files.open_read(task.path)
         try:

@@ -1,4 +1,5 @@
-"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Judged on whole columns."""
+"""Which messages are wanted: by topic, queue, offset, time, tags and keys. Whole columns are judged at
+once."""
 
 from __future__ import annotations
 
@@ -34,17 +35,18 @@ _SYSTEM_PREFIX = "rmq_sys_"
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether brokers write there for themselves (TopicValidator). Retry and dead letter topics are none."""
+    """Whether this is a topic of the brokers' own (TopicValidator). Retry and dead letter topics are not."""
     return topic in _SYSTEM_TOPICS or topic.lower().startswith(_SYSTEM_PREFIX)
 
 
 def qualified(topic: str, group: str) -> str:
-    """A topic's name where several broker groups are read: queues of the same number are different queues."""
+    """The name of a topic where several broker groups are read: queues of the same number are different
+    queues."""
     return f"{topic}@{group}" if group else topic
 
 
 def topic_and_group(name: str) -> tuple[str, str]:
-    """Inverse of `qualified`: no topic has an @ in its name."""
+    """The inverse of `qualified`. No topic has an @ in its name."""
     topic, _, group = name.partition("@")
     return topic, group
 
@@ -69,13 +71,13 @@ def wants_queue(choice: TopicChoice, topic: str, queue_id: int) -> bool:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Inclusive from, exclusive to."""
+    """A range of numbers that includes `low` and excludes `high`."""
 
     low: int = 0
     high: int = ALL_OFFSETS
 
     def meet(self, other: Bounds) -> Bounds:
-        """What lies in both."""
+        """The numbers in both ranges."""
         return Bounds(max(self.low, other.low), min(self.high, other.high))
 
 
@@ -84,42 +86,43 @@ ANY = Bounds()
 
 @dataclass(frozen=True)
 class Selection:
-    """All of it must hold. `group`: of the replica that is read, for offsets by qualified topic."""
+    """Conditions that a message must all meet. `group`: broker group of the replica that is read, for offsets
+    by qualified topic."""
 
     topics: TopicChoice = ALL_TOPICS
     tags: frozenset[str] | None = None
-    """None: all, also messages without a tag."""
+    """None: all messages, also those without a tag."""
     keys: frozenset[str] | None = None
-    """None: all, also messages without a key."""
+    """None: all messages, also those without a key."""
     offsets: Mapping[Queue, Bounds] = field(default_factory=dict)
-    """Of queues that are not in here all."""
+    """Wanted offsets of some queues. Of a queue that is not named here, all offsets are wanted."""
     time_ms: Bounds = ANY
     only_topics: frozenset[str] | None = None
     partition: Bounds = ANY
     offset: Bounds = ANY
-    """These three: filters of the query."""
+    """`only_topics`, `partition` and `offset` come from filters of the query."""
     group: str = ""
 
     @property
     def system_entries(self) -> bool:
-        """Whether entries of the broker's own (topics, groups, offsets) are wanted."""
+        """Whether entries that the broker writes for itself (topics, groups, offsets) are wanted."""
         return wants_topic(self.topics, SYSTEM_TOPIC)
 
     @property
     def names_queues(self) -> bool:
-        """Whether only some topics or queues are wanted, and no entries of the broker's own."""
+        """Whether only some topics or queues are wanted, and no entries that the broker writes for itself."""
         choice = self.topics
         some = (choice.named, choice.pattern, choice.assign, self.only_topics) != (None,) * 4
         return (some or self.partition != ANY) and not self.system_entries
 
     def offsets_of(self, topic: str, queue_id: int) -> Bounds:
-        """Which offsets of a queue are wanted; an empty range for none."""
+        """The wanted offsets of a queue; an empty range if none is wanted."""
         if not self.wants(topic) or not self.partition.low <= queue_id < self.partition.high:
             return Bounds(0, 0)
         return self._bounds(topic, queue_id).meet(self.offset)
 
     def mask(self, records: Records) -> Bools:
-        """Which records are wanted, but for their tags and keys."""
+        """Which records are wanted, judged by everything except their tags and keys."""
         topics = [self.wants(topic) for topic in records.topics]
         wanted = np.array(topics, np.bool_)[records.topic] if topics else np.zeros(0, np.bool_)
         wanted &= records.good
@@ -155,7 +158,8 @@ class Selection:
         return wants_topic(self.topics, topic)
 
     def _by_queue(self, records: Records) -> Bools:
-        """Bounds are looked up once for each queue that occurs."""
+        """Whether each record is within the bounds of its queue. The bounds of each queue are looked up
+        once."""
         codes, inverse = np.unique(records.topic << 32 | records.queue_id & 0xFFFFFFFF, return_inverse=True)
         queues = [(records.topics[code >> 32], code & 0xFFFFFFFF) for code in codes.tolist()]
         bounds = [self._bounds(topic, queue_id) for topic, queue_id in queues]

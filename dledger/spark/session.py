@@ -1,18 +1,20 @@
 """A SparkSession that works where it is started, with the data source `dledger` registered.
 
-Four places, and what is set in each (`Place`):
+A session runs in one of four places (`Place`), and each has its own settings:
 
-* LOCAL      this machine. Workers use this interpreter (else Spark takes `python3` from PATH) and find our
-             packages (classes are pickled by reference); the driver listens on loopback (odd host names in
-             containers); no UI, no console bar, errors only in the log; a failed task is tried again.
-* CLUSTER    `spark://`, `yarn`, `k8s://`: the same, but the network is Spark's to choose, and our packages
-             are sent to the executors.
-* SUBMITTED  started by spark-submit: whoever submits configures. Our packages are sent if Spark did not.
-* CONNECT    `sc://`, a Spark Connect server: likewise, and no Java is needed here. Streams, whose Python the
-             server starts without what clients send, need our packages installed there
-             (docs/reference/spark.md).
+* LOCAL      this machine. Workers use this interpreter (otherwise Spark takes `python3` from PATH) and find
+             our packages, as classes are pickled by reference. The driver listens on loopback, because
+             containers may have odd host names. No UI, no console bar, only errors in the log; a failed task
+             is retried.
+* CLUSTER    `spark://`, `yarn`, `k8s://`: as LOCAL, but Spark chooses the network, and our packages are sent
+             to the executors.
+* SUBMITTED  started by spark-submit, which gets its configuration from the user. Our packages are sent if
+             Spark did not send them.
+* CONNECT    `sc://`, a Spark Connect server: as SUBMITTED, and no Java is needed here. Streams need our
+             packages installed on the server, which starts their Python without the packages that clients
+             send (docs/reference/spark.md).
 
-Everywhere the time zone is UTC and filters are pushed down.
+In all places the time zone is UTC and filters are pushed down.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 TASK_ATTEMPTS = 4
 REACH_LIMIT_S = 5.0
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""False by default; without it Spark reads everything and filters afterwards."""
+"""Spark's default is false: then it reads everything and filters afterwards."""
 _LOG4J2 = """status = off
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -53,7 +55,8 @@ logger.executor.level = off
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
 """
-"""Errors only. A shell, which this is to Spark, announces its level unless its own logger has one."""
+"""Show only errors. A process like this one is a shell to Spark, which logs its level at the start unless its
+own logger has a level."""
 
 
 class Place(Enum):
@@ -66,13 +69,14 @@ class Place(Enum):
 
 
 def connect_server(master: str | None, environ: Mapping[str, str]) -> str:
-    """URL of the Spark Connect server that is asked for; empty when none is. SPARK_REMOTE as Spark has it."""
+    """URL of the Spark Connect server that is asked for, by `master` or by SPARK_REMOTE; empty when none
+    is."""
     asked = master or environ.get("SPARK_REMOTE", "")
     return asked if asked.startswith("sc://") else ""
 
 
 def place_of(master: str | None, environ: Mapping[str, str]) -> Place:
-    """By the master asked for; what spark-submit said goes before it."""
+    """The place of a session with this master. What spark-submit has set takes precedence over the master."""
     if "PYSPARK_GATEWAY_PORT" in environ:
         return Place.SUBMITTED
     if connect_server(master, environ):
@@ -89,13 +93,13 @@ def session(
     *,
     short: bool = False,
 ) -> SparkSession:
-    """The active session, or a new one. `conf` wins over what is set here.
+    """The active session, or a new one. `conf` wins over the settings made here.
 
     `short`: for jobs of seconds: one JIT tier and one GC thread, which start in two thirds of the CPU time.
 
     `master`: as Spark's, or `sc://host:port`; default SPARK_REMOTE, all cores of this machine, or what
     spark-submit says. spark.java.NoJava without a usable Java; ImportError without pyspark; OSError when
-    nobody listens at the master's address; PySparkException when Spark cannot start.
+    nothing listens at the master's address; PySparkException when Spark cannot start.
     """
     from pyspark.sql import SparkSession
 
@@ -107,7 +111,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("dledger")` known to a session of anybody's, with filter pushdown."""
+    """Make `spark.read.format("dledger")` known to any session, with filter pushdown."""
     from pyspark.errors import PySparkException
 
     from dledger.spark.source import PushingSource
@@ -146,7 +150,8 @@ def _start(app_name: str, master: str | None, conf: Mapping[str, str], short: bo
 
 
 def reach(master: str) -> None:
-    """OSError when none of the master's addresses can be reached: Spark itself would try for minutes."""
+    """OSError when none of the master's addresses can be reached; Spark itself would keep trying for
+    minutes."""
     match = re.match(r"(spark|sc)://([^/;]+)", master)
     if match is None:
         return
@@ -164,7 +169,8 @@ def reach(master: str) -> None:
 
 
 def prepare_environment(java: Java, place: Place = Place.LOCAL) -> None:
-    """Environment that the JVM and the Python workers inherit. What the user has set stays, but JAVA_HOME."""
+    """Set the environment that the JVM and the Python workers inherit. Only JAVA_HOME replaces a value of the
+    user."""
     os.environ["JAVA_HOME"] = java.home
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
@@ -202,7 +208,8 @@ def settings(place: Place, cache: Path, short: bool = False) -> dict[str, str]:
 
 
 def _log_config(cache: Path) -> Path:
-    """The log configuration as a file, named by its content and put in place by one rename."""
+    """Write the log configuration to a file. Its name depends on its content, and one rename puts it in
+    place."""
     path = cache / f"log4j2-{crc32(_LOG4J2.encode()):08x}.properties"
     if not path.exists():
         unfinished = path.with_suffix(f".{os.getpid()}")

@@ -1,9 +1,10 @@
 """Sink of the data source `dledger`: DataFrames and streams as messages of live brokers.
 
-Delivery is at least once. A task ends well only when a quorum has acknowledged every row; what a task sent
-before it failed stays, and comes again. Rows of one task keep their order in every queue, as one batch is
-under way to a queue at a time; up to `maxInFlight` are to different ones. The ids of repeats are equal where
-the rows of a partition come again in the same order.
+Delivery is at least once. A task succeeds only when a quorum has acknowledged every row. If it fails, the
+rows that it sent before stay, and are sent again by the next attempt. Rows of one task keep their order in
+every queue, as at most one batch per queue is in flight; up to `maxInFlight` batches to different queues are
+in flight at the same time. Repeated messages have the same ids if the rows of a partition come again in the
+same order.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from dledger.spark.versions import HAS_ARROW_STREAM_SINK, DataSourceStreamArrowW
 
 PRODUCER_GROUP = "SPARK_SINK"
 BATCH_MESSAGES = 1000
-"""Of one request at most: brokers take no more."""
+"""At most this many messages go into one request: brokers refuse more."""
 BUFFERED_BATCHES = 4
-"""How many times `maxBatchBytes` wait in a task at most, over all queues."""
+"""A task holds at most this many times `maxBatchBytes` of rows that wait, over all queues."""
 MESSAGE_OVERHEAD = 512
-"""Bytes that a message costs beside body and properties, at most: lengths, unique id, topic, as stored."""
+"""The most bytes that a stored message has besides body and properties: lengths, unique id, topic."""
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -48,7 +49,7 @@ Acknowledgement = Callable[[], SendResult]
 
 
 class Sending(Protocol):
-    """What is needed of `client.Producer`."""
+    """The methods of `client.Producer` that the sink uses."""
 
     def queues(self, topic: str) -> list[MessageQueue]: ...
     def begin(self, message: Message, queue: MessageQueue) -> Acknowledgement: ...
@@ -57,23 +58,24 @@ class Sending(Protocol):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task sent, all of it acknowledged."""
+    """What a task sent; all of it was acknowledged."""
 
     messages: int
 
 
 @dataclass
 class _Waiting:
-    """Rows for one queue that are not sent yet; `size` in bytes."""
+    """Rows for one queue that are not sent yet; `size` is in bytes."""
 
     rows: list[Outgoing] = field(default_factory=list)
     size: int = 0
 
 
 class QueueWriter:
-    """Sends the rows of one task. SinkError, ClientError; what was sent before stays.
+    """Sends the rows of one task. SinkError, ClientError; messages that were sent before the error stay.
 
-    Which queue a row goes to depends on the rows before it alone, so that a repeat goes the same ways.
+    The queue of a row depends only on the rows before it, so a repeated task sends each row to the same
+    queue.
     """
 
     def __init__(self, producer: Sending, options: SinkOptions, turn: int) -> None:
@@ -86,10 +88,11 @@ class QueueWriter:
         self._current: dict[str, MessageQueue] = {}
         self._size = 0
         self._under_way: dict[MessageQueue, tuple[list[Outgoing], Acknowledgement]] = {}
-        """In the order in which they were sent; one to a queue, so that its rows keep their order."""
+        """Batches in flight, in the order in which they were sent; at most one per queue, so that its rows
+        keep their order."""
 
     def write(self, rows: Iterable[Outgoing]) -> int:
-        """Send all and wait for the acknowledgements; how many."""
+        """Send all rows and wait for the acknowledgements. Return how many were sent."""
         limit = self._options.max_batch_bytes
         for row in rows:
             size = _size(row.message)
@@ -111,7 +114,7 @@ class QueueWriter:
         return self.sent
 
     def _queue_of(self, row: Outgoing) -> MessageQueue:
-        """By partition, else by key, else by turns: batch after batch."""
+        """Choose the queue: by partition, else by key, else another queue for each batch."""
         topic = row.message.topic
         queues = self._queues.get(topic)
         if queues is None:
@@ -132,7 +135,7 @@ class QueueWriter:
         return queue
 
     def _flush(self, queue: MessageQueue) -> None:
-        """Send what waits for a queue, once what was sent to it before is acknowledged."""
+        """Send the rows that wait for a queue, as soon as the batch before them is acknowledged."""
         waiting = self._waiting.pop(queue)
         self._size -= waiting.size
         if self._current.get(queue.topic) == queue:
@@ -144,7 +147,8 @@ class QueueWriter:
         self._under_way[queue] = waiting.rows, self._begin(waiting.rows, queue)
 
     def _settle(self, queue: MessageQueue) -> None:
-        """Wait for the acknowledgement of what is under way to a queue; send it again as it was without."""
+        """Wait for the acknowledgement of the batch in flight to a queue. If it does not come, send the same
+        batch again."""
         rows, acknowledged = self._under_way.pop(queue)
         where = f"rows {rows[0].row} to {rows[-1].row} of the task, to {queue}"
         for attempt in range(self._options.retries + 1):
@@ -169,7 +173,7 @@ class QueueWriter:
 
 
 def _size(message: Message) -> int:
-    """Bytes in a request, at most."""
+    """Upper bound of the bytes of a message in a request."""
     texts = [*(message.properties or {}).keys(), *(message.properties or {}).values()]
     texts += [message.tags or "", str(message.keys or "")]
     return MESSAGE_OVERHEAD + len(message.body) + sum(len(text.encode()) + 1 for text in texts)
@@ -177,7 +181,7 @@ def _size(message: Message) -> int:
 
 @dataclass(frozen=True)
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`. `job`: prefix of the ids of this write."""
+    """The writer of `df.write`. `job`: prefix of the ids of this write."""
 
     options: SinkOptions
     columns: tuple[str, ...]
@@ -188,7 +192,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def stream_writer(options: SinkOptions, columns: tuple[str, ...]) -> DataSourceStreamWriter:
-    """`writeStream`, as this release of Spark hands over rows.
+    """The writer of `writeStream`, for the form in which this release of Spark hands over rows.
 
     The ids of a micro-batch are those of its first attempt, also after a restart.
     """
@@ -197,7 +201,7 @@ def stream_writer(options: SinkOptions, columns: tuple[str, ...]) -> DataSourceS
 
 @dataclass(frozen=True)
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Since Spark 4.1."""
+    """The stream writer since Spark 4.1, which gets rows as Arrow batches."""
 
     options: SinkOptions
     columns: tuple[str, ...]
@@ -208,7 +212,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass(frozen=True)
 class RowStreamWriter(DataSourceStreamWriter):
-    """Of Spark 4.0: row by row."""
+    """The stream writer of Spark 4.0, which gets rows one by one."""
 
     options: SinkOptions
     columns: tuple[str, ...]
@@ -228,7 +232,7 @@ def _write_batch(
 
 
 def new_job() -> str:
-    """A name for one write that no other has."""
+    """A unique name for one write."""
     env = production_env("sink")
     try:
         return f"{env.random.getrandbits(128):032x}"
@@ -246,7 +250,7 @@ def _context() -> TaskContext:
 def _write(
     rows: Iterator[tuple[object, ...]], options: SinkOptions, columns: tuple[str, ...], prefix: str
 ) -> Written:
-    """Runs in a task."""
+    """Runs in a task: send its rows."""
     partition = _context().partitionId()
     dedup = f"{prefix}:{partition}" if options.dedup_id else None
     messages = outgoing(rows, columns, options.topic, dedup)

@@ -1,4 +1,4 @@
-"""Options and columns of the sink of the data source `dledger`. What is unknown is refused with a hint."""
+"""Options and columns of the sink of the data source `dledger`. Unknown ones are refused with a hint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = {
     "retries": "further attempts of a batch that was not acknowledged; default 3, 0 for none",
     "dedupId": "true (default): every message carries a DEDUP_ID that a repeat has, too",
 }
-"""Name -> what it means."""
+"""Name -> meaning of the option."""
 QUORUM_ONLY = (
     "there is nothing to choose: a row is written when a quorum of its broker group has acknowledged it: "
     "leave it out"
@@ -31,10 +31,10 @@ REFUSED = {
     "kafka.acks": QUORUM_ONLY,
     "delayLevel": NO_DELAY,
 }
-"""What other sinks have and this one has not -> what it does instead, and what to do."""
+"""Option that other sinks have and this one does not -> what this sink does instead, and what to do."""
 ALIASES = {"nameServer": "servers", "namesrvAddr": "servers", "kafka.bootstrap.servers": "servers"}
 SPARK_OWN = ("checkpointLocation", "queryName")
-"""Spark hands these on, though they are for itself."""
+"""Options of Spark itself, which it passes on to the sink."""
 
 TEXT = ("string",)
 NUMBER = ("tinyint", "smallint", "int", "bigint")
@@ -52,7 +52,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Checked options. `topic` is empty when the column decides."""
+    """Checked options. `topic` is empty when the column `topic` decides."""
 
     servers: str
     topic: str = ""
@@ -91,7 +91,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Options by their right names."""
+    """Options under their right names."""
     by_lower = {name.lower(): name for name in (*OPTIONS, *SPARK_OWN)}
     by_lower |= {alias.lower(): name for alias, name in ALIASES.items()}
     refused = {name.lower(): reason for name, reason in REFUSED.items()}
@@ -109,7 +109,8 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_columns(columns: Sequence[tuple[str, str]], topic: str) -> tuple[str, ...]:
-    """Names in their order, in lower case. `columns`: name and Spark's simple type. BadOption."""
+    """Names of the columns in their order, in lower case. `columns`: name and Spark's simple type.
+    BadOption."""
     names = tuple(name.lower() for name, _ in columns)
     for name, (written, kind) in zip(names, columns, strict=True):
         if name == "delaylevel":

@@ -1,4 +1,4 @@
-"""Rows to messages. A row that cannot be one is refused by its number."""
+"""Turn rows into messages. A row that cannot be a message is refused with its number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dledger.client import Message
 from dledger.formats import properties as names
 
 DEDUP_ID = "DEDUP_ID"
-"""Property: the same for all copies of a message that came of repeated attempts."""
+"""Property: an id that is the same in all copies that repeated attempts made of a message."""
 SLICE_BYTES = 1 << 20
-"""Bytes of Arrow columns, about, that are Python objects at a time."""
+"""About how many bytes of Arrow columns are Python objects at the same time."""
 FIRST_LIFE = (
     names.TAGS,
     names.KEYS,
@@ -37,7 +37,7 @@ FIRST_LIFE = (
     names.POP_CK,
     "__RESEND",
 )
-"""Properties that belong to the first life of a message, or that the client sets."""
+"""Properties that describe how a copied message was sent the first time, or that the client sets."""
 _LATER = (names.DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
@@ -46,7 +46,7 @@ class SinkError(ValueError):
 
 
 class Outgoing(NamedTuple):
-    """A message, the number of its row in its task, and the queue number that was asked for."""
+    """A message, the number of its row in its task, and the number of the queue that the row asks for."""
 
     row: int
     message: Message
@@ -54,7 +54,7 @@ class Outgoing(NamedTuple):
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
-    """Rows of a task, as Spark hands them over in Arrow."""
+    """Rows of a task, which Spark hands over as Arrow batches."""
     for batch in batches:
         for part in _slices(batch):
             yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
@@ -63,7 +63,8 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
 def outgoing(
     rows: Iterable[tuple[object, ...]], columns: Sequence[str], topic: str, dedup: str | None
 ) -> Iterator[Outgoing]:
-    """Rows of a task in their order. `topic` goes before the column, `dedup` is the prefix of ids."""
+    """Messages of a task's rows in their order. `topic` takes precedence over the column; `dedup`: prefix of
+    the ids."""
     for number, fields in enumerate(rows):
         row: dict[str, Any] = dict(zip(columns, fields, strict=True))
         try:
@@ -80,7 +81,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Message:
-    """One row. ValueError without the row's number."""
+    """The message of one row. The text of the ValueError does not contain the row's number."""
     value = row["value"]
     if value is None:
         raise ValueError("value is null: a message has a body")
@@ -103,7 +104,7 @@ def message_of(row: Mapping[str, Any], topic: str, dedup_id: str | None) -> Mess
 
 
 def _refuse(headers: Mapping[str, str | None]) -> None:
-    """What would be sent otherwise than its headers ask for."""
+    """Refuse headers that ask for a delivery which the sink does not support."""
     for name, text in headers.items():
         if text is None:
             raise ValueError(f"header {name!r} is null: leave it out")

@@ -45,10 +45,11 @@ from dledger.spark.views import EntriesView, MessagesView, QueuesView, View
 
 
 class DledgerSource(DataSource):
-    """Entry point for Spark. BadOption (a ValueError) for options, audit.layout.StoreError for paths."""
+    """The data source as Spark creates it. BadOption (a ValueError) for options, audit.layout.StoreError for
+    paths."""
 
     pushes = False
-    """Whether filters are pushed down when the option does not say."""
+    """Whether filters are pushed down when the option `pushdown` is not set."""
 
     @classmethod
     def name(cls) -> str:
@@ -84,24 +85,25 @@ class DledgerSource(DataSource):
 
 
 class PushingSource(DledgerSource):
-    """The same with pushdown by default, for sessions that have `spark.sql.python.filterPushdown.enabled`."""
+    """`DledgerSource` with pushdown by default, for sessions that have
+    `spark.sql.python.filterPushdown.enabled`."""
 
     pushes = HAS_PUSHDOWN
 
 
 def _sink(options: Mapping[str, str], schema: StructType) -> tuple[sink_options.SinkOptions, tuple[str, ...]]:
-    """Options and columns, checked."""
+    """Checked options and columns of the sink."""
     parsed = sink_options.parse(dict(options))
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     return parsed, sink_options.check_columns(columns, parsed.topic)
 
 
 Narrowed = MessagesView | EntriesView | QueuesView | LiveMessagesView | LiveEntriesView | LiveQueuesView
-"""Views that take filters of the query."""
+"""Views to which filters of the query can be pushed down."""
 
 
 def queues_of(options: Options) -> Queues:
-    """What a stream with these options reads."""
+    """The queues that a stream with these options reads."""
     if options.servers:
         return LiveQueues(options)
     return DirectoryLog(options) if options.offset_type == "log" else DirectoryQueues(options)
@@ -123,7 +125,8 @@ class ViewReader(DataSourceReader):
 
 
 class PushingReader(ViewReader):
-    """A class of its own, as Spark refuses a reader with `pushFilters` where pushdown is not enabled."""
+    """`ViewReader` with `pushFilters`. It is a separate class, as Spark refuses a reader with `pushFilters`
+    where pushdown is not enabled."""
 
     def __init__(self, view: Narrowed) -> None:
         super().__init__(view)

@@ -1,4 +1,4 @@
-"""Replicated state of a store directory: the newest snapshot that is committed, and the log behind it."""
+"""Replicated state of a store directory: the newest committed snapshot, and the log behind it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def committed_state(replica: Replica) -> ReplicatedState:
 
 
 def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:
-    """The newest snapshot at or below the committed index, or the empty state of a log that is whole."""
+    """The newest snapshot at or below the committed index, with that index; the empty state if the log is
+    whole."""
     found = list(_snapshots(files, replica))
     first = replica.segments[0].first_index if replica.segments else None
     if first == 0 or not (replica.segments or found):
@@ -62,7 +63,8 @@ def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:
 
 
 def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, ReplicatedState]]:
-    """Readable snapshots, true after the index given. A damaged one is a finding of the audit, not ours."""
+    """Readable snapshots at or below the committed index, each with the index of its last entry. Damaged ones
+    are left out, as the audit reports them."""
     data = read_file(files, replica.state_file) if replica.state_file else None
     if data is not None:
         try:
@@ -79,7 +81,7 @@ def _snapshots(files: Files, replica: Replica) -> Iterator[tuple[int, Replicated
 
 
 class _Numbers:
-    """Queues by number, the same in all windows."""
+    """Gives each queue a number that is the same in all windows."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[str, int]] = []
@@ -132,7 +134,8 @@ def state_rows(replica: Replica) -> Iterator[tuple[object, ...]]:
 def rows_of(
     state: ReplicatedState, broker_group: str, replica: str, applied: int | None
 ) -> Iterator[tuple[object, ...]]:
-    """The same of a state that is known. `applied`: after which entry."""
+    """Rows of the view `state` for a known state. `applied`: index of its last entry, None where leaders were
+    asked."""
     head = (broker_group, replica, applied)
     for row in state.rows_of_view():
         data = None if row.data is None else json.dumps(row.data, sort_keys=True)

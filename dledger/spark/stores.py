@@ -20,8 +20,8 @@ Ranges = Sequence[tuple[int, int]]
 
 
 def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Replica]:
-    """Replicas in these directories; of these broker groups, or of all. StoreError, also when one of them
-    cannot be read: it may be the one that knows most."""
+    """Replicas in these directories, of these broker groups or of all. StoreError, also when one of them
+    cannot be read: it may be the one with the highest committed index."""
     look = look_at([StoreSource.at(path) for path in paths])
     for found in look.findings:
         raise StoreError(found.detail)
@@ -34,7 +34,8 @@ def open_replicas(paths: Sequence[str], groups: Sequence[str] = ()) -> list[Repl
 
 
 def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
-    """The replica with the highest committed index, per group (stores without identity are one group)."""
+    """In each group the replica with the highest committed index. Stores without an identity count as one
+    group."""
     best: dict[tuple[str, str], Replica] = {}
     for replica in replicas:
         identity = replica.identity
@@ -45,8 +46,11 @@ def best_of_each_group(replicas: Iterable[Replica]) -> list[Replica]:
 
 
 def known_committed(replica: Replica) -> int:
-    """The highest index that it knows to be committed. StoreError when it has entries and cannot tell, or
-    should have some and has none: it would look like an empty log."""
+    """The highest index that the replica knows to be committed.
+
+    StoreError when the store has entries and does not say which are committed; also when it should have
+    entries and has none, as it would look like an empty log.
+    """
     if replica.checkpoint is None and any(one.first_index is not None for one in replica.segments):
         why = next((found.detail for found in replica.problems if found.code == "NO_COMMITTED_INDEX"), "")
         raise StoreError(
@@ -62,20 +66,21 @@ def known_committed(replica: Replica) -> int:
 
 
 class IndexUnits:
-    """Where entries lie, as the index files of a replica say. A hint: whoever reads there checks."""
+    """Places of entries from the index files of a replica. They are a hint, which the reader of an entry
+    checks."""
 
     def __init__(self, files: Files, replica: Replica) -> None:
         self._units = UnitFiles(files, f"{replica.directory}/{INDEX_DIR}", INDEX_UNIT_SIZE)
         self.end: int = replica.index_end
-        """First index without a unit."""
+        """The first index that has no unit in the files."""
 
     def position(self, index: int) -> int | None:
-        """Log offset of an entry, None when the files do not say."""
+        """Log offset of an entry; None when the files do not say."""
         unit = self._unit(index)
         return None if unit is None else unit[0]
 
     def end_position(self, index: int) -> int | None:
-        """Log offset behind an entry."""
+        """Log offset behind an entry; None when the files do not say."""
         unit = self._unit(index)
         return None if unit is None else unit[0] + unit[1]
 
@@ -109,7 +114,7 @@ def pieces(
     """Pieces of a replica's log, ascending: entries up to `highest` (None: to the end), in these ranges.
 
     Pieces are of about `target` bytes (None: whole segments) where the index files say where to cut.
-    StoreError for committed entries of a replica that does not know which these are.
+    StoreError for committed entries of a replica that does not know which entries are committed.
     """
     if highest is not None:
         known_committed(replica)
@@ -128,7 +133,7 @@ def pieces(
 def _spans(
     replica: Replica, units: IndexUnits, highest: int | None
 ) -> Iterator[tuple[SegmentTask, int, int]]:
-    """Each segment with its first index (-1: not known) and the last one wanted (-1: to the log's end)."""
+    """Each segment with its first index (-1: not known) and the last wanted index (-1: to the log's end)."""
     firsts = _first_indexes(replica, units)
     end = None if highest is None else units.end_position(highest)
     following = [*firsts[1:], -1] if firsts else []
@@ -144,7 +149,7 @@ def _spans(
 
 
 def _first_indexes(replica: Replica, units: IndexUnits) -> list[int]:
-    """First index of each segment: where its header is damaged, the index files may know."""
+    """First index of each segment. Where the segment's header is damaged, the index files may have it."""
     firsts = [-1 if segment.first_index is None else segment.first_index for segment in replica.segments]
     for number, segment in enumerate(replica.segments):
         if firsts[number] >= 0:
@@ -166,7 +171,7 @@ def _clipped(first: int, last: int, ranges: Ranges | None) -> Iterator[tuple[int
 
 
 def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int | None) -> Iterator[Piece]:
-    """Entries `low` to `high` of a segment with a readable first header."""
+    """Cut entries `low` to `high` of a segment whose first header is readable."""
     begin, start = task.first_index, task.start
     found = units.position(low)
     if found is not None and task.start <= found < task.start + task.size:
@@ -187,9 +192,9 @@ def _cut(units: IndexUnits, task: SegmentTask, low: int, high: int, target: int 
 def packed(
     parts: Iterable[Piece], min_partitions: int | None = None, partition_bytes: int | None = None
 ) -> list[tuple[Piece, ...]]:
-    """Neighbours together, up to `partition_bytes` a task (None: `parts.task_bytes`).
+    """Put neighbouring pieces together, up to `partition_bytes` per task (None: `parts.task_bytes`).
 
-    Less when more tasks are wanted.
+    Tasks are smaller if `min_partitions` asks for more of them.
     """
     known = list(parts)
     total = sum(piece.bytes for piece in known)
@@ -213,13 +218,13 @@ def packed(
 def target_bytes(
     replicas: Iterable[Replica], min_partitions: int | None, partition_bytes: int | None = None
 ) -> int:
-    """Size of a piece, so that so many tasks have work."""
+    """Size of a piece of these logs, small enough that `min_partitions` tasks have work."""
     total = sum(segment.size for replica in replicas for segment in replica.segments)
     return share_bytes(total, min_partitions, partition_bytes)
 
 
 def share_bytes(total: int, min_partitions: int | None, partition_bytes: int | None = None) -> int:
-    """The same of so many bytes of log in all."""
+    """Size of a piece of a log of `total` bytes, small enough that `min_partitions` tasks have work."""
     most = task_bytes(total) if partition_bytes is None else partition_bytes
     if min_partitions is None:
         return most

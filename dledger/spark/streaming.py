@@ -1,7 +1,7 @@
 """The stream reader: where a query begins, how far each batch goes, what its tasks read.
 
-The rules are the same for files and for live brokers (`Queues`). Offsets are `offsets.encode`d: Spark keeps
-them in the checkpoint, and nothing else is kept anywhere; no consumer group moves.
+The rules are the same for files and for live brokers (`Queues`). Offsets are `offsets.encode`d. Spark keeps
+them in the checkpoint, and they are kept nowhere else: no offset of a consumer group changes.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ from dledger.spark.versions import (
 
 
 class Queues(Protocol):
-    """Queues that can be read from offset to offset. Blocking."""
+    """Queues that can be read from one offset to another. Methods are blocking."""
 
     def groups(self) -> list[str]:
         """Names of the broker groups that are read."""
 
     def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
-        """Every queue that is wanted, and the offsets that are there and committed now."""
+        """Every wanted queue, with the range of offsets that is there and committed now."""
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         """Offset of the first message of each queue stored at or after a time, in ms since the epoch."""
 
     def message_bytes(self, start: Mapping[Queue, int]) -> int:
-        """Bytes of log that a message takes, about."""
+        """About how many bytes of log a message takes."""
 
     def plan(self, ranges: Sequence[QueueRange]) -> list[InputPartition]:
         """Tasks that read these ranges."""
 
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Messages of one task; on an executor."""
+        """Messages of one task; runs on an executor."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all files and connections."""
 
 
 def stream_reader(options: Options, queues: Queues) -> BaseReader:
-    """One stream, as this release of Spark asks for it. BadOption for what it cannot do."""
+    """The reader of one stream for this release of Spark. BadOption for options that the release does not
+    support."""
     if HAS_READ_LIMITS:
         return StreamReader(options, queues)
     for name, value in (
@@ -78,13 +79,13 @@ def stream_reader(options: Options, queues: Queues) -> BaseReader:
 
 
 class BaseReader(DataSourceStreamReader):
-    """One stream. It lives in a process beside the driver; tasks get copies of it."""
+    """Reads one stream. It lives in a process beside the driver; tasks get copies of it."""
 
     def __init__(self, options: Options, queues: Queues) -> None:
         self._options = options
         self._queues = queues
         self._target: Offsets | None = None
-        """Where a query with trigger AvailableNow ends."""
+        """The offsets at which a query with trigger AvailableNow ends."""
         self._latest: Offsets = {}
 
     # --- offsets --------------------------------------------------------------------------------------
@@ -103,7 +104,8 @@ class BaseReader(DataSourceStreamReader):
         return encode({**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)})
 
     def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
-        """What is there, with queues named as in the offsets known so far."""
+        """The ranges of all queues, under names in the same form as in `known`: with or without the broker
+        group."""
         if any(topic_and_group(name)[1] for name, _ in known):
             return self._queues.bounds(qualify=True)
         groups = self._queues.groups()
@@ -135,14 +137,14 @@ class BaseReader(DataSourceStreamReader):
         return self._queues.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing: the checkpoint is the only truth about progress."""
+        """Does nothing, as progress is kept only in the checkpoint."""
 
     def stop(self) -> None:
         self._queues.close()
 
 
 class StreamReader(BaseReader, SupportsTriggerAvailableNow):
-    """Since Spark 4.2: batches may be limited, and follow where the last one ended."""
+    """The reader since Spark 4.2: batches may be limited, and Spark says where the last one ended."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets is not None:
@@ -177,7 +179,7 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
         self._target = {queue: bounds.high for queue, bounds in {**plain, **qualified}.items()}
 
     def _most(self, start: Mapping[Queue, int], limit: ReadLimit) -> int | None:
-        """Messages of a batch with this limit; None without one."""
+        """The most messages of a batch with this limit; None without a limit."""
         if isinstance(limit, ReadAllAvailable):
             return None
         counts = [limit.max_rows] if isinstance(limit, ReadMaxRows) else []
@@ -188,7 +190,8 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
 
 
 class PlainStreamReader(BaseReader):
-    """Before Spark 4.2: a batch takes all that is there, and where the last one ended is not said here."""
+    """The reader before Spark 4.2: a batch takes all messages that are there, and Spark does not say where
+    the last one ended."""
 
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override,unused-ignore]
         self._latest = {**self._latest, **{queue: at.high for queue, at in self._there(self._latest).items()}}

@@ -1,4 +1,5 @@
-"""Property texts in bulk: keys, tags and the map of all, as `formats.properties.decode_properties` has them.
+"""Property texts in bulk: keys, tags and the map of all properties, as `formats.properties.decode_properties`
+decodes them.
 
 Separators are found in the bytes of all texts at once; names and values are ranges between them.
 """
@@ -18,13 +19,13 @@ from dledger.spark.records import slices
 _NAME_END = 1
 _ITEM_END = 2
 _LONGEST_CHARACTER = 4
-"""Bytes of a character in UTF-8."""
+"""The most bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True)
 class Properties:
-    """Names and values of all texts in order. Positions are in `content`; `offsets`: where texts begin there,
-    and the end of the last."""
+    """Names and values of all texts in order. Positions are in `content`; `offsets`: where each text begins
+    there, and the end of the last one."""
 
     offsets: Ints
     content: Bytes
@@ -33,7 +34,8 @@ class Properties:
     value_end: Ints
 
     def values(self, name: bytes) -> pa.StringArray:
-        """The value of one property for each text, null without it; the last one counts."""
+        """The value of one property in each text; null in a text without it. The last of repeated names
+        counts."""
         named = self._named(name)
         rows = len(self.offsets) - 1
         item = np.full(rows, -1, np.int64)
@@ -44,7 +46,7 @@ class Properties:
         return found if len(found) == rows else found.take(pa.array(np.cumsum(has) - 1, mask=~has))
 
     def maps(self) -> pa.MapArray:
-        """All properties of each text; of repeated names the last one counts."""
+        """All properties of each text. The last of repeated names counts."""
         chosen = self._last_of_each_name()
         row = self._rows(chosen)
         names = slices(self.content, self.name_at[chosen], self.name_end[chosen]).cast(pa.string())
@@ -53,7 +55,8 @@ class Properties:
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
     def _rows(self, chosen: Ints) -> Ints:
-        """The text of each of these items. Of texts at the same place all but the last are empty."""
+        """The number of the text to which each item belongs. If texts begin at the same place, all but the
+        last are empty."""
         return np.asarray(np.searchsorted(self.offsets, self.name_at[chosen], side="right") - 1, np.int64)
 
     def _named(self, name: bytes) -> Ints:
@@ -103,7 +106,8 @@ def parse_properties(texts: pa.StringArray) -> Properties:
 
 
 def _items(offsets: Ints, content: Bytes, separators: Ints, kinds: Bytes) -> tuple[Ints, Ints, Ints]:
-    """Where items begin, their names end (or later: without a separator), and they end."""
+    """The begin of each item, the end of its name (a later place in an item without a separator), and its
+    end."""
     filled = offsets[:-1] < offsets[1:]
     ends_of_items = separators[kinds == _ITEM_END]
     starts = np.sort(np.concatenate((offsets[:-1][filled], ends_of_items + 1)), kind="stable")
@@ -114,7 +118,8 @@ def _items(offsets: Ints, content: Bytes, separators: Ints, kinds: Bytes) -> tup
 
 
 def _one_character(content: Bytes, starts: Ints, name_ends: Ints) -> npt.NDArray[np.bool_]:
-    """Names of a single character. With an empty value they are less than 3 characters, which Java skips."""
+    """Whether each name has only one character. With an empty value its item is shorter than 3 characters,
+    and Java skips it."""
     lead = content[starts]
     character = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0) + (lead >= 0xF0)
     return np.asarray(name_ends - starts == character, np.bool_)

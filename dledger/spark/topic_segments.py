@@ -1,15 +1,15 @@
-"""Which segments can hold messages of chosen queues: what the broker's state and ConsumeQueues tell.
+"""Which segments can hold messages of chosen queues, by the broker's state file and its ConsumeQueues.
 
 The state file (with a CRC) says which offsets each queue has in the log up to an entry. A ConsumeQueue says
-where a message lies, and the log there whether that is true: only what it confirms is believed. As offsets of
-a queue rise with places in the log, two such messages bound the places of all between them. So segments are
-left out between a message and the next one of its queue, and nowhere else:
+where a message lies; the place is used only if the log has that message there. As offsets of a queue rise
+with places in the log, two such messages bound the places of all messages between them. So segments are left
+out only between a message and the next one of its queue:
 
 * The segment with the last entry that the state knows, and those behind it, are read; all are if there is no
   state file (Apache's stores).
-* Of a topic that was deleted, all segments below its deletion are read: its messages are still there.
-* A unit that is missing, damaged or points at something else divides nothing: all between the two confirmed
-  messages beside it is read.
+* If a topic was deleted, all segments below its deletion are read: its messages are still there.
+* If a unit is missing, damaged or points at another message, it bounds nothing: everything between the two
+  confirmed messages beside it is read.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ from dledger.spark.selection import Bounds, Selection
 from dledger.spark.stores import IndexUnits
 
 MOST_LOOKS = 16_384
-"""Messages that are looked up in one replica, some 0.1 ms each: a topic that is nearly everywhere is not
-worth more. Where they end, all between is read."""
+"""At most this many messages are looked up in one replica, at some 0.1 ms each: more is not worth it for a
+topic that has messages nearly everywhere. Ranges that are not looked up are read whole."""
 _LOOKS_OF_SEGMENT = 4
 _REMOTE_LOOKS_OF_SEGMENT = 1
-"""Less in small logs: looking up must cost little beside reading. Of a URL it takes some requests."""
+"""At most this many look-ups per segment of the log (the second for a URL, where one takes some requests), so
+that in small logs looking up costs little beside reading."""
 _MOST_OPEN = 64
-"""Queues whose files stay open while they are looked into."""
+"""At most this many queues keep their files open during the search; with more, each file is closed after
+use."""
 _QUEUE_ID_AT = 12
 _SYS_FLAG_AT = 36
 _HOST_V6_MORE = 12
@@ -60,7 +62,7 @@ _LONG = struct.Struct(">q")
 
 
 def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None:
-    """Starts of the segments that may hold what is wanted; None: all may. Blocking."""
+    """Starts of the segments that may hold wanted messages; None: all may. Blocking."""
     if not selection.names_queues or not replica.queue_root or not replica.segments:
         return None
     files = files_for(replica.directory)
@@ -83,7 +85,7 @@ def segments_of(replica: Replica, selection: Selection) -> frozenset[int] | None
 
 
 def _state(files: Files, replica: Replica) -> Snapshot | None:
-    """The state file, None where there is none that can be believed, or that is of this log."""
+    """The state file; None where there is none, or it is damaged, or it belongs to another log."""
     try:
         data = read_file(files, replica.state_file) if replica.state_file else None
         snapshot = None if data is None else unpack_snapshot(data)
@@ -93,7 +95,8 @@ def _state(files: Files, replica: Replica) -> Snapshot | None:
 
 
 def _is_of_log(files: Files, replica: Replica, snapshot: Snapshot) -> bool:
-    """Whether its last entry is where and of the term that it says, as a broker asks at its start."""
+    """Whether the log has the snapshot's last entry at the place and with the term that the snapshot says. A
+    broker asks the same when it starts."""
     with closing(IndexUnits(files, replica)) as units:
         position = units.position(snapshot.applied)
         end = units.end_position(snapshot.applied)
@@ -108,7 +111,7 @@ def _is_of_log(files: Files, replica: Replica, snapshot: Snapshot) -> bool:
 
 
 class _Places:
-    """Where messages [low, high) of one queue lie."""
+    """Looks up where messages [low, high) of one queue lie."""
 
     def __init__(self, files: Files, replica: Replica, topic: str, queue_id: int, wanted: Bounds) -> None:
         self.low, self.high = wanted.low, wanted.high
@@ -119,7 +122,7 @@ class _Places:
         self._units: UnitFiles | None = None
 
     def look(self, offset: int, tasks: Sequence[SegmentTask], starts: Sequence[int]) -> int | None:
-        """Number of the segment that holds a message; None where nothing confirms that."""
+        """Number of the segment that holds a message; None when the log does not confirm it."""
         try:
             if self._units is None:
                 self._units = UnitFiles(self._files, self._directory, UNIT_SIZE)
@@ -142,12 +145,12 @@ class _Places:
         return number if told.startswith(expected) else None
 
     def close(self) -> None:
-        """Close the file of units that was looked into last."""
+        """Close the ConsumeQueue file that is open."""
         if self._units is not None:
             self._units.close()
 
     def _topic_place(self, head: bytes, offset: int, position: int) -> int | None:
-        """Where in the record its topic is; None when it is no record of this place in the queue."""
+        """Where the topic lies in the record; None when this is not the record of that queue offset."""
         (magic,) = _INT.unpack_from(head, 4)
         (queue_id,) = _INT.unpack_from(head, _QUEUE_ID_AT)
         (queue_offset,) = _LONG.unpack_from(head, QUEUE_OFFSET_AT)
@@ -166,8 +169,8 @@ class _Places:
 
 @dataclass(order=True, slots=True)
 class _Gap:
-    """Messages between two places: those of queue `queue` with offsets between `low` and `high` (neither of
-    them) lie in segments `first` to `last`. The widest comes first."""
+    """Messages between two known places: those of queue `queue` with offsets above `low` and below `high` lie
+    in segments `first` to `last`. The widest gap sorts first."""
 
     order: int
     queue: int
@@ -186,16 +189,16 @@ class _Search:
         each = _REMOTE_LOOKS_OF_SEGMENT if is_url(replica.directory) else _LOOKS_OF_SEGMENT
         self._looks = min(MOST_LOOKS, each * len(self._tasks))
         self._known = max(bisect_right(self._starts, end_pos - 1) - 1, 0)
-        """Segments of which the state tells: those before the one with the last entry that it knows."""
+        """How many segments the state covers: those before the one with the last entry that it knows."""
         self._marked = np.arange(len(self._tasks)) >= self._known  # what to read
         self._few = True
 
     def mark_below(self, position: int) -> None:
-        """All that lies below a log offset."""
+        """Mark all segments that begin below a log offset."""
         self._marked[: bisect_right(self._starts, position - 1)] = True
 
     def run(self, queues: Sequence[_Places]) -> list[int] | None:
-        """Starts of the segments to read; None for all."""
+        """Starts of the segments to read; None: all."""
         if not self._known or 2 * len(queues) > self._looks:
             return None
         self._few = len(queues) <= _MOST_OPEN
@@ -208,7 +211,8 @@ class _Search:
         return [self._starts[number] for number in np.flatnonzero(self._marked).tolist()]
 
     def _find(self, queues: Sequence[_Places]) -> bool:
-        """Mark what must be read; False where nothing can be said."""
+        """Mark the segments that must be read. False where the places of messages do not show which these
+        are."""
         gaps: list[_Gap] = []
         for number, queue in enumerate(queues):
             first = self._look(queue, queue.low)
@@ -247,6 +251,7 @@ class _Search:
         return found
 
     def _add(self, gaps: list[_Gap], queue: int, low: int, high: int, first: int, last: int) -> None:
-        """What is between, if that may be in a segment that is not marked yet."""
+        """Add the messages between two places as a gap, unless there are none or all of its segments are
+        marked."""
         if high - low > 1 and not self._marked[first : last + 1].all():
             heapq.heappush(gaps, _Gap(first - last, queue, low, high, first, last))

@@ -1,4 +1,5 @@
-"""What the releases of Spark differ in: one place that asks, so that the rest is written for the newest.
+"""Differences between the releases of Spark. Only this module asks for the release; all others are written
+for the newest.
 
 | since | what |
 |---|---|
@@ -6,8 +7,8 @@
 | 4.1 | filters are pushed down; a streaming sink in Arrow |
 | 4.2 | a stream may be limited in each batch, and knows the trigger AvailableNow |
 
-Older releases get stand-ins for the classes that they lack: nobody makes objects of these there. So does a
-process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
+With older releases, empty classes stand for those that are missing; no objects of them are made. The same
+holds in a process without pyspark, which reads the same views with `dledger.read` (`arrow_reader`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ except ImportError:
 
 
 class Absent:
-    """Stands for a class that this Spark does not have."""
+    """Stands for a class that this release of Spark does not have."""
 
 
 if _datasource is not None:
@@ -66,7 +67,7 @@ if HAS_PUSHDOWN:
 else:
 
     class Filter(Absent):  # type: ignore[no-redef]
-        """Of a query."""
+        """Stands for a filter of a query."""
 
     class EqualTo(Filter):  # type: ignore[no-redef]
         """See `Absent`."""

@@ -1,6 +1,6 @@
 """The views over store directories, as batches: each plans tasks on the driver and reads them on executors.
 
-Objects of this module travel to executors by pickle: they hold options and nothing that is open.
+Objects of this module are pickled and sent to executors: they hold options, and no open files.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class View(Protocol):
 
     @property
     def columns(self) -> columns.Columns:
-        """Names and types of its columns."""
+        """Names and types of the view's columns."""
 
     def plan(self) -> list[InputPartition]:
-        """What each task reads. On the driver; StoreError for wrong paths."""
+        """The part of each task. Runs on the driver; StoreError for wrong paths."""
 
     def read(self, part: InputPartition) -> Batches:
-        """Rows of one task. On an executor."""
+        """Rows of one task. Runs on an executor."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PiecePack(InputPartition):
 
 @dataclass(frozen=True)
 class MessagesView:
-    """User messages, committed only. Of the replicas of a group the one that knows most is read."""
+    """User messages, committed only. In each group the replica with the highest committed index is read."""
 
     options: Options
     pushed: Pushed = NOTHING
@@ -109,7 +109,8 @@ class MessagesView:
             yield from rows.of_piece(piece, highest)
 
     def _segments(self, replica: Replica) -> Iterator[frozenset[int]]:
-        """Starts of the segments that may hold what is wanted, by time and by queue."""
+        """Starts of the segments that may hold wanted messages: one set by time and one by queue, where they
+        are known."""
         selection = self.selection(replica.group)
         if selection.system_entries:
             return
@@ -128,7 +129,7 @@ class MessagesView:
         return Bounds(self.options.starting_ms or 0, high).meet(self.pushed.time_ms)
 
     def selection(self, group: str) -> Selection:
-        """What is wanted of one group."""
+        """The conditions for messages of one broker group."""
         options, pushed = self.options, self.pushed
         return Selection(
             topics=options.topics,
@@ -201,7 +202,7 @@ def entry_batch(replica: str, found: Columns) -> pa.RecordBatch:
 
 
 def unreadable_batch(replica: str) -> pa.RecordBatch:
-    """The row of the view `entries` for what cannot be read."""
+    """The row of the view `entries` for a segment or a replica that cannot be read."""
     row = (replica, -1, -1, -1, 0, 0, 0, 0, 0, 0, UNREADABLE)
     return next(columns.batches(columns.ENTRIES, [row]))
 
@@ -218,7 +219,7 @@ class IndexPart(InputPartition):
 
 @dataclass(frozen=True)
 class IndexView:
-    """Units of the index files of every replica given, as they are: also wrong ones."""
+    """Units of the index files of every replica given, as they are, wrong ones included."""
 
     options: Options
     columns: columns.Columns = columns.INDEX
@@ -243,7 +244,7 @@ class IndexView:
 
 
 def unit_batches(replica: str, first: int, data: bytes) -> Batches:
-    """Rows of the view `index`: the written ones of the units from number `first` on."""
+    """Rows of the view `index`: those of the units from number `first` on that were written."""
     units = np.frombuffer(data, _INDEX_DTYPE)
     number = np.arange(first, first + len(units))
     written = np.frombuffer(data, np.uint8).reshape(-1, INDEX_UNIT_SIZE).any(axis=1)
@@ -264,7 +265,7 @@ def unit_batches(replica: str, first: int, data: bytes) -> Batches:
 
 @dataclass(frozen=True)
 class ReplicaPart(InputPartition):
-    """All that one replica has beside its segments."""
+    """One replica without its segments."""
 
     replica: Replica
 
@@ -311,14 +312,15 @@ class StateView:
 
 @dataclass(frozen=True)
 class ScanPack(InputPartition):
-    """Segments and sides of replicas that one task scans: a task costs more than a small segment."""
+    """Segments and other files of replicas that one task scans, since a task costs more than a small
+    segment."""
 
     parts: tuple[SegmentTask | Replica, ...]
 
 
 @dataclass(frozen=True)
 class ScanView:
-    """Rows of the audit (`audit.findings.FlatRow`). Damage is rows, never an exception."""
+    """Rows of the audit (`audit.findings.FlatRow`). Damage is reported as rows, never as an exception."""
 
     options: Options
     columns: columns.Columns = columns.SCAN

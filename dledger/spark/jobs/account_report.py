@@ -13,7 +13,7 @@ from dledger.audit.report_files import Records
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 50
-"""Findings printed one by one; `--json` has more."""
+"""At most this many findings are printed; `--json` has more."""
 
 CODES = {
     "LOST": Code(
@@ -49,7 +49,7 @@ CODES = {
     "UNCONSUMED": Code(Severity.WARNING, "the consumer group has not come that far yet: wait, or look at it"),
     "RETIRED": Code(Severity.INFO, "nothing to do: retention deleted it since"),
 }
-"""What can be found, the worst first."""
+"""The codes of findings, the worst first."""
 
 COLUMNS = (
     ("kind", "string"),
@@ -64,11 +64,13 @@ COLUMNS = (
     ("count", "bigint"),
     ("detail", "string"),
 )
-"""Rows for Parquet. `kind`: `sum` (`code` names it), `count` (of a code), `finding` (an example)."""
+"""Columns of the report as Parquet. `kind`: `sum` (named by `code`), `count` (of the findings with this code)
+or `finding` (an example)."""
 
 
 class AccountFinding(NamedTuple):
-    """One message (UNCONSUMED: one queue) that does not add up. What does not apply is None or empty."""
+    """One message (for UNCONSUMED: one queue) that does not add up. A field that does not apply is None or
+    empty."""
 
     code: str
     topic: str
@@ -81,16 +83,18 @@ class AccountFinding(NamedTuple):
 
     @property
     def severity(self) -> Severity:
-        """Of its code."""
+        """Severity of the finding's code."""
         return CODES[self.code].severity
 
 
 @dataclass(frozen=True)
 class ConsumerAccount:
-    """One consumer group, in acknowledged messages that are stored: before its offsets, and behind them.
+    """Acknowledged and stored messages as one consumer group has seen them: below its committed offsets
+    (`passed`) and from there on (`waiting`).
 
-    With a file of what it worked on: how many it worked on, how often again, how many it passed without
-    (`skipped`), how many nobody knows of (`unknown`).
+    With a file of consumed messages also: how many it worked on (`worked`), how often it worked on one again
+    (`again`), how many it passed without working on them (`skipped`), and how many of the file are neither
+    acknowledged nor stored (`unknown`).
     """
 
     consumer: str
@@ -104,9 +108,9 @@ class ConsumerAccount:
 
 @dataclass(frozen=True)
 class Account:
-    """`produced`: messages acknowledged; `stored`: of these in the log; `copies`: stored beyond the first
-    time; `told`: lines of the file; `without_id`: stored unexpectedly and without a unique id. `findings`
-    are examples, `counts` has the number of messages of each code."""
+    """`produced`: messages acknowledged; `stored`: how many of these are in the log; `copies`: how many
+    copies are stored beyond the first; `told`: lines of the file; `without_id`: messages stored unexpectedly
+    and without a unique id. `findings` are examples; `counts` has the number of messages for each code."""
 
     produced: int
     stored: int
@@ -120,21 +124,21 @@ class Account:
     def with_consumer(
         self, one: ConsumerAccount, counts: Mapping[str, int], findings: list[AccountFinding]
     ) -> Account:
-        """With one more consumer group."""
+        """Return this account with one more consumer group."""
         return replace(self, consumers=(*self.consumers, one), counts=counts, findings=findings)
 
     @property
     def severity(self) -> Severity:
-        """The worst."""
+        """The worst severity of all findings."""
         return max((CODES[code].severity for code in self.counts), default=Severity.INFO)
 
     @property
     def exit_code(self) -> int:
-        """0 all adds up, 1 warnings, 2 errors, 3 critical, 4 something could not be told."""
+        """Exit code: 0 all adds up, 1 warnings, 2 errors, 3 critical, 4 something could not be determined."""
         return EXIT_CODES[self.severity]
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """Return one JSON object."""
         return {
             "verdict": VERDICTS[self.severity],
             "exit_code": self.exit_code,
@@ -151,7 +155,7 @@ class Account:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         yield from text_table([(name, html.number(count)) for name, count in self._sums()], right=(1,))
         yield ""
         ordered = self._ordered()
@@ -203,7 +207,7 @@ class Account:
         return html.page("Produced = stored = consumed", parts, footer=footer)
 
     def records(self) -> Records:
-        """Sums, counts and examples as rows."""
+        """Return sums, counts and examples as rows."""
         blank = (None, None, "")
         rows: list[tuple[object, ...]] = [
             ("sum", "", name, "", "", "", *blank, count, "") for name, count in self._sums()

@@ -1,12 +1,13 @@
 """End-to-end accounting: produced = stored = consumed, message by message.
 
-* produced: a file of acknowledgements, what a producer was told (`acknowledgements` says what is in it)
+* produced: a file of acknowledgements that a producer got (`acknowledgements` says what is in it)
 * stored: the log
-* consumed: the committed offsets of consumer groups, and if given a file of what a consumer worked on
+* consumed: the committed offsets of consumer groups, and if given a file of the messages that a consumer
+  worked on
 
-Messages are told apart by their unique id (property UNIQ_KEY, which every RocketMQ client sets). What is in
-the log and was not acknowledged counts only between the first and last acknowledged message of a queue:
-others may have written there before and after; `strict` counts all.
+A message is identified by its unique id (property UNIQ_KEY, which every RocketMQ client sets). A message that
+is in the log and was not acknowledged counts only between the first and the last acknowledged message of its
+queue, since other producers may have written there before and after; `strict` counts all.
 """
 
 from __future__ import annotations
@@ -33,33 +34,35 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MAX_EXAMPLES = 200
-"""Findings of one code that are told one by one; all are counted."""
+"""At most this many findings of one code are listed; all are counted."""
 MAX_PLACES = 4
-"""Places of one message that are kept."""
+"""At most this many places of one message are kept."""
 _PLACE = ("broker", "topic", "partition")
 
 _Place = tuple[str, str, int]
 _BOUNDS = "broker string, topic string, `partition` int, lowest bigint, `end` bigint"
 
 ConsumerOffsets = Mapping[str, Mapping[tuple[str, str, int], int]]
-"""consumer group -> (broker group, topic, queue) -> where it goes on."""
+"""consumer group -> (broker group, topic, queue) -> the offset at which the group resumes."""
 
 
 @dataclass(frozen=True)
 class _Frames:
-    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one, both kept by
-    Spark while we work. `bounds`: of each queue. `sides`: one row for each id, from both."""
+    """`acks`: id and place of each acknowledged message. `log`: id and place of each stored one; Spark keeps
+    `acks` and `log` while the job runs. `bounds`: the offsets of each queue. `sides`: one row for each id,
+    joined from `acks` and `log`."""
 
     acks: DataFrame
     log: DataFrame
     bounds: DataFrame
     retired: DataFrame
-    """(broker, topic) of which retention took messages."""
+    """(broker, topic) of which retention deleted messages."""
     sides: DataFrame
     brokers: list[str]
-    """Broker groups that showed themselves, by any queue."""
+    """Broker groups of which at least one queue was seen."""
     gaps: list[str]
-    """Broker groups of which an archive lacks what retention took before."""
+    """Broker groups of which the archive lacks messages that retention deleted before they could be
+    archived."""
 
 
 def account(
@@ -72,10 +75,10 @@ def account(
     strict: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Account:
-    """Compare. Blocking; JobError for files that cannot be believed and options that leave messages out,
-    PySparkException.
+    """Compare produced, stored and consumed. Blocking; JobError for files that cannot be believed and for
+    options that leave messages out, PySparkException.
 
-    `offsets`: of the consumer groups to account for; `consumed`: file of what was consumed, by unique id.
+    `offsets`: of the consumer groups to account for; `consumed`: file of consumed messages, by unique id.
     """
     source.check_options("account", ("subscribe",))
     if consumed and not offsets:
@@ -107,8 +110,9 @@ def account(
 
 
 def archive_gaps(source: LogSource) -> list[str]:
-    """Broker groups of which an archive lacks messages that retention took before; none without an archive.
-    JobError for an archive of some tags: nobody can tell what it left out."""
+    """Broker groups of which an archive lacks messages that retention deleted before they could be archived;
+    empty without an archive. JobError for an archive of only some tags: it does not show which messages it
+    left out."""
     if not source.archive:
         return []
     archive = ArchiveFiles(files_for(source.archive), source.archive)
@@ -119,7 +123,8 @@ def archive_gaps(source: LogSource) -> list[str]:
 
 
 def _topics(source: LogSource, acks: DataFrame) -> list[str]:
-    """Those that are acknowledged. JobError for none, and for some that the source leaves out."""
+    """Topics of the acknowledged messages. JobError if there are none, and for topics that the source leaves
+    out."""
     topics = sorted(row[0] for row in acks.select("topic").distinct().collect())
     if not topics:
         raise JobError("no acknowledgement in the file: nothing to account for")
@@ -137,7 +142,8 @@ _Ranges = dict[_Place, tuple[int, int]]
 def _queues(
     spark: SparkSession, source: LogSource, topics: list[str], known: _Ranges | None = None
 ) -> _Ranges:
-    """What the queues' own files or the brokers say; of the acknowledged topics among those `known`."""
+    """Ranges of the acknowledged topics' queues, among those `known`: as the queues' own files or the brokers
+    say."""
     if source.archive:
         return {}
     if known is not None:
@@ -169,17 +175,17 @@ def _stored(spark: SparkSession, source: LogSource, topics: list[str], known: _R
 
 
 def _found(log: DataFrame) -> _Ranges:
-    """Of the messages that were read."""
+    """Ranges of the messages that were read."""
     rows = log.groupBy(*_PLACE).agg(F.min("offset"), F.max("offset") + 1).collect()
     return {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
 
 
 def bounds_of(before: _Ranges, found: _Ranges, after: _Ranges) -> dict[_Place, tuple[int | None, int | None]]:
-    """Offsets [lowest, end) of each queue between which nothing may be missing.
+    """For each queue, the offsets [lowest, end) between which no message may be missing.
 
-    The queues' own files also know of a queue whose messages are all gone; they may lag behind the log. A
-    running node goes on meanwhile: what it had not got before the log was read may be missing there, and so
-    may what it has deleted since.
+    The queues' own files also know queues whose messages are all deleted, but these files may lag behind the
+    log. A running node goes on while the log is read: messages that came after the first look, and messages
+    deleted since then, may be missing.
     """
     lowest = {place: low for place, (low, _) in after.items()}
     end = {place: high for place, (_, high) in before.items()}
@@ -228,7 +234,7 @@ def _frames(
 
 
 def _compare(frames: _Frames, told: int, *, authoritative: bool, strict: bool) -> Account:
-    """Produced against stored."""
+    """Compare what was produced with what is stored."""
     sides = (
         frames.sides.select(
             "id", "acked.*", F.coalesce("copies", F.lit(0)).alias("copies"), "places", "times_acked"
@@ -294,8 +300,8 @@ def _nowhere() -> Column:
 
 
 def _perhaps_retired(gaps: list[str]) -> Column:
-    """Whether the acknowledged place is not known where retention took something, or lies in an archive with
-    a gap."""
+    """Whether retention may have deleted the message: its place is not acknowledged and retention deleted
+    messages where it may have been, or its place lies in an archive with a gap."""
     queue_retired = F.coalesce(F.col("lowest") > 0, F.col("retired"), F.lit(False))
     in_gap = F.col("broker").isin(gaps)
     return (_nowhere() & (queue_retired | in_gap)) | (in_gap & (F.col("offset") < F.col("end")))
@@ -341,7 +347,8 @@ def _detail(code: str, row: dict[str, object]) -> str:
 
 
 def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], int, int]:
-    """Stored and never acknowledged: examples, how many, how many of them without an id."""
+    """Messages that are stored and were never acknowledged: examples, how many, how many of them without an
+    id."""
     windows = frames.acks.groupBy(*_PLACE).agg(F.min("offset").alias("low"), F.max("offset").alias("high"))
     known = frames.acks.select("id").distinct()
     rest = frames.log.join(known, "id", "left_anti")
@@ -364,7 +371,7 @@ def _unexpected(frames: _Frames, strict: bool) -> tuple[list[AccountFinding], in
 def _consumers(
     spark: SparkSession, result: Account, frames: _Frames, offsets: ConsumerOffsets, consumed: str
 ) -> Account:
-    """Stored against consumed: what is acknowledged and stored, for each consumer group."""
+    """Compare, for each consumer group, the acknowledged and stored messages with what it consumed."""
     ours = frames.log.join(frames.acks.select("id").distinct(), "id", "left_semi")
     worked = read_consumed(spark, consumed) if consumed else None
     for consumer, table in sorted(offsets.items()):
@@ -394,7 +401,7 @@ class _Waiting:
 
 
 def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
-    """Messages that the group has still before it, as one finding for each queue."""
+    """Messages that the group has not passed yet, as one finding for each queue."""
     queues = passed.groupBy(*_PLACE, "stands").agg(
         F.count_if("passed").alias("done"), F.count_if(~F.col("passed")).alias("left")
     )
@@ -418,7 +425,7 @@ def _waiting(passed: DataFrame, consumer: str) -> _Waiting:
 def _worked(
     passed: DataFrame, worked: DataFrame, frames: _Frames, one: ConsumerAccount
 ) -> tuple[list[AccountFinding], ConsumerAccount]:
-    """What the group passed and nobody says to have worked on, and the other way round."""
+    """Messages that the group passed and that no file says it worked on, and the other way round."""
     mine = worked.where((F.col("consumer") == one.consumer) | (F.col("consumer") == "")).select("id")
     times = mine.groupBy("id").count()
     skipped = passed.where("passed").join(times, "id", "left_anti")

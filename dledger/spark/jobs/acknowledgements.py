@@ -1,14 +1,13 @@
-"""Files of acknowledgements: one line or row for each message that a producer was told to be stored.
+"""Files of acknowledgements: one line or row for each message that was acknowledged to a producer.
 
-JSON lines (also compressed: `.gz`), or Parquet, a file or a directory of them:
+JSON lines (also compressed: `.gz`), or Parquet; a file or a directory of files:
 
     {"id": "7F00...", "topic": "orders", "brokerName": "broker-a", "queueId": 3, "queueOffset": 1712}
 
 `id` is the unique id (`SendResult.message_id`, Java's `msgId`). The queue and the offset may be left out:
-then it is only looked whether the message is there. `brokerName` is needed where a topic lies in several
-groups.
-Files of what was consumed have `id` and, where several groups wrote them, `consumer`. Other spellings that
-clients use are understood (`NAMES`).
+then the job checks only that the message is stored. `brokerName` is needed where a topic lies in several
+groups. Files of consumed messages have `id` and, where several groups wrote them, `consumer`. Other spellings
+that clients use are understood (`NAMES`).
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "offset": ("queueoffset", "queue_offset", "offset"),
     "consumer": ("consumer", "consumergroup", "consumer_group"),
 }
-"""Our name -> spellings, whatever their case."""
+"""Our name -> the spellings that are accepted, in upper or lower case."""
 _TYPES = {"partition": "int", "offset": "bigint"}
 _CORRUPT = "_corrupt_record"
 
 
 def read_acknowledgements(spark: SparkSession, path: str) -> tuple[DataFrame, int]:
-    """(id, broker, topic, partition, offset) of each acknowledged message once, and how many lines there are.
+    """Return (id, broker, topic, partition, offset), one row per acknowledged message, and the number of
+    lines.
 
-    JobError when the file is not readable, has lines that are none, or lacks ids or topics.
+    JobError when the file is not readable, has a line that is no acknowledgement, or lacks ids or topics.
     """
     rows = _read(spark, path, ("id", "topic", "broker", "partition", "offset"), ("id", "topic"))
     known = rows.select("id", F.coalesce("broker", F.lit("")).alias("broker"), "topic", "partition", "offset")
@@ -47,7 +47,7 @@ def read_acknowledgements(spark: SparkSession, path: str) -> tuple[DataFrame, in
 
 
 def read_consumed(spark: SparkSession, path: str) -> DataFrame:
-    """(id, consumer) of each message that was worked on; as often as that happened."""
+    """Return (id, consumer), one row for each time that a message was worked on."""
     rows = _read(spark, path, ("id", "consumer"), ("id",))
     return rows.select("id", F.coalesce("consumer", F.lit("")).alias("consumer"))
 
@@ -84,6 +84,6 @@ def _json(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _pick(columns: dict[str, str], name: str) -> Column:
-    """The first spelling that is set."""
+    """The value of the first spelling that is set."""
     there = [F.col(f"`{columns[spelling]}`") for spelling in NAMES[name] if spelling in columns]
     return F.coalesce(*there, F.lit(None)).cast(_TYPES.get(name, "string"))

@@ -1,8 +1,8 @@
 """Archive topics to Parquet, by topic and day: resumable, every committed message exactly once.
 
-The log is archived in batches, in its order, each up to what was committed when it was planned. A run goes on
-where the last one ended, also where that was killed (`archive_files` says how). After each batch the queue
-offsets in it are checked: no message of a queue may be missing, none may be there twice.
+The log is archived in batches, in its order. Each batch ends at or below the committed index of the time when
+it was planned. A run resumes where the last one ended, even if that one was killed (`archive_files` says
+how). After each batch its queue offsets are checked: no message of a queue may be missing or occur twice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH_BYTES = 4 * 1024**3
-"""Bytes of log in one batch, about: it is cut between segments. Staging needs as much room, compressed."""
+"""About how many bytes of log go into one batch: it is cut between segments. Staging needs as much room,
+compressed."""
 BATCH_MESSAGES = 2_000_000
-"""Messages of one batch from live brokers, which do not tell bytes."""
+"""Messages of one batch from live brokers, which do not report bytes."""
 FILE_ROWS = 1_000_000
-"""Rows of one file at most."""
+"""At most this many rows go into one file."""
 SPREAD = 8
-"""Files of a topic and day in one batch, at most: its queues are shared out among as many tasks."""
+"""At most this many files are made for a topic and day in one batch: the queues are divided among as many
+tasks."""
 COLUMNS = (
     "key",
     "value",
@@ -48,9 +50,9 @@ COLUMNS = (
     "logIndex",
     "logTerm",
 )
-"""Columns of the files; `topic` and `day` are in their paths."""
+"""Columns of the files; `topic` and `day` are part of their paths."""
 DAY = "date_from_unix_date(cast(floor(unix_millis(storeTimestamp) / 86400000) as int))"
-"""Day of the store time in UTC, whatever the session's time zone is."""
+"""Day of the store time in UTC, whatever time zone the session has."""
 Queue = tuple[str, int]
 SELECTION = (*TOPIC_CHOICE, "tags")
 """Options that choose what is archived: they are recorded, and are the same for the whole archive."""
@@ -58,7 +60,8 @@ SELECTION = (*TOPIC_CHOICE, "tags")
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What a run did. `skipped`: (group, "log" or "topic/queue", first, last) that retention took before."""
+    """What a run did. `skipped`: (group, "log" or "topic/queue", first, last) of messages that retention
+    deleted before they could be archived."""
 
     root: str
     batches: int = 0
@@ -69,11 +72,11 @@ class ArchiveResult:
 
     @property
     def exit_code(self) -> int:
-        """1 when messages were deleted before they could be archived."""
+        """Exit code: 1 when messages were deleted before they could be archived, else 0."""
         return 1 if self.skipped else 0
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """Return one JSON object."""
         return {
             "archive": self.root,
             "batches": self.batches,
@@ -88,7 +91,7 @@ class ArchiveResult:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         for group, of, first, last in self.skipped:
             yield f"{group}: {of} {first} to {last}: deleted by retention before it could be archived"
         for group, position in self.positions.items():
@@ -100,7 +103,7 @@ class ArchiveResult:
 
 
 class Plan(NamedTuple):
-    """One batch to come: how to read it, and where the archive stands afterwards."""
+    """The plan of one batch: how to read it, and the position of the archive after it."""
 
     group: str
     cluster: str
@@ -120,10 +123,10 @@ def archive(
     batch_messages: int = BATCH_MESSAGES,
     say: Callable[[str], None] = lambda text: None,
 ) -> ArchiveResult:
-    """Archive what is committed and not yet archived. Blocking.
+    """Archive everything that is committed and not yet archived. Blocking.
 
-    `root`: a directory that driver and executors see under this path. JobError, PySparkException; what was
-    archived before either stays, and the next run goes on there.
+    `root`: a directory that driver and executors see under this path. JobError, PySparkException: batches
+    that were archived before the error stay, and the next run resumes after them.
     """
     if source.archive:
         raise JobError("an archive cannot be archived: give store directories or --namesrv")
@@ -163,8 +166,8 @@ def _check_selection(target: ArchiveFiles, selection: Mapping[str, str]) -> None
 
 
 def selected(selection: Mapping[str, str]) -> dict[str, object]:
-    """What a selection means, however it is written: order, blanks, and what says nothing do not count.
-    JobError for a wrong value."""
+    """Return what a selection means, so that two spellings of it are equal: order, blanks and options without
+    an effect do not count. JobError for a wrong value."""
     try:
         found = {name: _meaning(name, value) for name, value in selection.items()}
     except BadOption as error:
@@ -189,7 +192,7 @@ def _meaning(name: str, value: str) -> object:
 
 
 def _plan_log(source: LogSource, target: ArchiveFiles, batch_bytes: int) -> Iterator[Plan]:
-    """Ranges of the log, cut between segments."""
+    """Plan batches as ranges of the log, cut between segments."""
     for replica in best_replicas(source.stores):
         group = group_name(replica)
         cluster = replica.identity.cluster if replica.identity else ""
@@ -248,7 +251,7 @@ def _cuts(replica: Replica, start: int, batch_bytes: int) -> Iterator[int]:
 def _plan_queues(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, batch_messages: int
 ) -> Iterator[Plan]:
-    """Ranges of queue offsets, each queue its share of a batch."""
+    """Plan batches as ranges of queue offsets; each queue gets its share of a batch."""
     bounds = source.queues(spark)
     ends: dict[str, dict[Queue, tuple[int, int]]] = {}
     for row in bounds.select("group", "topic", "partition", "minOffset", "maxOffset").collect():
@@ -282,7 +285,8 @@ def _plan_queues(
 def _share(
     bounds: Mapping[Queue, tuple[int, int]], position: Mapping[str, int], limit: int
 ) -> dict[Queue, tuple[int, int]]:
-    """Queue -> [start, end) of the next batch: of those that have something new, in proportion to it."""
+    """Queue -> [start, end) of the next batch. Queues with new messages share the batch in proportion to
+    these."""
     backlog = {}
     for (topic, queue), (lowest, end) in sorted(bounds.items()):
         start = max(position.get(f"{topic}/{queue}", lowest), lowest)
@@ -303,7 +307,7 @@ def _offsets(of: Mapping[Queue, int]) -> str:
 def _write(
     spark: SparkSession, source: LogSource, target: ArchiveFiles, plan: Plan, selection: Mapping[str, str]
 ) -> Batch:
-    """Read, stage, check, commit."""
+    """Read a batch, stage it, check it and commit it."""
     last, number = target.last, target.next_number
     other = {name: value for name, value in source.options.items() if name not in TOPIC_CHOICE}
     chosen = replace(source, options=other) if "assign" in plan.options else source
@@ -324,7 +328,7 @@ def _write(
 
 
 def _stage(frame: DataFrame, group: str, staging: str) -> None:
-    """Write the batch: rows of a queue in order in one file, few files for each topic and day."""
+    """Write the batch: the rows of a queue lie in order in one file, and each topic and day has few files."""
     rows = frame.withColumn("group", F.lit(group)).withColumn("day", F.expr(DAY))
     (
         rows.select("topic", "day", *COLUMNS)
@@ -341,7 +345,8 @@ def _stage(frame: DataFrame, group: str, staging: str) -> None:
 def _checked_queues(
     spark: SparkSession, target: ArchiveFiles, before: dict[str, int], plan: Plan, *, whole: bool
 ) -> dict[str, int]:
-    """Next offset of each queue after this batch. JobError when offsets are missing or twice there."""
+    """Return the next offset of each queue after this batch. JobError when offsets are missing or occur
+    twice."""
 
     def excused(name: str) -> bool:
         gaps = [of for of, _, _ in plan.skipped]

@@ -36,14 +36,16 @@ VERSION = 1
 
 LOG = "log"
 Gap = tuple[str, int, int]
-""""log" or "topic/queue", first and last index or offset: deleted before it could be archived."""
+"""A range that was deleted before it could be archived: "log" or "topic/queue", its first and its last index
+or offset."""
 Positions = dict[str, dict[str, int]]
-"""broker group -> {"log": next index of the log}, or {"topic/queue": next offset}."""
+"""broker group -> where the archive stands: {"log": next index of the log} or {"topic/queue": next
+offset}."""
 
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of a batch. `staged` and `path` are relative to the staging directory and to the root."""
+    """A file of a batch. `staged` is relative to the staging directory, `path` to the root."""
 
     staged: str
     path: str
@@ -52,38 +54,39 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class Batch:
-    """The record of a batch. `positions`, `queues`: of the archive with this batch in it."""
+    """The record of a batch. `positions` and `queues` describe the whole archive, with this batch in it."""
 
     number: int
     group: str
     cluster: str
     selection: Mapping[str, str]
-    """Options that choose what is archived: the same for the whole archive."""
+    """Options that choose what is archived. They are the same for all batches of an archive."""
     positions: Positions
     queues: Positions
-    """broker group -> {"topic/queue": next offset}: messages below are in the archive, or were skipped."""
+    """broker group -> {"topic/queue": next offset}: messages with lower offsets are in the archive, or were
+    skipped."""
     files: tuple[ArchivedFile, ...] = ()
     skipped: tuple[Gap, ...] = ()
     version: int = VERSION
 
     @property
     def rows(self) -> int:
-        """Messages of this batch."""
+        """Number of messages of this batch."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass
 class ArchiveFiles:
-    """An archive, locked against other writers until `close`. Blocking."""
+    """An archive, locked against other writers until `close`. Methods are blocking."""
 
     files: Files
     root: str
     last: Batch | None = None
-    """The newest batch."""
+    """The record of the newest batch; None when there is none."""
     _lock: File | None = field(default=None, repr=False)
 
     def open(self) -> None:
-        """Make the directories, take the lock, complete what an earlier run left. JobError."""
+        """Make the directories, take the lock, and complete the last batch of an earlier run. JobError."""
         if not self.files.is_dir(self._records) and self.files.is_dir(self.root):
             others = sorted(self.files.listdir(self.root))
             if others:  # readers of the archive would read them, too
@@ -110,22 +113,22 @@ class ArchiveFiles:
             self.files.rmtree(f"{self._staging}/{name}")
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock, so that other writers can open the archive."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     @property
     def next_number(self) -> int:
-        """Of the batch to be written."""
+        """Number of the next batch to be written."""
         return self.last.number + 1 if self.last else 0
 
     def staging(self, number: int) -> str:
-        """Where a batch is to be written: by `topic=<topic>/day=<day>`."""
+        """The directory in which a batch is staged, by `topic=<topic>/day=<day>`."""
         return f"{self._staging}/{segment_name(number)}"
 
     def commit(self, batch: Batch, rows_of: Callable[[str], int]) -> Batch:
-        """Make what lies in the staging directory part of the archive; the record with its files."""
+        """Make the files in the staging directory part of the archive. Return the record with its files."""
         staged = [name for name in self._walk(self.staging(batch.number), "") if name.endswith(".parquet")]
         found = []
         for count, name in enumerate(staged):
@@ -143,7 +146,7 @@ class ArchiveFiles:
         return whole
 
     def numbers(self) -> list[int]:
-        """Of all batches, ascending."""
+        """Numbers of all batches, ascending."""
         names = self.files.listdir(self._records)
         parsed = [parse_segment_name(name.removesuffix(".json")) for name in names if name.endswith(".json")]
         return sorted(number for number in parsed if number is not None)
@@ -158,9 +161,10 @@ class ArchiveFiles:
             raise JobError(f"{path} is no record of an archive: {error}") from error
 
     def gap_since(self, group: str, queue: str) -> bool:
-        """Whether retention took log of this group after the batch that has the queue's newest message.
+        """Whether retention deleted log of this group after the batch that has the queue's newest message.
 
-        Until its next message comes, be that many batches later, nobody knows which of its offsets went.
+        Until the next message of the queue is archived, even many batches later, it is not known which of its
+        offsets were deleted.
         """
         batch = self.last
         known = _next_offset(batch, group, queue)
@@ -202,7 +206,7 @@ class ArchiveFiles:
         self.files.sync_dir(self._records)
 
     def _put_in_place(self, batch: Batch) -> None:
-        """Move what is not yet there. JobError when a file is neither here nor there."""
+        """Move the files that are not in their places yet. JobError when a file is in neither place."""
         directories = dict.fromkeys(file.path.rpartition("/")[0] for file in batch.files)
         for directory in directories:
             self.files.mkdir(f"{self.root}/{directory}")

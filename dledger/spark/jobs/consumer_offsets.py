@@ -1,4 +1,4 @@
-"""Where consumer groups stand: from the state of stores, or asked from brokers."""
+"""The committed offsets of consumer groups: from the state of stores, or asked from brokers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[str, ...]) -> ConsumerOffsets:
-    """Committed offsets of these groups in the replicated state, of each broker group's replica that knows
-    most. Blocking; JobError for an unknown group."""
+    """Committed offsets of these consumer groups, from the replicated state. In each broker group the replica
+    with the highest committed index is read. Blocking; JobError for an unknown consumer group."""
     if not source.stores:
         raise JobError("an archive knows nothing of consumers: give the store directories")
     state = LogSource(stores=source.best().stores).read(spark, view="state").where("kind = 'offset'")
@@ -36,7 +36,7 @@ def offsets_of_stores(spark: SparkSession, source: LogSource, consumers: tuple[s
 
 
 def offsets_of_lag(lag: Lag) -> ConsumerOffsets:
-    """The same from what brokers answered (`lag_live`)."""
+    """Committed offsets of consumer groups, from the answers of brokers (`lag_live`)."""
     found: dict[str, dict[tuple[str, str, int], int]] = {}
     for one in lag.now:
         found.setdefault(one.consumer, {})[one.broker, one.topic, one.queue] = one.consumed

@@ -1,4 +1,4 @@
-"""What a job cannot go on with. The command line says it and ends with 4."""
+"""The error that ends a job. The command line prints its text and exits with 4."""
 
 from __future__ import annotations
 

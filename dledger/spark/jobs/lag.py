@@ -1,7 +1,8 @@
-"""Consumer lag and its history, from the log of a store: commits of offsets are entries of it.
+"""Consumer lag and its history, from the log of a store: commits of offsets are entries of the log.
 
 So the history need not have been recorded: it goes back as far as the log does. For each bucket of time it
-says where a queue ended and where a group stood in it. `lag_live` asks brokers for the present instead.
+has the end of a queue and the committed offset of a group. `lag_live` asks brokers for the present lag
+instead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 MAX_BUCKETS = 240
 BUCKETS_S = (1, 10, 60, 300, 900, 3600, 21_600, 86_400)
-"""Widths of a bucket of time: the first that makes at most MAX_BUCKETS of the whole span."""
+"""Widths of a bucket of time. The smallest with which the whole span has at most MAX_BUCKETS buckets is
+used."""
 
 
 class Queue(NamedTuple):
@@ -38,7 +40,8 @@ class Queue(NamedTuple):
 
 @dataclass
 class _Tables:
-    """Changes by bucket: `ends` of queues, `commits` of consumer groups; what was before them all."""
+    """Changes by bucket: `ends` of queues and `commits` of consumer groups, and the values before the first
+    bucket."""
 
     ends: dict[Queue, dict[int, int]]
     commits: dict[tuple[str, Queue], dict[int, int]]
@@ -55,7 +58,7 @@ def lag_history(
 ) -> Lag:
     """Lag of consumer groups (all, or those named) over time. Blocking; JobError, PySparkException.
 
-    `warn_above`: messages of one queue that a group may be behind without a warning.
+    `warn_above`: how many messages of one queue a group may be behind without a warning.
     """
     if not source.stores:
         raise JobError("the history of lag is in the log: give store directories (for now: --namesrv)")
@@ -90,7 +93,7 @@ def _suitable(spark: SparkSession, source: LogSource, replica: Replica) -> int:
 def _collect(
     spark: SparkSession, source: LogSource, replica: Replica, bucket_s: int, tables: _Tables
 ) -> None:
-    """Add what one replica's log says."""
+    """Add the changes that the log of one replica holds."""
     broker, width = group_name(replica), bucket_s * 1000
     begin = state_at_begin(replica)
     _add_begin(begin, broker, tables)
@@ -126,9 +129,9 @@ def _add_begin(state: ReplicatedState, broker: str, tables: _Tables) -> None:
 
 
 def _effective(events: DataFrame, begin: list[tuple[str, str, int, int]], spark: SparkSession) -> DataFrame:
-    """Events with `stands`: where the group stands after each, as `ReplicatedState` would have it.
+    """Events with a column `stands`: the group's offset after each event, as `ReplicatedState` would have it.
 
-    A commit counts when it is higher than before; a reset counts always.
+    A commit counts only when it is higher than the offset before; a reset counts always.
     """
     if begin:
         rows = [(-1, None, *row, 1) for row in begin]
@@ -147,7 +150,7 @@ def assemble(
     bucket_s: int,
     warn_above: int | None,
 ) -> Lag:
-    """Put ends and commits by bucket together; a value stands until the next one."""
+    """Make the lag of each bucket from ends and commits by bucket; a value is valid until the next one."""
     width = bucket_s * 1000
     history: list[LagPoint] = []
     present: list[QueueLag] = []

@@ -1,4 +1,4 @@
-"""Consumer lag of the present, asked from brokers. No Spark in here."""
+"""The present consumer lag, asked from brokers. This module does not use Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dledger.spark.jobs.errors import JobError
 from dledger.spark.jobs.lag_report import Lag, QueueLag
 
 ASKING_GROUP = "TOOLS_CONSUMER"
-"""The consumer group of RocketMQ's own tools: asking in its name moves nobody's offsets."""
+"""The consumer group of RocketMQ's own tools: requests in its name change the offsets of no application."""
 AT_ONCE = 64
-"""Questions under way at a time."""
+"""At most this many requests are in flight at the same time."""
 
 
 async def lag_live(
@@ -25,9 +25,10 @@ async def lag_live(
     warn_above: int | None = None,
     client: ClientOptions | None = None,
 ) -> Lag:
-    """Lag of these consumer groups in these topics. JobError when it cannot be asked for.
+    """Lag of these consumer groups in these topics. JobError when brokers cannot be asked for it.
 
-    A queue without a committed offset counts as a whole, when the group has one in another queue.
+    A queue in which the group has no committed offset counts from its first message, provided that the group
+    has an offset in another queue of the topic.
     """
     if not consumers or not topics:
         raise JobError("brokers cannot list who consumes what: name them with --consumer and --topics")

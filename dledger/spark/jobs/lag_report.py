@@ -14,7 +14,7 @@ from dledger.audit.text_table import text_table
 from dledger.spark.jobs.times import moment, span_text
 
 MAX_CHARTS = 100
-"""Charts on a page: consumer groups times topics, the furthest behind first."""
+"""At most this many charts are on a page, one per consumer group and topic, the furthest behind first."""
 COLUMNS = (
     ("kind", "string"),
     ("time", "timestamp"),
@@ -26,13 +26,15 @@ COLUMNS = (
     ("consumed", "bigint"),
     ("lag", "bigint"),
 )
-"""Rows for Parquet, `kind` `now` (no time of its own) and `history`."""
+"""Columns of the report as Parquet. `kind` is `now` (without a time) or `history`."""
 
 
 class QueueLag(NamedTuple):
-    """One consumer group in one queue. `end`: offset the next message gets; `consumed`: where it goes on.
+    """One consumer group in one queue. `end`: offset that the next message gets; `consumed`: offset at which
+    the group resumes.
 
-    `behind_ms`: for how long its next message has been waiting, to a bucket; -1 when not known.
+    `behind_ms`: how long the group's next message has been waiting, with the precision of a bucket; -1 when
+    not known.
     """
 
     consumer: str
@@ -46,7 +48,8 @@ class QueueLag(NamedTuple):
 
 
 class LagPoint(NamedTuple):
-    """The same at the end of a bucket of time, `time_ms` since the epoch; stands until the next point."""
+    """The lag of one consumer group in one queue at the end of a bucket of time. `time_ms`: since the epoch.
+    It is valid until the next point."""
 
     time_ms: int
     consumer: str
@@ -59,7 +62,7 @@ class LagPoint(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """A consumer group in a topic, over its queues."""
+    """The lag of a consumer group in a topic, summed over its queues."""
 
     consumer: str
     topic: str
@@ -71,7 +74,8 @@ class _Total(NamedTuple):
 
 @dataclass(frozen=True)
 class Lag:
-    """Now and before. `warn_above`: messages in one queue from which on it is a warning, None for never."""
+    """The present lag and its history. More than `warn_above` messages behind in one queue is a warning;
+    None: never."""
 
     now: list[QueueLag]
     history: list[LagPoint] = field(default_factory=list, repr=False)
@@ -80,18 +84,18 @@ class Lag:
 
     @property
     def late(self) -> list[QueueLag]:
-        """Queues above the limit."""
+        """Queues in which the group is more than `warn_above` messages behind."""
         if self.warn_above is None:
             return []
         return [one for one in self.now if one.lag > self.warn_above]
 
     @property
     def exit_code(self) -> int:
-        """1 when a queue is above the limit."""
+        """Exit code: 1 when the lag of a queue is above the limit, else 0."""
         return 1 if self.late else 0
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """Return one JSON object."""
         return {
             "verdict": "warnings" if self.late else "clean",
             "exit_code": self.exit_code,
@@ -102,7 +106,7 @@ class Lag:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people: one line for each consumer group and topic."""
+        """Yield the lines of the table for people: one for each consumer group and topic."""
         totals = self._totals()
         if not totals:
             yield "no consumer group has committed an offset"
@@ -157,13 +161,13 @@ class Lag:
         return html.page("Consumer lag", parts, footer=footer)
 
     def records(self) -> Records:
-        """Now and history as rows."""
+        """Return the present lag and the history as rows."""
         rows: list[tuple[object, ...]] = [("now", None, *one[:7]) for one in self.now]
         rows += [("history", *point) for point in self.history]
         return Records(COLUMNS, rows)
 
     def _totals(self) -> list[_Total]:
-        """The furthest behind first."""
+        """Totals by consumer group and topic, the furthest behind first."""
         by_topic: dict[tuple[str, str], list[QueueLag]] = {}
         for one in self.now:
             by_topic.setdefault((one.consumer, one.topic), []).append(one)

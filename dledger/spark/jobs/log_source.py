@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE_SCHEMA = f"{ddl([column for column in MESSAGES if column[0] != '_corrupt'])}, `day` date"
-"""Given when reading, as Spark would take the topic `2024` for a number."""
+"""Schema that is given when an archive is read: otherwise Spark would take the topic `2024` for a number."""
 TOPIC_CHOICE = ("subscribe", "subscribePattern", "assign", "includeSystemTopics")
 """Options that choose topics."""
 CHOICE = (
@@ -42,7 +42,7 @@ CHOICE = (
 )
 """Options that choose messages."""
 _HOW = ("minPartitions", "pushdown", "readFrom", "consumerGroup", "pullBatchSize", "pullTimeoutMs")
-"""Options that say how messages are read, not which: right for every job."""
+"""Options that say how messages are read, not which ones: they are right for every job."""
 _SAID_OTHERWISE = {
     "path": "give the store directories themselves (STORE ...)",
     "servers": "give the NameServers with --namesrv",
@@ -52,8 +52,9 @@ _SAID_OTHERWISE = {
 
 @dataclass(frozen=True)
 class LogSource:
-    """One of `stores`, `servers` and `archive`. `options`: further ones of the data source, in any spelling;
-    afterwards by their right names. JobError for unknown ones, and for those that have no effect here."""
+    """Where to read: one of `stores`, `servers` and `archive`. `options`: further options of the data source,
+    in any spelling; the object holds them under their right names. JobError for unknown options, and for
+    options that have no effect here."""
 
     stores: tuple[str, ...] = ()
     servers: str = ""
@@ -80,14 +81,15 @@ class LogSource:
         object.__setattr__(self, "options", options)
 
     def check_options(self, job: str, applied: Collection[str]) -> None:
-        """JobError for an option that this job does not apply: left unsaid it would be a trap."""
+        """JobError for an option that this job does not apply: to ignore it silently would mislead the
+        user."""
         for name in self.options:
             if name not in applied and name not in _HOW:
                 raise JobError(f"option {name} has no effect on {job}, only {', '.join(applied)}")
 
     def check_topics(self) -> None:
-        """JobError for a topic that stores or an archive do not have: it would pass for an empty one. Brokers
-        say so themselves. Blocking."""
+        """JobError for a topic that the stores or the archive do not have: it would look like an empty topic.
+        Brokers report unknown topics themselves. Blocking."""
         wanted = names(self.options.get("subscribe", ""))
         if self.servers or not wanted:
             return
@@ -103,8 +105,8 @@ class LogSource:
                 raise JobError(f"no topic {topic!r} is there; {hint}")
 
     def best(self) -> LogSource:
-        """The same over those stores only that hold what the view `messages` reads: of each group the replica
-        that knows most. So other views say the same as the messages. Blocking; JobError."""
+        """Return this source with only those stores that the view `messages` reads: in each group the replica
+        with the highest committed index. Then other views agree with the messages. Blocking; JobError."""
         if len(self.stores) < 2:
             return self
         try:
@@ -117,20 +119,21 @@ class LogSource:
         return replace(self, stores=tuple(stores))
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
-        """A view of the data source over stores or brokers. `options` win over those of the source, also
-        `path`: one store of several."""
+        """A view of the data source over stores or brokers. `options` win over those of the source. The
+        option `path` may name one of several stores."""
         where = {"servers": self.servers} if self.servers else {"path": json.dumps(self.stores)}
         return spark.read.format("dledger").options(**{**where, **self.options, **options}).load()
 
     def queues(self, spark: SparkSession) -> DataFrame:
-        """The view `queues` of stores or brokers, with those options that count there."""
+        """The view `queues` of stores or brokers, with those options that have an effect on it."""
         options = {name: value for name, value in self.options.items() if "queues" in OPTIONS[name].views}
         return replace(self, options=options).read(spark, view="queues")
 
     def messages(self, spark: SparkSession, *, value: bool, headers: bool) -> DataFrame:
-        """Messages: columns of the view `messages` with `group`; bodies and properties where asked for.
+        """Messages: columns of the view `messages` with `group`, and with bodies and properties where asked
+        for.
 
-        JobError when damage is wanted as rows: a job would take them for messages.
+        JobError when the options ask for damage as rows: a job would take these rows for messages.
         """
         if self.archive:
             frame = spark.read.schema(ARCHIVE_SCHEMA).parquet(f"file://{self.archive}")
@@ -151,8 +154,8 @@ def _archived_topics(root: str) -> set[str]:
 
 
 def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str] | None:
-    """Topics that have a ConsumeQueue, or, where a wanted one has none, are in the state. None where it
-    cannot be told."""
+    """Topics that have a ConsumeQueue; if a wanted topic has none, also the topics in the replicated state.
+    None where the stores do not show it."""
     known: set[str] = set()
     try:
         replicas = [replica for path in stores for replica in open_store(files_for(path), path)]
@@ -170,7 +173,7 @@ def _stored_topics(stores: tuple[str, ...], wanted: Collection[str]) -> set[str]
 
 
 def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
-    """Of each group the replica that knows the highest committed index. Blocking; JobError."""
+    """In each group the replica that knows the highest committed index. Blocking; JobError."""
     best: dict[str, Replica] = {}
     for path in stores:
         try:
@@ -190,5 +193,6 @@ def best_replicas(stores: tuple[str, ...]) -> Iterator[Replica]:
 
 
 def group_name(replica: Replica) -> str:
-    """Name of the broker group; stores of Apache's do not tell it and count as one group without a name."""
+    """Name of the broker group. Stores of Apache RocketMQ do not hold it and count as one group with an empty
+    name."""
     return replica.identity.group if replica.identity else ""

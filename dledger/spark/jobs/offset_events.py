@@ -1,6 +1,6 @@
-"""What consumer groups said of their progress, read from the log: each commit is an entry of it.
+"""Read from the log what consumer groups reported of their progress: each commit of offsets is an entry.
 
-Spark finds the system entries (view `entries`), tasks read their bodies where they lie.
+Spark finds the system entries (view `entries`); tasks read the bodies of these from the store.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ EVENTS = (
     ("offset", "bigint"),
     ("reset", "int"),
 )
-"""One row for each queue of a commit. `time_ms`: store time; `offset`: where the group goes on; `reset`: 1
-when it was set, also backwards; else it only counts when it is higher than before."""
+"""One row for each queue of a commit. `time_ms`: store time; `offset`: where the group resumes; `reset`: 1
+when the offset was set, also to a lower one. Without a reset the offset counts only when it is higher than
+before."""
 
 
 def offset_events(spark: SparkSession, entries: DataFrame, replica: Replica) -> DataFrame:
     """Events in the log of one replica. `entries`: its view `entries`.
 
-    A task fails with JobError where a system entry is rotten or cannot be read: it may have been a commit.
-    That the chain of CRCs is broken or not known (where a task begins) says nothing against an entry itself.
+    A task fails with JobError where a system entry is damaged or cannot be read: it may have been a commit.
+    An entry itself is good also where the chain of CRCs is broken, or is not known because a task begins
+    there.
     """
     damage = F.col("damage")
     system = entries.where((F.col("kind") == int(Kind.SYSTEM)) | (damage.bitwiseAND(UNREADABLE) != 0))
@@ -68,7 +70,7 @@ def _read_events(
 def _events(
     data_dir: str, segment_size: int, entries: Iterable[tuple[int, int, int, bool]]
 ) -> Iterator[tuple[int, int, str, str, int, int, int]]:
-    """Events of the system entries at these places (pos, size, index, rotten). OSError, JobError."""
+    """Events of the system entries at these places (pos, size, index, damaged). OSError, JobError."""
     files = files_for(data_dir)
     start, file = -1, None
     try:
@@ -91,7 +93,8 @@ def _events(
 
 
 def decode_events(index: int, record: bytes) -> Iterator[tuple[int, int, str, str, int, int, int]]:
-    """Events of one system entry; none when it is about something else, or malformed (safety.md S13)."""
+    """Decode the events of one system entry. An entry of another kind, or a malformed one, has no events
+    (safety.md S13)."""
     try:
         found = decode_record(record)
         op = msgpack.unpackb(found.body, strict_map_key=False)
@@ -104,7 +107,7 @@ def decode_events(index: int, record: bytes) -> Iterator[tuple[int, int, str, st
 
 
 def state_at_begin(replica: Replica) -> ReplicatedState:
-    """The state that was true where the replica's log begins: empty for a whole log. OSError, JobError."""
+    """The state at the first entry of the replica's log: empty for a whole log. OSError, JobError."""
     for manifest in replica.snapshots:
         if manifest.index == replica.base_index:
             boundary = load_boundary(files_for(replica.directory), replica.directory, manifest.pos)

@@ -1,4 +1,4 @@
-"""Rows of a view, for a look: the first ones, as a table or as JSON."""
+"""The first rows of a view, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_CELL = 60
-"""Characters of one cell of a table; JSON has all."""
+"""At most this many characters of a cell are shown in a table; JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Rows:
     exit_code: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """One object; bytes as text where they are UTF-8, else as {"hex": ...}."""
+        """Return one JSON object. Bytes are texts where they are UTF-8, else {"hex": ...}."""
         rows = [dict(zip(self.columns, map(plain, row), strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "rows": rows, "more": self.more}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         cells = [tuple(_cell(value) for value in row) for row in self.rows]
         yield from text_table([self.columns, *cells])
         yield f"{len(self.rows)} rows" + (", and there are more (--limit)" if self.more else "")
@@ -69,7 +69,7 @@ def read_rows(
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it."""
+    """Convert a value to one that JSON can hold."""
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode()

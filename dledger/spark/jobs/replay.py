@@ -1,11 +1,11 @@
 """Replay: messages of an archive or of a log into a topic of live brokers.
 
 The messages of one source queue go to one target queue, in their order, in batches; each batch waits for its
-acknowledgement. Delivery is at least once: a task that Spark runs again sends again. So every message says
-where it comes from (`ORIGIN`), and `resume` leaves out what the target has already: a replay that was killed
-can be run again, and no message is there twice that was acknowledged before.
+acknowledgement. Delivery is at least once: a task that Spark runs again sends again. So every message carries
+its origin (`ORIGIN`), and `resume` leaves out messages that the target has already. A replay that was killed
+can be run again with it, and no message is duplicated that was acknowledged before.
 
-Transactions, delays and retries are not repeated: the message goes out as a plain one, with its keys, tags
+Transactions, delays and retries are not repeated: each message is sent as a plain one, with its keys, tags
 and the properties of the application.
 """
 
@@ -33,12 +33,12 @@ PRODUCER_GROUP = "SPARK_REPLAY"
 ORIGIN = "REPLAY_ORIGIN"
 """Property: `<broker group>/<topic>/<queue>/<offset>` of the message that is replayed."""
 ORIGIN_ID = "REPLAY_UNIQ_KEY"
-"""Property: unique id that its producer gave it; it gets a new one."""
+"""Property: the unique id that the original producer gave the message; the copy gets a new one."""
 BATCH_MESSAGES = 256
 BATCH_BYTES = 512 * 1024
-"""Of one batch at most, of bodies and properties."""
+"""A batch has at most this many bytes of bodies and properties."""
 TASKS = 8
-"""Source queues that are sent at a time, at most: what the target has to bear."""
+"""At most this many source queues are sent at the same time. It bounds the load on the target."""
 SENT = (("topic", "string"), ("broker", "string"), ("queue", "int"), ("messages", "bigint"))
 
 
@@ -53,7 +53,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What was sent; `left_out`: messages that the target had already, None when it was not asked."""
+    """What was sent. `left_out`: messages that the target had already; None when the target was not asked."""
 
     sent: tuple[Sent, ...]
     left_out: int | None = None
@@ -61,16 +61,16 @@ class ReplayResult:
 
     @property
     def messages(self) -> int:
-        """All of them."""
+        """How many messages were sent."""
         return sum(one.messages for one in self.sent)
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """Return one JSON object."""
         queues = [one._asdict() for one in self.sent]
         return {"messages": self.messages, "left_out": self.left_out, "queues": queues, "exit_code": 0}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         topics: dict[str, int] = {}
         for one in self.sent:
             topics[one.topic] = topics.get(one.topic, 0) + one.messages
@@ -92,10 +92,11 @@ def replay(
     create_queues: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> ReplayResult:
-    """Send what the source gives. Blocking; JobError, PySparkException (a task could not send).
+    """Send the messages of the source. Blocking; JobError, PySparkException (a task could not send).
 
-    `to_topic`: where all goes; by default each message to the topic of its own name. `create_queues`: make
-    target topics that are missing, with so many queues. Store times in ms since the epoch, the end excluded.
+    `to_topic`: the target topic of all messages; by default each message goes to the topic of its own name.
+    `create_queues`: create missing target topics with this many queues. Store times in ms since the epoch,
+    the end excluded.
     """
     if source.servers and not to_topic:
         raise JobError("from live brokers into a topic of the same name would never end: give --to-topic")
@@ -134,7 +135,7 @@ def replay(
 
 
 def _queues_of(namesrv: str, topics: Sequence[str], create_queues: int) -> dict[str, list[MessageQueue]]:
-    """Queues of the target topics. JobError for one that is missing or may not be written."""
+    """Queues of the target topics. JobError for a topic that is missing or not writable."""
     try:
         with Producer(PRODUCER_GROUP, namesrv) as producer:
             return {topic: _queues(producer, topic, create_queues) for topic in topics}
@@ -166,7 +167,7 @@ def _origins(spark: SparkSession, namesrv: str, topics: Sequence[str]) -> DataFr
 def _send_all(
     namesrv: str, targets: dict[str, list[MessageQueue]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in a task: one producer, the queues one after another."""
+    """Runs in a task: send the queues one after another with one producer."""
     sent: dict[MessageQueue, int] = {}
     with Producer(PRODUCER_GROUP, namesrv) as producer:
         for queue, messages in _runs(_messages(batches, targets)):
@@ -201,7 +202,7 @@ def again(
     headers: dict[str, str],
     origin: str,
 ) -> Message:
-    """The message to send."""
+    """The copy of a message that is sent to the target."""
     properties = {name: text for name, text in headers.items() if name not in FIRST_LIFE}
     properties[ORIGIN] = origin
     if names.UNIQ_KEY in headers:
@@ -214,7 +215,7 @@ def again(
 def _runs(
     messages: Iterable[tuple[MessageQueue, Message]],
 ) -> Iterator[tuple[MessageQueue, list[Message]]]:
-    """Neighbours for one queue together, up to the limits of a batch."""
+    """Group neighbours for the same queue, up to the limits of a batch."""
     pending: list[Message] = []
     size = 0
     to: MessageQueue | None = None

@@ -1,7 +1,7 @@
-"""Topic statistics: how many, how large, with which keys and tags, how fast from born to stored.
+"""Topic statistics: how many messages, how large, with which keys and tags, how fast from born to stored.
 
-Bodies are read once to be measured; everything else works on a narrow table that Spark keeps meanwhile.
-Percentiles and numbers of distinct keys are estimates (within 0.01 % of rank, and about 2 %).
+Bodies are read once to measure them. Everything else is computed from a narrow table that Spark keeps during
+the job. Percentiles and numbers of distinct keys are estimates (within 0.01 % of rank, and about 2 %).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PERCENTILES = (0.5, 0.95, 0.99)
 ACCURACY = 10_000
 MAX_BUCKETS = 240
 BUCKETS_S = (1, 10, 60, 300, 900, 3600, 21_600, 86_400)
-"""Widths of a bucket of time: the first that makes at most MAX_BUCKETS of the whole span."""
+"""Widths of a bucket of time. The smallest with which the whole span has at most MAX_BUCKETS buckets is
+used."""
 TOP_TAGS = 10
 
 TOPIC_COLUMNS = (
@@ -61,11 +62,11 @@ TOPIC_COLUMNS = (
 
 @dataclass(frozen=True)
 class TopicStatistics:
-    """One topic. Sizes in bytes of bodies as consumers get them; latency: from born to stored, in ms.
+    """One topic. Sizes are in bytes of bodies as consumers get them; latency is from born to stored, in ms.
 
-    `queue_skew`: messages of the fullest queue over the average of those that have any; `latency_negative`:
-    messages that the producer's clock says were born after they were stored; `peak_messages_per_s`: in the
-    fullest bucket.
+    `queue_skew`: messages of the fullest queue divided by the average of the queues that have any;
+    `latency_negative`: messages that were born after they were stored, by the producer's clock;
+    `peak_messages_per_s`: in the fullest bucket.
     """
 
     topic: str
@@ -92,7 +93,7 @@ class TopicStatistics:
     latency_max_ms: int
     latency_negative: int
     tags: tuple[tuple[str, int], ...] = ()
-    """The most frequent ones, with how many messages have them."""
+    """The most frequent tags, each with the number of messages that have it."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Statistics:
     exit_code: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """One object."""
+        """Return one JSON object."""
         return {
             "topics": [{**asdict(topic), "tags": dict(topic.tags)} for topic in self.topics],
             "bucket_s": self.bucket_s,
@@ -116,7 +117,7 @@ class Statistics:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the table for people."""
         if not self.topics:
             yield "no messages"
             return
@@ -209,7 +210,7 @@ class Statistics:
         return html.join([*parts, tags] if one.tags else parts)
 
     def records(self) -> Records:
-        """One row for each topic."""
+        """Return one row for each topic."""
         names = [name for name, _ in TOPIC_COLUMNS]
         return Records(TOPIC_COLUMNS, [[getattr(one, name) for name in names] for one in self.topics])
 
@@ -223,7 +224,7 @@ def statistics(
 ) -> Statistics:
     """Statistics of all topics that the source gives. Blocking; PySparkException, JobError.
 
-    `bucket_s`: seconds of one point of the series; by default what suits the span.
+    `bucket_s`: seconds of one point of the series; by default chosen from BUCKETS_S to suit the span.
     """
     source.check_options("stats", CHOICE)
     source.check_topics()
@@ -313,7 +314,7 @@ def _aggregates() -> list[Column]:
 
 
 def _tags(narrow: DataFrame) -> dict[str, tuple[tuple[str, int], ...]]:
-    """The most frequent ones of each topic."""
+    """The most frequent tags of each topic."""
     counted = narrow.where("tags is not null").groupBy("topic", "tags").count()
     ordered = F.sort_array(F.collect_list(F.struct((-F.col("count")).alias("less"), "tags")))
     rows = counted.groupBy("topic").agg(F.slice(ordered, 1, TOP_TAGS).alias("top")).collect()
