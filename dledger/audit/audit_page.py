@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from dledger.audit.report import Report
 
 MAX_FINDINGS_OF_A_CODE = 200
-"""Most rows of one code on the page; JSON and Parquet have all."""
+"""At most this many rows of one code are on the page; JSON and Parquet have all."""
 RESOLUTION = 2000
 """Stretches of one kind whose distance is below one part in this number of the axis are drawn as one."""
 MAX_PLACES = 12
-"""Most damaged stretches that are listed under a strip."""
+"""At most this many damaged stretches are listed under a strip."""
 
 STYLE = """
 .strips { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; align-items: center; }

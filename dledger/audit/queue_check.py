@@ -67,7 +67,7 @@ class QueueCheck:
         self.faults: list[Fault] = []
 
     def topic_deleted(self, topic: str, at: int) -> None:
-        """The log deletes a topic at this offset: its earlier messages have no units any longer."""
+        """Note that the log deletes a topic at this offset: its earlier messages have no units any longer."""
         raw = topic.encode()
         if self._deleted.get(raw, -1) >= at:
             return  # the state file knew
@@ -78,7 +78,7 @@ class QueueCheck:
         self.faults[:] = [fault for fault in self.faults if not fault.detail.startswith(f"{topic}/")]
 
     def add_opaque(self, count: int) -> None:
-        """The next entries, this many, may be messages of any queue."""
+        """Note that the next entries, `count` of them, may be messages of any queue."""
         if count:
             self._sort_in()
             self.opaque += count

@@ -189,7 +189,7 @@ def _record(
 
 
 def _wide_record(data: memoryview, pos: int) -> _Unit | None:
-    """The same for a record with an IPv6 host."""
+    """Check a record with an IPv6 host. Returns its queue unit, None if it is not dispatched."""
     record = decode_record(data)
     if record.size != len(data) or record.physical_offset != pos + HEADER_SIZE or not check_body_crc(record):
         raise CorruptRecord("size, physical offset or CRC of the body is wrong")

@@ -63,7 +63,7 @@ class ReplicaView(Protocol):
         """The reader for its segments."""
 
     def named(self, name: str) -> ReplicaView:
-        """The same replica under another name."""
+        """This replica under another name."""
 
     def row(self) -> ReplicaRow:
         """What the replica reports about itself."""

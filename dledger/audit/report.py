@@ -27,7 +27,7 @@ from dledger.audit.report_files import Records
 from dledger.audit.text_table import text_table
 
 MAX_TEXT_FINDINGS = 100
-"""Most findings printed one by one; `--json` has all."""
+"""At most this many findings are printed one by one; `--json` has all."""
 COLUMNS = (
     ("kind", "string"),
     ("severity", "string"),

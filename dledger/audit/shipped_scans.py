@@ -52,7 +52,7 @@ from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file, replace_file
 
 SIDE = -1
-"""Means the side scan, in place of a segment's start."""
+"""Takes the place of a segment's start for the side scan."""
 ROWS_FILE = "rows.parquet"
 SCAN_VERSION = 5
 """Version of rows and checks: raised together with `audit.digests.DIGEST_VERSION`, and when a scan can find

@@ -146,7 +146,7 @@ class StateCheck:
             self.give_up()
 
     def finish(self, last_index: int) -> None:
-        """The segment was read to its end: compare the state with the snapshot that follows it."""
+        """Compare the state with the snapshot that follows the segment. To be called after its last entry."""
         if self._replay is None or self._end is None or self._end.manifest.index != last_index:
             return
         differing = differing_parts(pack_parts(self._replay.state), self._end.parts)

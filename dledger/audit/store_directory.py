@@ -95,8 +95,8 @@ class Replica:
     snapshots: tuple[Manifest, ...] = ()
     """Boundary snapshots with a valid manifest, by position."""
     begins: int = -1
-    """Where the node recorded that its log begins; it does so before it removes earlier segments, and before
-    it installs a snapshot in their place. -1: it never did."""
+    """Where the log begins, as recorded by the node before it removes earlier segments, and before it
+    installs a snapshot in their place. -1: the node never recorded it."""
     units_due: int = 0
     """See `ReplicaRow`."""
     members: Members = FOUNDERS_UNKNOWN
@@ -206,7 +206,7 @@ def open_stores(files: Files, paths: list[str]) -> list[Replica]:
 
 
 def renamed(replica: Replica, name: str) -> Replica:
-    """The same replica under another name."""
+    """This replica under another name."""
     problems = tuple(problem._replace(replica=name) for problem in replica.problems)
     return replace(replica, name=name, problems=problems)
 

@@ -174,7 +174,7 @@ class SegmentWalker:
         return join(parts)
 
     def feed_slowly(self, data: bytes, last: bool) -> Columns:
-        """The same with every entry checked by itself; `feed` must give an equal result."""
+        """Do what `feed` does, but check every entry by itself. `feed` must give an equal result."""
         parts: list[Columns] = []
         at = 0
         while not self.stop:
@@ -301,7 +301,8 @@ class SegmentWalker:
         return at, True
 
     def _rotten_chain_field(self, index: int) -> None:
-        """The next entry continues the value that this entry should have: its own chain value is damaged."""
+        """Note that the chain value of this entry is damaged: the next entry continues the value that it
+        should have."""
         for number in range(len(self.faults) - 1, -1, -1):
             if self.faults[number][:2] == ("CHAIN_BREAK", index):
                 text = "the chain value is damaged: the entry behind continues the one that fits"

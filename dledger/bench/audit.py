@@ -1,8 +1,9 @@
-"""`dledger bench audit --directory DIR`: what the audit of large stores takes. Linux.
+"""`dledger bench audit --directory DIR`: how fast large stores are audited, and how much memory it takes.
+Linux.
 
-Three replicas are made in DIR, the last of them with an IndexFile, unless they are there already. Then: the
-scan of one replica in this process, alone and with its IndexFile; the audit of all three as a user runs it,
-with one process and with one per core, and the memory of these processes.
+Three replicas are made in DIR, the last of them with an IndexFile, unless they are there already. Then these
+are measured: the scan of one replica in this process, without and with an IndexFile; the audit of all three
+as a user runs it, with one process and with one per core, and the memory of these processes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from dledger.runtime.env import production_env
 from dledger.runtime.processes import cores
 
 ROUNDS = 5
-"""Of each scan; the best counts."""
+"""Each scan is measured this many times; the best time counts."""
 
 
 def audit(directory: str, megabytes: int) -> dict[str, float]:
-    """The figures. `megabytes`: of entries in all replicas together, when they have to be made."""
+    """Measure, and return the figures by name. `megabytes`: entries of all replicas together, if they must be
+    made."""
     stores = large_stores(Path(directory), megabytes)
     result: dict[str, float] = {}
     for name, store in (("scan", stores[0]), ("scan with its IndexFile", stores[-1])):
@@ -44,7 +46,7 @@ def audit(directory: str, megabytes: int) -> dict[str, float]:
 
 
 def large_stores(directory: Path, megabytes: int) -> list[Path]:
-    """Three replicas in a directory; made there when they are not."""
+    """Return three replicas in a directory; they are made if they are missing."""
     stores = [directory / f"n{number}" for number in range(3)]
 
     def make() -> None:
@@ -57,7 +59,7 @@ def large_stores(directory: Path, megabytes: int) -> list[Path]:
 
 
 def _scan(store: Path) -> tuple[float, float, int, int]:
-    """CPU time, time, bytes and entries."""
+    """Scan a store. Return CPU seconds, seconds, bytes and entries."""
     env = production_env("bench")
     (replica,) = open_stores(env.files, [str(store)])
     begun, cpu_begun = time.perf_counter(), time.process_time()
@@ -74,7 +76,8 @@ def _scan(store: Path) -> tuple[float, float, int, int]:
 
 
 def _run(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, MiB of the process that took most, MiB of all together (pages of several counted once)."""
+    """Return seconds, MiB of the process that took most, and MiB of all processes together, in which a shared
+    page counts once."""
     code, seconds, peaks = measure(command, quiet=True)
     if code:
         raise SystemExit(f"bench: exit code {code} of {' '.join(command)}")

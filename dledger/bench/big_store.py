@@ -1,8 +1,8 @@
-"""Large stores made quickly: what the audit's speed and its judgement are tried on at 0.3 to 2 GB.
+"""Make large stores quickly, to try the audit's speed and its judgement at 0.3 to 2 GB.
 
-About 5 microseconds an entry: fields are packed by hand, bodies are slices of one pool of noise. Messages of
-some topics and tags, batches, consumer offsets, a change of term; ConsumeQueue and index files, boundary
-snapshots and the broker's state file as a broker leaves them.
+An entry takes about 5 microseconds: fields are packed by hand, bodies are slices of one pool of noise. The
+stores hold messages of some topics and tags, batches, consumer offsets and a change of term; ConsumeQueue and
+index files, boundary snapshots and the broker's state file are as a broker leaves them.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ INDEX_FILE_UNITS = 5_000_000 // 32
 
 
 FORMAT = "entries of decision 14"
-"""What a store that is kept for later measurements says of itself: change it with the format."""
+"""Is written into a store that is kept for later measurements. Change it whenever the format changes."""
 
 
 def made_once(place: Path, make: Callable[[], object]) -> None:
     """Have `make` fill a directory, unless it was filled before.
 
-    SystemExit for one that was made by another release: its figures would be of that, too.
+    SystemExit for a directory that another release filled: the figures would be those of that release.
     """
     mark = place / "made"
     if not place.is_dir() or not any(place.iterdir()):
@@ -75,16 +75,16 @@ def made_once(place: Path, make: Callable[[], object]) -> None:
 
 @dataclass
 class BigLog:
-    """What was written: headers of a sample of the entries, and the whole of the derived data."""
+    """What was written: the headers of the entries, and all derived data."""
 
     segment_size: int
     headers: list[EntryHeader] = field(default_factory=list)
-    """Of every entry."""
+    """The header of every entry."""
     queues: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     index: bytearray = field(default_factory=bytearray)
     end: int = 0
     keys: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """Of every message: its topic and key as they are hashed, its position and store time."""
+    """For each message: its topic and key in the form that is hashed, its position and its store time."""
 
     @property
     def last(self) -> int:
@@ -92,7 +92,8 @@ class BigLog:
         return len(self.headers) - 1
 
     def near(self, share: float) -> EntryHeader:
-        """A message of no batch, this far into the log, and neither at the edge of its segment."""
+        """A message at about this share of the log that is neither in a batch nor at the edge of its
+        segment."""
         at = int(len(self.headers) * share)
         while True:
             around = self.headers[at - 1 : at + 2]
@@ -122,7 +123,7 @@ class _Writer:
         self._file = (self.directory / "data" / segment_name(self.pos)).open("wb")
 
     def reserve(self, size: int) -> None:
-        """Make room for that many bytes of entries, in the next segment if need be."""
+        """Make room for this many bytes of entries, in the next segment if needed."""
         offset = self.pos % self.log.segment_size
         if offset + size + MIN_BLANK_SIZE <= self.log.segment_size:
             return
@@ -134,7 +135,7 @@ class _Writer:
         self._snapshot()
 
     def close_segment(self) -> None:
-        """Write what is pending, in the file's full size."""
+        """Write the pending bytes, and give the file its full size."""
         assert self._file is not None
         self._file.write(b"".join(self._parts))
         self._parts.clear()
@@ -142,7 +143,7 @@ class _Writer:
         self._file.close()
 
     def add(self, body: bytes, kind: Kind = Kind.MESSAGE, remaining: int = 0) -> None:
-        """One entry at `pos`."""
+        """Add one entry at `pos`."""
         log = self.log
         index = len(log.headers)
         channel = COVERED | kind << 24 | remaining
@@ -169,14 +170,14 @@ class _Writer:
             self._parts.clear()
 
     def system(self, op: dict[str, object]) -> None:
-        """An operation on the replicated state."""
+        """Add an operation on the replicated state."""
         packed = pack_op(op)
         self.reserve(HEADER_SIZE + len(packed) + 200)
         self.add(system_record(packed, self.pos + HEADER_SIZE, self.store_ms), Kind.SYSTEM)
         self.state.apply(packed)
 
     def open_term(self, term: int) -> None:
-        """The first entry of a leadership."""
+        """Add the first entry of a leader's term."""
         self.term = term
         self.reserve(300)
         self.add(
@@ -203,7 +204,7 @@ def write_big_group(
     body: int = 900,
     seed: int = 1,
 ) -> tuple[list[Path], BigLog]:
-    """Stores n0, n1, ... of about `total_bytes` of entries together, all alike."""
+    """Write stores n0, n1, ... with the same content, of about `total_bytes` of entries in all."""
     log = BigLog(segment_size)
     store = root / "n0"
     _fill(_Writer(store, log), total_bytes // nodes, body, random.Random(seed))

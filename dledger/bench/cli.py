@@ -1,4 +1,4 @@
-"""What the commands of `dledger bench` do: the run, garbage collection, CPU time, what is printed.
+"""The commands of `dledger bench`: run a measurement, set up garbage collection, print the result.
 
 Their options are declared in `dledger.commands.declared.bench`. Exit code 1: errors, or a limit not kept.
 Each measurement is imported when its command runs, as some need packages that others do without.
@@ -25,13 +25,14 @@ from dledger.runtime.options import Options, WrongUsage
 from dledger.runtime.signals import INTERRUPTED, terminated_by_exception
 
 GC_THRESHOLDS = (100_000, 50, 50)
-"""Generations of the garbage collector during the run; objects made before it are frozen."""
+"""Thresholds of the garbage collector's generations during the run; objects made before it are frozen."""
 NODES = 3
-"""Nodes of the groups that are started."""
+"""How many nodes the groups have that are started."""
 
 
 def run(options: Options) -> int:
-    """The measurement that the options name; the exit code. SIGTERM also stops the groups that it started."""
+    """Run the measurement that the options name; return the exit code. SIGTERM also stops the groups that it
+    started."""
     with terminated_by_exception():
         try:
             return MODES[options.mode](options)
@@ -44,7 +45,7 @@ def run(options: Options) -> int:
 
 
 def _load(options: Options) -> int:
-    """`produce` and `consume`."""
+    """Run `produce` or `consume`."""
     namesrv = options.namesrv or namesrv_addr()
     if not namesrv:
         raise WrongUsage("--namesrv is missing: say where the NameServer is, or set NAMESRV_ADDR")
@@ -257,14 +258,14 @@ def cpu_seconds() -> float:
 
 
 def settle_gc() -> None:
-    """Collect what set-up left behind, and keep the collector off what stays."""
+    """Collect the garbage of the set-up, and exclude the objects that stay from further collections."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 class _Progress:
-    """One line a second on a terminal."""
+    """Shows one line per second on a terminal."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted

@@ -1,9 +1,9 @@
-"""`dledger bench clients`: what connected clients cost a broker group that do nothing but be there.
+"""`dledger bench clients`: how much idle connected clients cost a broker group.
 
-Starts a group of real processes on loopback in a temporary directory and measures sends with few clients;
-then so many consumers connect to the leader, in `--groups` groups, send their heartbeats as RocketMQ's
-clients do, and hear of each other (40); and it measures again: latencies of sends, memory, what the brokers
-use of a processor while nothing is sent.
+Starts a group of real processes on loopback in a temporary directory and measures sends with few clients.
+Then the wanted number of consumers connects to the leader, in `--groups` groups. They send heartbeats as
+RocketMQ's clients do, and are notified when other members of their group come and go (request code 40). Then
+it measures again: latencies of sends, memory, and the processor time of the brokers while nothing is sent.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dledger.runtime.env import Env, production_env
 from dledger.runtime.workers import Lane
 
 HEARTBEAT_S = 30.0
-"""As clients of RocketMQ's do."""
+"""Seconds between two heartbeats, as in RocketMQ's clients."""
 TOGETHER = 50
-"""Clients that connect at the same moment."""
+"""At most this many clients connect at the same time."""
 QUIET_S = 10.0
-"""For which nothing is sent, and processor time is counted."""
+"""For this long nothing is sent, and processor time is counted."""
 
 
 def clients(count: int, groups: int, seconds: float) -> dict[str, object]:
-    """Figures by name, with few clients and with `count`."""
+    """Measure with few clients and with `count`; return the figures by name."""
     with tempfile.TemporaryDirectory(prefix="clients-") as directory:
         spec = ClusterSpec(
             base_port=find_base_port(3),
@@ -84,7 +84,7 @@ async def _with_clients(group: LocalCluster, count: int, groups: int, seconds: f
 async def _client(
     env: Env, address: str, number: int, groups: int, room: asyncio.Semaphore, there: asyncio.Semaphore
 ) -> None:
-    """One of them, until cancelled."""
+    """Run one client until it is cancelled."""
     remoting = RemotingClient(env, limits=ClientLimits())
     subscription = Subscription(topic="few", subString="*", subVersion=number)
     consumer = ConsumerData(groupName=f"idle-{number % groups}", subscriptionDataSet=[subscription])

@@ -1,4 +1,4 @@
-"""Read all queues of a topic from their beginning, and check that every offset follows the one before."""
+"""Read all queues of a topic from their beginning, and check that every offset follows the one before it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ _BODY_SIZE = struct.Struct(">i")
 _BODY_SIZE_AT = 84
 
 PULL_COUNT = 1024
-"""Messages of one pull unless --batch says otherwise; brokers have limits of their own."""
+"""At most this many messages come with one pull unless --batch says otherwise; brokers have limits of their
+own."""
 
 
 class OrderBroken(ClientError):
-    """A queue's offsets did not follow one another."""
+    """The offsets of a queue did not follow one another."""
 
 
 def count_records(body: bytes, expected: int) -> tuple[int, int]:
-    """Number of records and bytes of bodies in a pull answer (IPv4 hosts), offsets from `expected` on.
+    """Number of records and bytes of their bodies in a pull answer (IPv4 hosts), with offsets from `expected`
+    on.
 
     OrderBroken when an offset is not the next one, or the bytes are no records.
     """
@@ -75,7 +77,7 @@ class _Run:
         )
 
     async def work(self) -> None:
-        """Pull one queue after the other until all are at their end; one of `window` such workers."""
+        """Pull one queue after the other until all are read to their end. `window` such workers run."""
         while self.ready and not self.over():
             queue = self.ready.popleft()
             await self._pull(queue)
@@ -124,10 +126,10 @@ async def consume(
     progress: Callable[[Tally], None],
     settle: Callable[[], None],
 ) -> dict[str, object]:
-    """Read what is in the topic at the start, or until the time or number of messages is reached.
+    """Read the messages that the topic has at the start, or until the time or number of messages is reached.
 
-    ClientError when the topic is missing or order is broken; no offsets are committed. Pulls under way:
-    at most `window`, and one per queue.
+    ClientError when the topic is missing or the order is broken; no offsets are committed. At most `window`
+    pulls are in flight, and one per queue.
     """
     tally = Tally(cpu_s)
     async with ClientCore(env, load.namesrv, ClientOptions()) as core:

@@ -1,7 +1,7 @@
-"""`dledger bench core`: what one step of the pure election and replication cores costs, in microseconds.
+"""`dledger bench core`: microseconds of one step of the pure election and replication cores.
 
-No disk, no network, no event loop: the state machines themselves and the encoding of their messages. Each
-figure is the best of several runs of many steps, on one core.
+No disk, no network, no event loop: only the state machines and the encoding of their messages. Each figure is
+the best of several runs of many steps, on one core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BODY = 1024
 
 
 class CountingLog:
-    """A log of entries of one term and size that exist only as a count."""
+    """A log of entries of one term and size of which only the number is kept."""
 
     first_index = 0
 
@@ -47,25 +47,25 @@ class CountingLog:
 
     @property
     def durable_mark(self) -> int:
-        """Of what is durable, whatever became of it: nothing does."""
+        """Like `durable_index`, as no entry of this log becomes corrupt."""
         return self.durable_index
 
     def term_of(self, index: int) -> int | None:
-        """Term of an entry, -1 before the first."""
+        """Term of an entry, -1 before the first, None behind the last."""
         return (1 if index >= 0 else -1) if index <= self.last_index else None
 
     def last_of_term_at_most(self, term: int, index: int) -> int:
-        """Last entry up to `index` of at most this term."""
+        """The last entry up to `index` whose term is at most `term`."""
         return index if term >= 1 else -1
 
     def range_end(self, first: int, max_bytes: int) -> tuple[int, int]:
-        """Last entry, and bytes, of a push from `first`."""
+        """Last entry and bytes of a push from `first`."""
         last = min(self.last_index, first + max_bytes // BODY - 1)
         return last, (last - first + 1) * BODY
 
 
 def measure(steps: int = STEPS) -> dict[str, float]:
-    """Microseconds a step, by name; `steps` of the cheap ones."""
+    """Microseconds per step, by name. `steps`: how many of the cheap steps are run."""
     few = max(1, steps // 20)
     return {
         "election: heartbeats of a leader to two peers, answered": _best(_leader_round, steps),

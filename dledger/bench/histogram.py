@@ -1,9 +1,9 @@
-"""Latencies in buckets of equal width: recording one is an index and an addition."""
+"""Latencies in buckets of equal width: to record one takes an index and an addition."""
 
 from __future__ import annotations
 
 BUCKET_S = 10e-6
-"""Width of a bucket in seconds, so the resolution of every percentile."""
+"""Width of a bucket in seconds; it is the resolution of every percentile."""
 BUCKETS = 200_000
 """Latencies of 2 s and more share the last bucket; the largest one is kept exactly."""
 
@@ -27,9 +27,10 @@ class Histogram:
         self._counts[bucket if bucket < BUCKETS else -1] += 1
 
     def percentile_s(self, share: float) -> float:
-        """The latency that this share (0 to 1) does not exceed, in seconds: a bucket's upper end.
+        """The latency that this share (0 to 1) of all latencies does not exceed, in seconds: a bucket's upper
+        end.
 
-        0.0 without any latency; the largest one where the last bucket is reached.
+        0.0 without any latency; the largest latency if the last bucket is reached.
         """
         wanted = share * self.count
         seen = 0
@@ -47,7 +48,7 @@ class Histogram:
         return found
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all latencies."""
         self.count = 0
         self.longest_s = 0.0
         self._counts = [0] * BUCKETS

@@ -1,7 +1,7 @@
-"""`dledger bench idle`: what an idle group costs, in percent of a core per process.
+"""`dledger bench idle`: how much processor time an idle group takes, in percent of a core per process.
 
 Starts a group of real processes on loopback in a temporary directory, lets it settle, and reads the CPU time
-of every process before and after. A broker with nothing to do should cost next to nothing: LIMIT_PERCENT.
+of every process before and after. A broker with nothing to do should take at most LIMIT_PERCENT.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 SETTLE_S = 3.0
 LIMIT_PERCENT = 2.0
-"""Of a core, that one node of an idle group may take."""
+"""One node of an idle group may take at most this many percent of a core."""
 
 
 def idle(nodes: int, seconds: float) -> dict[str, float]:
-    """Percent of a core by node, with `worst` of them and the `limit`; leader named as `leader (n0)`."""
+    """Percent of a core by node, with the highest as `worst`, and the `limit`. The leader is named `leader
+    (n0)`."""
     with tempfile.TemporaryDirectory(prefix="idle-") as directory:
         spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=16 * MIB)
         group = LocalCluster.create(Path(directory) / "group", spec)

@@ -1,8 +1,8 @@
-"""`dledger bench loaded`: what minutes of load do to the event loops of a group.
+"""`dledger bench loaded`: how late the event loops of a group are during minutes of load.
 
 Starts a group of real processes on loopback in a temporary directory, and another process that sends as fast
-as acknowledgements allow. A leader whose loop is late by more than the shortest election time-out would be
-voted out; a third of that is the limit (`LAG_LIMIT_MS`).
+as acknowledgements allow. If the loop of a leader is late by more than the shortest election time-out,
+another leader is elected; the limit is a third of that time-out (`LAG_LIMIT_MS`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dledger.local.cluster import MIB, ClusterSpec, LocalCluster, find_base_port
 
 
 class LoadFailed(Exception):
-    """The generator ended with errors. The text is what it said last."""
+    """The generator ended with errors. The text is the end of its output."""
 
 
 def loaded(nodes: int, seconds: float, *, size: int, window: int, batch: int) -> dict[str, object]:
-    """The load's rate and, by node, the longest delay of the event loop and the longest collection, in ms.
+    """The load's rate and, by node, the longest delay of the event loop and the longest garbage collection,
+    in ms.
 
-    `within` says whether all delays are below LAG_LIMIT_MS and nobody was elected meanwhile. LoadFailed.
+    `within` says whether all delays are below LAG_LIMIT_MS and no new leader was elected meanwhile.
+    LoadFailed.
     """
     with tempfile.TemporaryDirectory(prefix="loaded-") as directory:
         spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes), segment_size=64 * MIB)

@@ -1,8 +1,9 @@
-"""`python -m dledger.bench.memory COMMAND...`: run a program and tell what memory its processes took. Linux.
+"""`python -m dledger.bench.memory COMMAND...`: run a program and report the memory of its processes. Linux.
 
-Processes are told apart by what they run: `java`, `pyspark.daemon`, `pyspark.daemon worker` (its forks), ...
-Three figures, in MiB: the most that one process held (its own high-water mark), and of all processes of a
-kind together the resident pages and the proportional ones, in which a page that several share counts once.
+Processes are grouped by what they run: `java`, `pyspark.daemon`, `pyspark.daemon worker` (its forks), ...
+There are three figures for each kind, in MiB: the most that one process held (its own high-water mark), and
+for all its processes together the resident pages and the proportional ones, in which a shared page counts
+once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERVAL_S = 0.25
-"""Between two looks at most: a program that has just begun is looked at more often, as it may end soon."""
+"""Processes are measured at least this often; more often just after the start, as the program may end
+soon."""
 FIRST_INTERVAL_S = 0.01
 PROC = Path("/proc")
 MIB_KIB = 1024
@@ -24,7 +26,7 @@ MIB_KIB = 1024
 
 @dataclass
 class Peak:
-    """Of one kind of processes, in KiB."""
+    """Peaks of one kind of processes, in KiB."""
 
     count: int = 0
     one: int = 0
@@ -34,7 +36,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Process:
-    """One process as it is now, in KiB."""
+    """One process at the time when it was measured, in KiB."""
 
     pid: int
     parent: int
@@ -45,7 +47,8 @@ class Process:
 
 
 def measure(command: list[str], *, quiet: bool = False) -> tuple[int, float, dict[str, Peak]]:
-    """Exit code, seconds, and the peaks by kind and of `all`. `quiet`: its output is thrown away."""
+    """Exit code, seconds, and the peaks by kind and of `all`. `quiet`: the program's output is thrown
+    away."""
     peaks: dict[str, Peak] = {}
     began = time.monotonic()
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
@@ -58,7 +61,7 @@ def measure(command: list[str], *, quiet: bool = False) -> tuple[int, float, dic
 
 
 def note(peaks: dict[str, Peak], processes: dict[int, Process]) -> None:
-    """Take one look into account."""
+    """Update the peaks with these processes."""
     by_kind: dict[str, list[Process]] = {"all": list(processes.values())}
     for process in processes.values():
         by_kind.setdefault(kind(process, processes), []).append(process)
@@ -71,7 +74,8 @@ def note(peaks: dict[str, Peak], processes: dict[int, Process]) -> None:
 
 
 def kind(process: Process, processes: dict[int, Process]) -> str:
-    """What it runs: the module after `-m`, else the program; a fork of the same is a worker."""
+    """The kind of a process: the module after `-m`, else the program; a fork of the same program is a
+    worker."""
     words = process.command
     name = words[words.index("-m") + 1] if "-m" in words[:-1] else Path(words[0]).name if words else "?"
     parent = processes.get(process.parent)
@@ -79,7 +83,7 @@ def kind(process: Process, processes: dict[int, Process]) -> str:
 
 
 def tree(root: int) -> dict[int, Process]:
-    """A process and all below it; those that end meanwhile are left out."""
+    """A process and all its descendants; those that end meanwhile are left out."""
     children: dict[int, list[int]] = {}
     for path in PROC.iterdir():
         if path.name.isdigit() and (parent := parent_of(path)) is not None:
@@ -95,7 +99,7 @@ def tree(root: int) -> dict[int, Process]:
 
 
 def parent_of(path: Path) -> int | None:
-    """None when the process has ended."""
+    """Pid of the parent; None when the process has ended."""
     try:
         return int((path / "stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):
@@ -103,7 +107,7 @@ def parent_of(path: Path) -> int | None:
 
 
 def look(path: Path) -> Process | None:
-    """None when it has ended."""
+    """Measure a process; None when it has ended."""
     try:
         status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
         rollup = (path / "smaps_rollup").read_text().splitlines()[1:]
@@ -116,7 +120,7 @@ def look(path: Path) -> Process | None:
 
 
 def main(argv: list[str]) -> int:
-    """Figures as a table on standard error, or with `--json` first, as JSON."""
+    """Print the figures as a table on standard error, or as JSON with `--json` as the first argument."""
     as_json = argv[:1] == ["--json"]
     command = argv[1:] if as_json else argv
     if not command:

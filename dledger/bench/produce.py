@@ -1,4 +1,4 @@
-"""Send as fast as acknowledgements allow."""
+"""Send messages as fast as acknowledgements allow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dledger.client import (
 from dledger.runtime import Env
 
 ERROR_PAUSE_S = 0.1
-"""What a slot waits after an error: failures must not become a busy loop."""
+"""A slot waits this long after an error: failures must not become a busy loop."""
 
 
 class _Slot:
-    """One request under way at any time; its acknowledgement sends the next."""
+    """Keeps one request in flight: its acknowledgement sends the next."""
 
     __slots__ = ("_loop", "_messages", "_producer", "_run", "_started")
 

@@ -1,4 +1,4 @@
-"""What a run is told to do, and what it found."""
+"""The settings of a run, and its result."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Load:
-    """What to do. Sizes in bytes, times in seconds."""
+    """The settings of a run. Sizes in bytes, times in seconds."""
 
     namesrv: str
     topic: str = "bench"
     size: int = 1024
-    """Body of a message (produce)."""
+    """Bytes of a message's body (produce)."""
     window: int = 256
-    """Requests under way at once."""
+    """Requests in flight at the same time."""
     batch: int = 1
-    """Messages of one send request, or of one pull at most."""
+    """Messages in one send request; the most in one pull."""
     seconds: float | None = None
     messages: int | None = None
-    """The run ends with whichever of the two comes first."""
+    """The run ends when this number of messages or the time `seconds` is reached, whichever comes first."""
     connections: int = 1
     queues: int = 8
-    """Of the topic, when it has to be created."""
+    """How many queues the topic gets if it has to be created."""
     warmup_s: float = 1.0
-    """Left out of every figure (produce)."""
+    """Time at the start that is left out of every figure (produce)."""
 
 
 @dataclass
 class Tally:
-    """Running counts of one run; `cpu_s` gives the CPU time of this process so far."""
+    """Counts of a run so far. `cpu_s` returns the CPU time of this process so far."""
 
     cpu_s: Clock
     messages: int = 0
@@ -46,14 +46,14 @@ class Tally:
     cpu_at_start: float = 0.0
 
     def begin(self, now: float) -> None:
-        """The measured part begins: forget the warm-up."""
+        """Begin the measured part: forget the warm-up."""
         self.messages = self.body_bytes = self.errors = 0
         self.latency.clear()
         self.started_at = now
         self.cpu_at_start = self.cpu_s()
 
     def result(self, load: Load, mode: str, now: float) -> dict[str, object]:
-        """The figures as one JSON object."""
+        """Return the figures as one JSON object."""
         seconds = max(now - self.started_at, 1e-9)
         cpu = self.cpu_s() - self.cpu_at_start
         found: dict[str, object] = {

@@ -1,9 +1,9 @@
-"""`dledger bench restart`: how long a group takes to start that has much in its log.
+"""`dledger bench restart`: how long a group with a large log takes to start.
 
-Starts a group of real processes on loopback and fills the log of each node with messages. Then all of it is
-stopped, or killed while messages come, and starts again: with the files in the page cache, as after the end
-of processes, and with none of them there, as after the start of a machine. What was committed before has to
-be on each node after it. The stores are deleted at the end.
+Starts a group of real processes on loopback and fills the log of each node with messages. Then all nodes are
+stopped, or killed while messages come, and started again: with the files in the page cache, as after the end
+of processes, and with none of them there, as after the start of a machine. Each node must still have all
+entries that were committed before. The stores are deleted at the end.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ from dledger.local.cluster import MIB, ClusterError, ClusterSpec, LocalCluster, 
 GB = 10**9
 TOPIC = "much"
 NAMES_SIZE = 80
-"""Bytes of an entry that are topic and properties, about."""
+"""About how many bytes of an entry are topic and properties."""
 WINDOW = 64
 LARGEST_BATCH = 32
 BATCH_BYTES = MIB
 LIMIT_S = 1800.0
-"""Of one start."""
+"""Time-out of one start."""
 STOP_LIMIT_S = 120.0
 LOADED_S = 5.0
-"""Of sends before a kill: it must be less than what `bench produce` sends for by default."""
+"""Messages are sent for this long before a kill: less than `bench produce` sends by default."""
 SPARE = 1.2
-"""Of the disk: indexes, queues and the pool of segments besides the log."""
+"""Disk that a log needs, as a multiple of its size: indexes, queues and the pool of segments come on top."""
 
 
 def restart(
     gigabytes: float, size: int, nodes: int, directory: Path | None, tell: Callable[[str], None]
 ) -> dict[str, object]:
-    """Figures by name. `gigabytes` (10^9 bytes): in the log of each node; `size`: bytes of a body;
-    `directory`: where stores are made. ClusterError: too little disk, no start in `LIMIT_S`, or something
-    is lost."""
+    """Measure; return the figures by name.
+
+    `gigabytes` (10^9 bytes): log of each node; `size`: bytes of a body; `directory`: where stores are made.
+    ClusterError: too little disk, no start in `LIMIT_S`, or entries were lost.
+    """
     spec = ClusterSpec(nodes=nodes, base_port=find_base_port(nodes))
     with tempfile.TemporaryDirectory(prefix="restart-", dir=directory) as place:
         wanted = int(nodes * gigabytes * GB * SPARE) + spec.disk_wanted()
@@ -104,12 +106,12 @@ def _produce(group: LocalCluster, size: int) -> list[str]:
 
 
 def log_bytes(store: Path) -> int:
-    """Of the segments of a node's log, full or not."""
+    """Bytes of a node's segments, whether they are full or not."""
     return sum(path.stat().st_size for path in store.glob("dledger-*/data/*"))
 
 
 def _starts(group: LocalCluster, size: int) -> Iterator[tuple[str, float]]:
-    """Seconds of each stop and start, as they are measured."""
+    """Yield the seconds of each stop and start as soon as it is measured."""
     kept = group.committed_index(group.wait_leader())
     for memory, cold in (("", False), (", nothing in the page cache", True)):
         yield f"clean stop of all{' again' if cold else ''}", _timed(lambda: group.stop(STOP_LIMIT_S))
@@ -124,7 +126,7 @@ def _starts(group: LocalCluster, size: int) -> Iterator[tuple[str, float]]:
 
 
 def _kill_all(group: LocalCluster, size: int) -> int:
-    """While messages come. The index up to which entries were committed just before."""
+    """Kill all nodes while messages come. Return the committed index just before."""
     sender = subprocess.Popen(_produce(group, size), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         time.sleep(LOADED_S)
@@ -158,7 +160,8 @@ def _start(group: LocalCluster, after: str, kept: int, *, cold: bool) -> Iterato
 
 
 def forget_pages(directory: Path) -> None:
-    """Have the system read all files there from the disk again. What was not synced is written first."""
+    """Drop all files there from the page cache, so that they are read from the disk again. Unsynced bytes are
+    written first."""
     for path in directory.rglob("*"):
         if path.is_file():
             file = os.open(path, os.O_RDONLY)

@@ -1,8 +1,8 @@
-"""`dledger bench scale`: what many queues and groups cost a broker group, against few.
+"""`dledger bench scale`: how much many queues and groups cost a broker group, compared with few.
 
 Starts a group of real processes on loopback in a temporary directory and measures it with `FEW_QUEUES`
-queues; then it makes topics of `QUEUES` queues each until there are as many queues as wanted, each with a
-message, and consumer groups with an offset in every queue of one topic, and measures again: latencies of
+queues. Then it makes topics of `QUEUES` queues each until there are as many queues as wanted, each with a
+message, and consumer groups with an offset in every queue of one topic. Then it measures again: latencies of
 sends, memory, the longest delay of the event loops, and starts after a clean stop and after a kill.
 """
 
@@ -26,20 +26,20 @@ from dledger.remoting.bodies import MessageQueue as WireQueue
 
 FEW_QUEUES = 8
 QUEUES = 8
-"""Of each topic."""
+"""Queues of each topic."""
 TOGETHER = 100
-"""Topics, or groups, of one request."""
+"""Topics, or groups, that one request creates."""
 IN_FLIGHT = 256
 WINDOW = 16
-"""Sends under way while latencies are measured: far from what the machine can do."""
+"""Sends in flight while latencies are measured: far below what the machine can do."""
 QUIET_S = 15.0
-"""After all is made, before anything is measured, and a second for each `QUEUES_A_SECOND`: snapshots and
-registrations are over."""
+"""Pause before the second measurement, plus a second for each `QUEUES_A_SECOND` queues. Afterwards the
+snapshots and registrations that the new queues cause are complete."""
 QUEUES_A_SECOND = 1_000
 
 
 def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
-    """Figures by name."""
+    """Measure; return the figures by name."""
     with tempfile.TemporaryDirectory(prefix="scale-") as directory:
         spec = ClusterSpec(base_port=find_base_port(3), segment_size=64 * MIB)
         group = LocalCluster.create(Path(directory) / "group", spec)
@@ -60,7 +60,7 @@ def scale(queues: int, groups: int, seconds: float) -> dict[str, object]:
 
 
 def measured(group: LocalCluster, name: str, seconds: float) -> dict[str, object]:
-    """Sends to the topic with few queues, and what that took."""
+    """Send to the topic with few queues; return the figures."""
     command = [sys.executable, "-m", "dledger.bench", "produce", "--json", "--topic", "few"]
     for option, value in (("namesrv", group.namesrv_addr), ("seconds", seconds), ("window", WINDOW)):
         command += [f"--{option}", str(value)]

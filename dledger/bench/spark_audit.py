@@ -1,8 +1,8 @@
 """`dledger bench spark-audit --directory DIR`: seconds of the audit on Spark, and bytes that it shuffles.
 
 Audits the three replicas that `dledger bench audit` makes in DIR, or has made there, several times in one
-local session: clean, and with more and more damaged entries, spread over the log. Damage is done to a copy of
-one replica, which is removed afterwards. Shuffled bytes are those that Spark's own status store counts.
+local session: first clean, then with more and more damaged entries, spread over the log. A copy of one
+replica is damaged, and removed afterwards. Shuffled bytes are those that Spark's own status store counts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DAMAGED = (0, 1, 100, 1000)
-"""Entries of each series; of 2 GB the last ones are in all blocks of digests."""
+"""Damaged entries of each series. In a log of 2 GB the largest number puts damage into every block of
+digests."""
 _INTO_BODY = 8
-"""Where in an entry's body a bit is flipped."""
+"""Position in an entry's body of the byte in which a bit is flipped."""
 
 
 def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
-    """Figures of `runs` audits of each series; `megabytes`: of the stores when they have to be made.
+    """Figures of `runs` audits of each series. `megabytes`: size of the stores if they have to be made.
     ImportError without pyspark."""
     from dledger.spark.session import session  # pyspark is an extra
 
@@ -52,7 +53,7 @@ def spark_audit(directory: str, megabytes: int, runs: int) -> dict[str, object]:
 
 
 def audits(spark: SparkSession, stores: list[Path], runs: int) -> tuple[list[float], int, Report]:
-    """Seconds of each run, bytes that the last one shuffled, and what it found."""
+    """Seconds of each run, bytes that the last one shuffled, and its report."""
     from dledger.spark.audit_job import audit_stores
 
     seconds = []
@@ -73,7 +74,7 @@ def shuffle_bytes(spark: SparkSession) -> int:
 
 
 def damaged_copy(store: Path, copy: Path, count: int) -> Path:
-    """The store with one bit flipped in the bodies of `count` entries, at even distances."""
+    """A copy of the store with one bit flipped in the bodies of `count` entries, at even distances."""
     shutil.copytree(store, copy)
     (node,) = copy.glob("dledger-*")
     units = b"".join(path.read_bytes() for path in sorted((node / "index").iterdir()))

@@ -1,9 +1,8 @@
 """`dledger bench spark`: messages a second that Spark reads from a store, with all default columns.
 
-Writes a store of one replica (segments of 256 MiB, with index files, as a stopped node leaves it), reads the
+Writes a store of one replica (segments of 256 MiB, with index files, as a stopped node leaves it). Reads the
 view `messages` with a local session several times into Spark's `noop` sink, which takes every row and drops
-it, and tells seconds and CPU time of each run. The first run also starts the Python workers and warms Java
-up.
+it. Reports seconds and CPU time of each run. The first run also starts the Python workers and warms Java up.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ TIME_MS = 1_700_000_000_000
 
 
 def spark_read(directory: str | None, messages: int, size: int, runs: int) -> dict[str, object]:
-    """Figures of `runs` reads of a store of `messages` with bodies of `size` bytes, made in `directory` (a
-    temporary one without) unless it is there. ImportError without pyspark."""
+    """Figures of `runs` reads of a store of `messages` messages with bodies of `size` bytes. The store is
+    made in `directory`, or in a temporary one if that is None, unless it is there. ImportError without
+    pyspark."""
     if directory is not None:
         store = Path(directory)
         made_once(store, partial(write_store, store, messages, size))
@@ -89,7 +89,7 @@ def _measure(store: Path, runs: int) -> dict[str, object]:
 
 
 def _cpu_by_kind() -> dict[str, float]:
-    """User and system seconds of this process and all below it, by what they run."""
+    """User and system seconds of this process and all its descendants, by what they run."""
     processes = tree(os.getpid())
     found: dict[str, float] = {}
     for pid, process in processes.items():
@@ -104,7 +104,7 @@ def _cpu_by_kind() -> dict[str, float]:
 
 
 def write_store(store: Path, messages: int, size: int, segment_size: int = SEGMENT_SIZE) -> None:
-    """A store with keys, tags and unique ids; all of it committed. About 15 us a message."""
+    """Write a store with keys, tags and unique ids; all of it is committed. About 15 us per message."""
     directory = store / "dledger-n0"
     (directory / "data").mkdir(parents=True)
     (directory / "index").mkdir()

@@ -1,7 +1,7 @@
 """`dledger bench spark-sink`: rows a second that Spark's sink writes to a group of three real brokers.
 
-Starts the group on loopback in a temporary directory, and writes from one task and from two, with one and
-with four requests of a task under way (`maxInFlight`) by turns. Brokers and Spark share the machine.
+Starts the group on loopback in a temporary directory. Writes with one task and with two, and by turns with
+one and with four requests of a task in flight (`maxInFlight`). Brokers and Spark share the machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ IN_FLIGHT = (1, 4)
 
 
 def spark_write(rows: int, size: int, runs: int) -> dict[str, object]:
-    """Rows a second of each run, by tasks and `maxInFlight`; a first run of each is left out. ImportError
-    without pyspark."""
+    """Rows a second of each run, by tasks and `maxInFlight`. The first run of each combination is left out.
+    ImportError without pyspark."""
     from dledger.spark.session import session  # pyspark is an extra
 
     spark = session("bench", f"local[{max(TASKS)}]")

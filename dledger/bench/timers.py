@@ -36,18 +36,19 @@ TOPIC = "timed"
 OTHERS = "others"
 STEADY_S = 20.0
 WAIT_S = 3.0
-"""For so long the messages of the steady part wait."""
+"""How long the messages of the steady part wait until they are due."""
 BESIDE_RATE = 1000
-"""Messages a second of the producer beside it."""
+"""Messages a second of the producer that runs beside the timers."""
 QUIET_S = 8.0
-"""Before what is due at one second nothing else goes on for so long: what others wait for then is what it is
-compared with."""
+"""For this long before many messages are due at one second, nothing else happens. The waits of the other
+producer in this time are the base of the comparison."""
 AFTER_S = 3.0
 GIVE_UP_S = 120.0
 
 
 def timers(messages: int, rate: int, size: int, precision_ms: int) -> dict[str, object]:
-    """`rate`: messages a second of the first part, `messages`: of the others; `size`: bytes of a body."""
+    """Measure. `rate`: messages a second of the first part; `messages`: number of messages of the other
+    parts; `size`: bytes of a body."""
     with tempfile.TemporaryDirectory(prefix="timers-") as directory:
         spec = ClusterSpec(
             base_port=find_base_port(3),
@@ -75,17 +76,17 @@ class _Run:
         self.handed: list[int] = []
 
     def done(self, result: object) -> None:
-        """A message was answered."""
+        """Is called when a message was answered."""
         self.errors += not isinstance(result, SendResult)
 
     async def send(self, due_ms: int) -> None:
-        """One message for a time."""
+        """Send one message that is due at this time."""
         await self._producer._room()
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
         self._producer.send_nowait(Message(TOPIC, self._body, deliver_at=at), self.done)
 
     async def send_all(self, messages: int) -> int:
-        """So many for one second. When they are due."""
+        """Send this many messages that are all due at one second; return that time."""
         due = (self.now_ms // 1000 + int(QUIET_S) + 2 + messages // 2000) * 1000
         for _ in range(messages):
             await self.send(due)
@@ -93,7 +94,7 @@ class _Run:
         return due
 
     async def receive(self, consumer: AsyncPullConsumer, count: int) -> None:
-        """So many messages: how late they are, in ms."""
+        """Receive this many messages, and note how late they are, in ms."""
         self.stored, self.handed = [], []
         async with asyncio.timeout(GIVE_UP_S):
             while len(self.stored) < count:
@@ -103,7 +104,7 @@ class _Run:
                     self.handed.append(self._now_ms() - due_ms)
 
     async def until(self, time_ms: int) -> None:
-        """Sleep until then."""
+        """Sleep until this time."""
         await asyncio.sleep(max(time_ms - self.now_ms, 0) / 1000)
 
     def cpu_s(self) -> dict[str, float]:
@@ -112,7 +113,7 @@ class _Run:
         return {node: _cpu_s(self.group.pid(node)) for node in nodes}
 
     def figures(self, what: str, *, handed: bool = True) -> dict[str, object]:
-        """Percentiles."""
+        """Percentiles of the delays."""
         found: dict[str, object] = {}
         for kind, late in (("stored", sorted(self.stored)), ("handed", sorted(self.handed))):
             if kind == "handed" and not handed:
@@ -123,7 +124,7 @@ class _Run:
 
     @property
     def now_ms(self) -> int:
-        """By the wall clock."""
+        """The time of the wall clock."""
         return self._now_ms()
 
 
@@ -162,7 +163,7 @@ async def _from_now_on(consumer: AsyncPullConsumer) -> None:
 
 
 async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
-    """Nobody consumes while they come."""
+    """Measure while nobody consumes."""
     leader = run.group.wait_leader()
     memory = _resident_mib(run.group.pid(leader))
     queues = await consumer.queues(TOPIC)
@@ -193,7 +194,7 @@ async def _alone(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[
 
 
 async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict[str, object]:
-    """With a consumer, and a producer beside it."""
+    """Measure with a consumer, and with another producer beside it."""
     await _from_now_on(consumer)
     due = await run.send_all(messages)
     ahead_s = (due - run.now_ms) / 1000
@@ -217,8 +218,8 @@ async def _beside(run: _Run, consumer: AsyncPullConsumer, messages: int) -> dict
 def others_send(
     namesrv: str, begin_ms: float, due_ms: int, after_s: float
 ) -> tuple[list[tuple[int, float]], int]:
-    """In a process of its own: BESIDE_RATE a second. When each was sent, and what it waited for its answer,
-    both in ms; and errors."""
+    """Send BESIDE_RATE messages a second; runs in a process of its own. Return when each was sent and how
+    long it waited for its answer, both in ms, and the number of errors."""
     return asyncio.run(_others_send(namesrv, begin_ms, due_ms, after_s))
 
 

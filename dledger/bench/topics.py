@@ -1,8 +1,8 @@
-"""`dledger bench topics`: what a change of one topic costs where there are very many, in milliseconds.
+"""`dledger bench topics`: how long a change of one topic takes where there are very many, in milliseconds.
 
-A registrar tells two NameServers, which are processes of their own, while a task that does nothing takes
-turns with it: the longest time between two of its turns is how long the event loop was kept from others. By
-the clock, and as CPU time of the thread, which knows nothing of waiting for a core.
+A registrar reports to two NameServers, which are separate processes, while a task that does nothing takes
+turns with it. The longest time between two turns of that task is how long the event loop was blocked. It is
+given by the clock, and as CPU time of the thread, which does not contain waiting for a core.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from dledger.runtime.live_settings import LiveSettings
 CHANGES = 20
 POLL_S = 0.005
 TURN_S = 0.0002
-"""Between two turns of the task that does nothing: part of what is measured."""
+"""Pause between two turns of the task that does nothing. It is part of the measured time."""
 
 
 class _Serving:
-    """All that a registrar asks of a node."""
+    """The attributes of a node that a registrar uses."""
 
     serving = True
     removed = False
 
 
 class _Turns:
-    """The longest time between two turns of the loop, in seconds."""
+    """Measures the longest time between two turns of the loop, in seconds."""
 
     def __init__(self) -> None:
         self.clock = self.cpu = 0.0
@@ -64,7 +64,7 @@ class _Turns:
 
 
 def topics(count: int) -> dict[str, float]:
-    """Milliseconds by name, for a table of `count` topics."""
+    """Measure with a table of `count` topics; return milliseconds by name."""
     with tempfile.TemporaryDirectory(prefix="topics-") as directory, ExitStack() as stack:
         addresses = tuple(_namesrv(Path(directory), number, stack) for number in range(2))
         result = asyncio.run(_broker(count, addresses))
@@ -147,7 +147,7 @@ async def _broker(count: int, addresses: tuple[str, ...]) -> dict[str, float]:
 
 
 def _nameserver(count: int) -> dict[str, float]:
-    """The longest piece of what a NameServer does with a registration, the frame aside."""
+    """Milliseconds of the longest step with which a NameServer handles a registration, without the frame."""
     state = _filled(count)
     table = TopicTable(lambda: state, {})
     routes, known = Routes(), KnownTopics()

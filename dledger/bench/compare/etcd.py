@@ -27,13 +27,13 @@ PROGRAM = "etcd"
 HOST = "127.0.0.1"
 WINDOW_SIZE = 1 << 30
 SUCCESS, REQUEST_PUT = b"\x12", b"\x12"
-"""Fields of a transaction: what is done when nothing speaks against it, and in that a put."""
+"""Fields of a transaction: the operations to run if its conditions hold, and a put among them."""
 MAX_REQUEST_BYTES = 4 << 20
-"""Of the servers: their default has little room beyond 1 MiB."""
+"""Limit that the servers are started with: their default leaves little room beyond 1 MiB."""
 
 
 class Etcd(Started):
-    """`etcd` from the PATH. Ports: from `base` on, two of each node."""
+    """`etcd` from the PATH. Ports: two for each node, from `base` on."""
 
     name = "etcd"
     durability = FSYNC
@@ -41,7 +41,7 @@ class Etcd(Started):
 
     @property
     def version(self) -> str:
-        """As `etcd --version` says."""
+        """The version that `etcd --version` prints."""
         said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
         return said.split()[2]
 
@@ -117,7 +117,7 @@ def _headers(host: str, port: int, method: bytes) -> bytes:
 
 
 class _Sender(asyncio.Protocol):
-    """gRPC by hand: a stream for each request, whose answer has a body exactly when it worked."""
+    """gRPC by hand: one stream for each request; the answer has a body only if the request succeeded."""
 
     def __init__(self, host: str, port: int, body: bytes) -> None:
         self._put_headers = _headers(host, port, b"Put")
@@ -133,7 +133,7 @@ class _Sender(asyncio.Protocol):
         self._taken = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The preface; a window that is never full."""
+        """Send the preface, and open a window that never becomes full."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         wanted = struct.pack(">HIHI", http2.MAX_STREAMS, 1 << 20, http2.INITIAL_WINDOW, WINDOW_SIZE)
@@ -154,7 +154,7 @@ class _Sender(asyncio.Protocol):
         self._ask(self._txn_headers, b"".join(puts), done)
 
     def _new_put(self) -> bytes:
-        """A PutRequest with a key of its own."""
+        """A PutRequest with a new key."""
         self._key += 1
         return b"\x0a\x11m%016d" % self._key + self._value
 
@@ -174,7 +174,7 @@ class _Sender(asyncio.Protocol):
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Answers, and what HTTP/2 has to say besides."""
+        """Read answers, and the frames of HTTP/2 between them."""
         self._taken += len(data)
         if self._taken > WINDOW_SIZE // 2:
             room = struct.pack(">I", self._taken)
@@ -216,7 +216,7 @@ class _Sender(asyncio.Protocol):
 
 
 def _field(tag: bytes, value: bytes) -> bytes:
-    """A field of protobuf with a length."""
+    """A length-delimited field of protobuf."""
     return tag + _varint(len(value)) + value
 
 

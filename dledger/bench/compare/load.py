@@ -1,4 +1,4 @@
-"""Loads, the same for every system, and what is measured of each."""
+"""The loads, which are the same for every system, and the figures that are measured of each."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from dledger.bench.histogram import Histogram
 
 @dataclass(frozen=True)
 class Cell:
-    """One load. With a `window` so many requests are under way at any time; with a `rate` so many are sent a
-    second, whether answers have come or not, and each counts from when it was due; `after` another load."""
+    """One load. With a `window`, this many requests are in flight at any time. With a `rate`, this many are
+    sent a second, whether answers have come or not, and each latency counts from when its request was due.
+    `after`: another load that runs just before."""
 
     name: str
     window: int = 0
     rate: int = 0
     batch: int = 1
-    """Messages of a request: 1 or `BATCH`."""
+    """Messages in one request: 1 or `BATCH`."""
     after: Cell | None = None
 
 
 LARGEST_UNDER_WAY = 32 << 20
-"""Bytes of bodies: of large ones fewer are under way than the loads of small ones have."""
+"""At most this many bytes of bodies are in flight: a load of large messages gets a smaller window."""
 LARGEST_RATE = 16 << 20
-"""Bytes a second, the same."""
+"""At most this many bytes of bodies are sent a second: a load of large messages gets a lower rate."""
 LARGEST_BATCH = 1 << 20
-"""Bytes of bodies: what all systems take by their defaults."""
+"""A batch has at most this many bytes of bodies, which all systems accept with their default settings."""
 LAST_ANSWERS_S = 30.0
 LOADS = ("one", "steady", "256", "1024", "after", "batches")
 
 
 def cells(size: int) -> dict[str, Cell]:
-    """Loads of bodies of `size` bytes, by the names of `LOADS`; those that large bodies make the same are
-    there once."""
+    """Loads with bodies of `size` bytes, by the names of `LOADS`. If large bodies make two loads the same,
+    only one of them is included; so are batches only if they are not too large."""
     rate = max(1, min(1000, LARGEST_RATE // size))
     steady = Cell(f"{rate:,} a second", rate=rate)
     most = max(1, LARGEST_UNDER_WAY // size)
@@ -52,7 +53,7 @@ def cells(size: int) -> dict[str, Cell]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one cell. Latencies of requests in ms, CPU time of all servers in ms a message."""
+    """The figures of one cell. Latencies of requests in ms; CPU time of all servers in ms per message."""
 
     messages: int
     rate: float
@@ -64,7 +65,7 @@ class Figures:
     failed: int
 
     def as_dict(self) -> dict[str, float | int]:
-        """For JSON."""
+        """The figures as a JSON object."""
         return asdict(self)
 
 
@@ -76,8 +77,8 @@ class _Count:
         self.latency = Histogram()
         self.counting = False
         self.began = self.ended = float("inf")
-        """Of the time that counts: a request that was due in it counts with how long it took, also when its
-        answer comes later."""
+        """Begin and end of the measured time. A request that was due in it counts with its latency, even if
+        the answer comes later."""
         self.stopping = False
         self.stored = 0
         self.failed = 0
@@ -120,7 +121,7 @@ class _Slot:
 async def measure(
     sender: Sender, cell: Cell, pids: Sequence[int], seconds: float, warmup_s: float
 ) -> Figures:
-    """Load it for `seconds` behind a warm-up. CompareError when requests stay without an answer."""
+    """Load the system for `seconds` after a warm-up. CompareError when requests stay without an answer."""
     count = _Count(sender, cell)
     async with asyncio.TaskGroup() as tasks:
         paced = tasks.create_task(_paced(count, cell.rate), name="pace") if cell.rate else None

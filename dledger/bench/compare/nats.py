@@ -1,5 +1,5 @@
-"""NATS JetStream: a stream of three replicas in files. `nats-server` syncs them every two minutes unless it
-is told otherwise: PAGE_CACHE."""
+"""NATS JetStream: a stream of three replicas in files. By default `nats-server` syncs them every two minutes,
+so its class is PAGE_CACHE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 
 
 class NatsStream(Started):
-    """`nats-server` from the PATH. Ports: from `base` on, two of each node."""
+    """`nats-server` from the PATH. Ports: two for each node, from `base` on."""
 
     name = "NATS JetStream"
     durability = PAGE_CACHE
@@ -33,7 +33,7 @@ class NatsStream(Started):
 
     @property
     def version(self) -> str:
-        """As `nats-server --version` says."""
+        """The version that `nats-server --version` prints."""
         said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
         return said.strip().rpartition("v")[2]
 
@@ -98,7 +98,8 @@ async def _connect(port: int, size: int) -> _Sender:
 
 
 class _Sender(asyncio.Protocol):
-    """Publishes with a number as the reply subject; what comes there says that it is stored."""
+    """Publishes with a number as the reply subject; an answer on that subject says that the message is
+    stored."""
 
     def __init__(self, body: bytes) -> None:
         self._tail = b" %d\r\n%b\r\n" % (len(body), body)
@@ -109,7 +110,7 @@ class _Sender(asyncio.Protocol):
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are, and listen to the answers."""
+        """Introduce this client, and subscribe to the answers."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB %b.* 1\r\n' % INBOX.encode())
@@ -127,7 +128,7 @@ class _Sender(asyncio.Protocol):
         one_by_one(self.send, done)
 
     async def ask(self, subject: str, body: bytes) -> bytes:
-        """One request of the API."""
+        """Send one request of the API and return the answer."""
         self._asked = asyncio.get_running_loop().create_future()
         self._transport.write(
             b"PUB %b %b.ask %d\r\n%b\r\n" % (subject.encode(), INBOX.encode(), len(body), body)
@@ -139,7 +140,7 @@ class _Sender(asyncio.Protocol):
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Answers."""
+        """Read answers."""
         data = self._data + data
         at = 0
         while True:

@@ -1,4 +1,5 @@
-"""This project's brokers, and whatever speaks RocketMQ's protocol: by our own client."""
+"""This project's brokers, loaded through our own client, which also serves other brokers of RocketMQ's
+protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ MAX_PENDING = 4096
 
 
 class Ours:
-    """A group. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on (`dledger up`)."""
+    """A broker group of ours. `flush`: SYNC_FLUSH or ASYNC_FLUSH. Ports: from `base` on, as with `dledger
+    up`."""
 
     batch = "one batch message"
 
@@ -30,7 +32,7 @@ class Ours:
 
     @property
     def version(self) -> str:
-        """Of this package."""
+        """Version of this package."""
         return version("dledger")
 
     def start(self, directory: Path) -> None:
@@ -65,7 +67,7 @@ class Ours:
 
 
 async def our_sender(namesrv: str, size: int) -> OurSender:
-    """A producer of ours, for this NameServer."""
+    """A sender that uses our producer and this NameServer."""
     producer = AsyncProducer("bench", namesrv, ProducerOptions(compress_over=0, max_pending=MAX_PENDING))
     await producer.start()
     await producer.prepare(TOPIC)

@@ -1,4 +1,4 @@
-"""What connections that publish to RabbitMQ have in common, by either of its protocols."""
+"""The common part of connections that publish to RabbitMQ, for both of its protocols."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dledger.bench.compare.system import CompareError, Done
 
 
 class Publishing(asyncio.Protocol):
-    """Writes what a turn of the loop gathered at once, and waits for an answer while it opens."""
+    """Writes all bytes of one turn of the event loop together, and waits for answers while the connection
+    opens."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Done] = {}
-        """By what a confirm names."""
+        """Number that a confirm names -> the call that it answers."""
         self._out: list[bytes] = []
         self._data = b""
         self._come: asyncio.Future[None] | None = None
         self.lost = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing is said before `open`."""
+        """Keep the transport. Nothing is sent before `open`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Who waits hears of it."""
+        """Fail the answer that is waited for."""
         if self._come is not None and not self._come.done():
             self._come.set_exception(CompareError(f"RabbitMQ hung up: {self.lost or error}"))
 

@@ -1,5 +1,6 @@
-"""RabbitMQ: a quorum queue, which confirms what a majority has on disk (FSYNC), by AMQP 0.9.1 with publisher
-confirms; or a stream, which leaves that to the operating system (PAGE_CACHE), by the protocol of streams."""
+"""RabbitMQ, in one of two ways. A quorum queue confirms a message that a majority has on disk (FSYNC); it is
+used by AMQP 0.9.1 with publisher confirms. A stream leaves syncing to the operating system (PAGE_CACHE); it
+is used by the protocol of streams."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from dledger.bench.compare.system import (
 )
 
 PROGRAMS = ("/usr/lib/rabbitmq/bin", "/usr/local/sbin", "/opt/rabbitmq/sbin")
-"""Where its own scripts may be; those of a distribution insist on a user of their own."""
+"""Directories that may hold RabbitMQ's own scripts. Those of a distribution demand a special user."""
 HOST = "127.0.0.1"
 QUEUE = "bench"
 METHOD, HEADER, BODY = 1, 2, 3
@@ -36,7 +37,7 @@ COOKIE = "dledgerbench"
 
 
 class RabbitMq(Started):
-    """`kind`: quorum or stream. Ports: from `base` on, three of each node and one more."""
+    """`kind`: quorum or stream. Ports: three for each node and one more, from `base` on."""
 
     def __init__(self, kind: str, base: int, nodes: int) -> None:
         self.name = {"quorum": "RabbitMQ quorum queue", "stream": "RabbitMQ stream"}[kind]
@@ -48,7 +49,7 @@ class RabbitMq(Started):
 
     @property
     def version(self) -> str:
-        """As its package says."""
+        """The version that the installed package reports."""
         said = subprocess.run(
             [_program("rabbitmqctl"), "version"], capture_output=True, text=True, check=False
         )
@@ -109,7 +110,7 @@ class RabbitMq(Started):
             subprocess.run([epmd, "-port", port, "-kill"], capture_output=True, check=False)
 
     async def connect(self, size: int) -> Sender:
-        """See `System`. To the first node, which made the queue, and so leads it."""
+        """See `System`. Connects to the first node, which made the queue and therefore leads it."""
         if self._stream:
             return await stream_sender(HOST, self._stream_port(0), b"x" * size, self._members)
         loop = asyncio.get_running_loop()
@@ -201,7 +202,7 @@ class _Sender(Publishing):
         self._expected: tuple[int, int] = (0, 0)
 
     async def open(self, members: int) -> None:
-        """Sign in, open a channel, make the queue, ask for confirms."""
+        """Sign in, open a channel, declare the queue, ask for confirms."""
         await self._exchange(b"AMQP\x00\x00\x09\x01", (10, 10))
         answer = _long(b"") + _short(b"PLAIN") + _long(b"\x00guest\x00guest") + _short(b"en_US")
         await self._exchange(_method(0, 10, 11, answer), (10, 30))
@@ -237,7 +238,7 @@ class _Sender(Publishing):
         one_by_one(self.send, done)
 
     def data_received(self, data: bytes) -> None:
-        """Methods; nothing else is sent to who only publishes."""
+        """Read methods; a client that only publishes gets nothing else."""
         data = self._data + data
         at, end = 0, len(data)
         while end - at >= 7:

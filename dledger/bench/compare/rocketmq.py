@@ -1,6 +1,8 @@
-"""Apache RocketMQ in DLedger mode: brokers that answer once a majority has a message in the page cache
-(PAGE_CACHE; with flushDiskType=SYNC_FLUSH its DLedger store answers no later). Needs a directory with its
-jars."""
+"""Apache RocketMQ in DLedger mode. A directory with its jars is needed.
+
+Its brokers answer once a majority has a message in the page cache (PAGE_CACHE). With flushDiskType=SYNC_FLUSH
+its DLedger store answers no later.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ LOGBACK = "<configuration><root level='ERROR'/></configuration>\n"
 
 
 class RocketMq(Started):
-    """`jars`: directory with those of rocketmq-broker and rocketmq-namesrv, and all that they need. Ports:
-    from `base` on, ten of each node and up to 5 more."""
+    """`jars`: directory with the jars of rocketmq-broker and rocketmq-namesrv and all that these need. Ports:
+    ten for each node and up to 5 more, from `base` on."""
 
     name = "Apache RocketMQ DLedger"
     durability = PAGE_CACHE
@@ -46,7 +48,7 @@ class RocketMq(Started):
 
     @property
     def version(self) -> str:
-        """By the name of the broker's jar."""
+        """The version in the name of the broker's jar."""
         for path in self._jars.glob("rocketmq-broker-*.jar"):
             return re.sub(r"^rocketmq-broker-|\.jar$", "", path.name)
         raise CompareError(f"{self._jars}: no rocketmq-broker-*.jar there")

@@ -1,4 +1,4 @@
-"""One system after the other, each load in turn, and the table of it."""
+"""Run one system after the other with each load in turn, and make a table of the figures."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from dledger.bench.compare.system import FSYNC, PAGE_CACHE, CompareError, System
 BASE_PORT = 21_000
 WARMUP_S = 2.0
 BURST_S = 8.0
-"""How long the load runs after which another one is measured."""
+"""How long the load runs that precedes a measured load (`Cell.after`)."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all systems are started and loaded with."""
+    """Settings with which all systems are started and loaded."""
 
     nodes: int = 3
     size: int = 1024
     """Bytes of a body."""
     seconds: float = 8.0
-    """Of each load."""
+    """How long each load is measured."""
     loads: Sequence[str] = LOADS
     turns: int = 1
     jars: Path | None = None
-    """Of Apache RocketMQ."""
+    """Directory with the jars of Apache RocketMQ."""
     directory: Path | None = None
-    """Where stores are made, and deleted; None: where temporary files are."""
+    """Directory in which stores are made, and deleted afterwards; None: the one for temporary files."""
 
 
 SYSTEMS: Mapping[str, Callable[[Setting], System]] = {
@@ -59,7 +59,7 @@ NEEDS: Mapping[str, str] = {
     "etcd": "etcd",
     "nats": "nats-server",
 }
-"""Programs that have to be installed."""
+"""System -> program that has to be installed for it."""
 
 
 def _rocketmq(setting: Setting) -> System:
@@ -75,7 +75,8 @@ def installed(jars: Path | None) -> list[str]:
 
 
 def compare(names: Sequence[str], setting: Setting, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Figures of each cell of each system: the median of its turns, and all of them. CompareError."""
+    """Figures of each load of each system: the median of its turns, and the turns themselves.
+    CompareError."""
     wanted = [cell for load, cell in cells(setting.size).items() if load in setting.loads]
     if not wanted:
         raise CompareError(f"no load of {', '.join(setting.loads)} is for bodies of {setting.size} bytes")

@@ -1,6 +1,7 @@
 """The protocol of RabbitMQ's streams: frames with a length, a key and a version, numbers big-endian.
 
-Only what it takes to publish: sign in, make a stream, one publisher, and what tells that messages are stored.
+Only what is needed to publish: sign in, make a stream, declare one publisher, and learn that messages are
+stored.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dledger.bench.compare.system import BATCH, CompareError, Done
 
 STREAM = b"bench"
 MAX_STREAM_FRAME = 4 << 20
-"""Of the servers, in bytes: their default has no room for a message of 1 MiB."""
+"""Limit of a frame in bytes that the servers are started with: their default has no room for a message of 1
+MiB."""
 ANSWER_LIMIT_S = 30.0
 PUBLISHER = 1
 OK = 1
@@ -35,7 +37,7 @@ def _frame(key: int, content: bytes) -> bytes:
 
 
 async def stream_sender(host: str, port: int, body: bytes, members: int) -> StreamSender:
-    """Connect, make the stream with so many replicas, and get ready to publish. CompareError."""
+    """Connect, make the stream with `members` replicas, and get ready to publish. CompareError."""
     loop = asyncio.get_running_loop()
     _, sender = await loop.create_connection(lambda: StreamSender(body), host, port)
     await sender.open(members)
@@ -52,7 +54,7 @@ class StreamSender(Publishing):
         self._expected = 0
 
     async def open(self, members: int) -> None:
-        """Sign in, make the stream on this node, which leads it then, and declare a publisher."""
+        """Sign in, make the stream on this node, which leads it therefore, and declare a publisher."""
         number = struct.Struct(">I").pack
         await self._ask(PROPERTIES, number(1) + number(0))
         await self._ask(HANDSHAKE, number(2))
@@ -100,7 +102,7 @@ class StreamSender(Publishing):
             self._out += (_MESSAGE.pack(number, size), self._body)
 
     def data_received(self, data: bytes) -> None:
-        """Confirms, and answers while it opens."""
+        """Read confirms, and answers while it opens."""
         data = self._data + data
         at, end = 0, len(data)
         while end - at >= 8:
@@ -134,7 +136,7 @@ class StreamSender(Publishing):
             self._transport.close()
 
     def _not_stored(self, number: int) -> None:
-        """With it fails the whole batch, once."""
+        """Report that a message is not stored. The whole batch of that message fails, once."""
         last = next((last for last in self._waiting if number <= last < number + BATCH), None)
         if last is not None:
             self._waiting.pop(last)(False)

@@ -1,4 +1,4 @@
-"""What a system has to be for the comparison."""
+"""The interface that a system needs for the comparison, and the parts that systems share."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from dledger.local.processes import ManagedProcess
 FSYNC = "fsync of a majority"
 PAGE_CACHE = "page cache of a majority"
 BATCH = 32
-"""Messages of a batch."""
+"""Messages in a batch."""
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 
 Done = Callable[[bool], None]
-"""Told once of each message: whether it is stored."""
+"""Is called once for each request, with whether its messages are stored."""
 
 
 class CompareError(Exception):
-    """A system could not be started, or does not do what it is asked for."""
+    """A system could not be started, or does not do what is needed."""
 
 
 class Sender(Protocol):
     """One connection that sends messages of one size."""
 
     def send(self, done: Done) -> None:
-        """Send one; `done` is called later, never from within."""
+        """Send one message. `done` is called later, never from within this call."""
 
     def send_batch(self, done: Done) -> None:
-        """Send `BATCH` as the system's `batch` says; `done` is told once, whether all are stored."""
+        """Send `BATCH` messages as the system's `batch` says. `done` is called once, with whether all are
+        stored."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 def one_by_one(send: Callable[[Done], None], done: Done) -> None:
-    """A batch of a system that has none: `BATCH` sends back to back, told of when the last one is stored."""
+    """The batch of a system that has none: `BATCH` sends back to back. `done` is called when all are
+    answered."""
     left, stored = BATCH, True
 
     def told(ok: bool) -> None:
@@ -54,40 +56,40 @@ def one_by_one(send: Callable[[Done], None], done: Done) -> None:
 
 
 class System(Protocol):
-    """A group of nodes on loopback. All but `connect` block."""
+    """A group of nodes on loopback. All methods except `connect` block."""
 
     name: str
     durability: str
     """FSYNC or PAGE_CACHE."""
     batch: str
-    """What a batch is there, for the table."""
+    """What a batch is in this system, for the table."""
 
     @property
     def version(self) -> str:
-        """As it says itself; empty where that is not known before it runs."""
+        """The version that the system reports; empty where that is not known before it runs."""
 
     def start(self, directory: Path) -> None:
-        """Start it in an empty directory and wait until it can take messages. CompareError."""
+        """Start the system in an empty directory and wait until it can take messages. CompareError."""
 
     def stop(self) -> None:
-        """End all of its processes."""
+        """End all processes of the system."""
 
     def pids(self) -> list[int]:
-        """Of what serves: NameServers and the like count, too."""
+        """Pids of all processes that serve, NameServers and the like included."""
 
     async def connect(self, size: int) -> Sender:
-        """Somebody who sends bodies of `size` bytes to where they are taken at once (the leader)."""
+        """Connect a sender of bodies of `size` bytes to the node that takes them directly (the leader)."""
 
 
 class Nodes:
-    """Processes of a system, started with one output file each."""
+    """Processes of a system, each started with its own output file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._processes: list[ManagedProcess] = []
 
     def start(self, name: str, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
-        """Start one more."""
+        """Start one more process."""
         process = ManagedProcess(
             name,
             command,
@@ -100,17 +102,17 @@ class Nodes:
         self._processes.append(process)
 
     def stop(self) -> None:
-        """End all, by force what does not end soon."""
+        """End all processes; those that do not end soon are killed."""
         for process in self._processes:
             process.stop(STOP_LIMIT_S)
 
     def pids(self) -> list[int]:
-        """Of those that run, with their children."""
+        """Pids of the processes that run, and of their children."""
         roots = [process.pid for process in self._processes]
         return with_children([pid for pid in roots if pid is not None])
 
     def output(self) -> str:
-        """The end of what each wrote, for an error."""
+        """The end of the output of each process, for an error text."""
         texts = []
         for process in self._processes:
             path = self._directory / f"{process.name}.out"
@@ -121,10 +123,10 @@ class Nodes:
 
 
 class Started:
-    """What systems have in common whose processes are started here."""
+    """Common base of the systems whose processes are started here."""
 
     def __init__(self, base: int, nodes: int) -> None:
-        """`base`: the first of their ports."""
+        """`base`: the first port of the nodes."""
         self._base = base
         self._members = nodes
         self._nodes: Nodes | None = None
@@ -140,7 +142,7 @@ class Started:
 
 
 def with_children(pids: Sequence[int]) -> list[int]:
-    """Those processes and all that descend from them."""
+    """These processes and all their descendants."""
     parent_of: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -159,7 +161,7 @@ def with_children(pids: Sequence[int]) -> list[int]:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """User and system time of processes so far."""
+    """User and system time of the processes so far."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -168,13 +170,13 @@ def cpu_s(pids: Sequence[int]) -> float:
 
 
 def resident_mib(pids: Sequence[int]) -> float:
-    """Memory of processes, pages that they share counted for each."""
+    """Resident memory of the processes; a shared page counts once for each of them."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def reachable(host: str, port: int, limit_s: float) -> None:
-    """Until somebody listens there. CompareError."""
+    """Wait until a process listens there. CompareError."""
     deadline = asyncio.get_running_loop().time() + limit_s
     while True:
         try:
