@@ -194,7 +194,8 @@ class NodeSettings:
     """Bytes that are appended but not yet committed, or not yet on the leader's disk. Above this limit
     appends are refused until there is room."""
     pending_entries: Annotated[int, Setting("maxPendingRequestsNum", 1, 10000000)] = 200_000
-    """The same limit as `maxPendingBytes`, counted in entries."""
+    """Entries that are appended but not yet committed, or not yet on the leader's disk. Above this limit
+    appends are refused until there is room, as with `maxPendingBytes`."""
     throttle_lag_bytes: Annotated[int, Setting("peerPushThrottlePoint", 1 << 20, 1 << 44, "bytes")] = (
         300 * 1024 * 1024
     )
@@ -223,7 +224,8 @@ class NodeSettings:
     promote_lag_entries: Annotated[int, Setting("promoteLagEntries", 0, 10000000)] = 1000
     """A learner that lacks at most this many entries is caught up: it may be promoted, or become leader."""
     promote_lag_bytes: Annotated[int, Setting("promoteLagBytes", 0, 1 << 34, "bytes")] = 1024 * 1024
-    """The same limit as `promoteLagEntries`, counted in bytes."""
+    """A learner that lacks at most this many bytes is caught up, provided that it is also within
+    `promoteLagEntries`."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """Largest peer frame; a larger one closes the connection. Peers rely on each other having the same
     limit."""

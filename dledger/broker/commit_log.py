@@ -463,7 +463,7 @@ class CommitLogWriter:
         return index
 
     def add_restored(self, restored: Restored, ops: Sequence[Op]) -> int:
-        """The same as `add_together`, for messages that waited in the log and were converted by
+        """Append as `add_together` does, for messages that waited in the log and were converted by
         `dledger._fast`."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
@@ -487,7 +487,7 @@ class CommitLogWriter:
         total_size: int,
         seal: Callable[[Run, bytes], bytes],
     ) -> tuple[int, int, bytes]:
-        """The same as `add_batch`, for messages that `seal` puts into a run; it is called with the run and
+        """Append as `add_batch` does, for messages that `seal` puts into a run; it is called with the run and
         the store host. Returns the last index, the first queue offset and the result of `seal`."""
         run = self._appender.open_batch(total_size)
         first = slot.next[queue_id]

@@ -323,7 +323,8 @@ class BrokerConfig:
     max_pop_in_flight: Annotated[int, Setting("maxPopInflightMessages", 2, MAX_POP_IN_FLIGHT, hot=True)] = (
         MAX_POP_IN_FLIGHT
     )
-    """The same for all groups together; one group may have half of it."""
+    """Messages of one queue that all groups together may have popped and not acknowledged; one group may have
+    half of them."""
     timer_wheel_enable: Annotated[bool, Setting("timerWheelEnable", hot=True)] = True
     """Whether messages may have a delivery time; if not, they are refused (1). Messages that already wait are
     still delivered."""

@@ -68,7 +68,8 @@ class PendingResponses(LeaderService):
             self._mark(index)
 
     def add_run(self, first: int, connection: Connection, run: AnswerRun) -> None:
-        """The same for entries in a row, beginning with `first`."""
+        """Give the answers of a run of entries as each of them is committed; `first` is the index of the
+        first one."""
         self._waiting.append((first, connection, run, None))
         self._in_runs += len(run.frames) - 1
         if first >= self._next_mark or not self._marks:

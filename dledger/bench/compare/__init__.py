@@ -1,4 +1,4 @@
-"""The same load on groups of different systems, on this machine: `dledger bench compare`.
+"""Compare groups of different systems under the same load, on this machine: `dledger bench compare`.
 
 Each system is started alone, loaded, and stopped before the next one, because idle brokers take CPU time,
 too. Each request waits until the system reports that the message is stored: `durability` says where the

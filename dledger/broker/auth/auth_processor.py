@@ -234,7 +234,7 @@ class AuthProcessor:
         does=actions.CHANGED,
     )
     def update_acl(self, call: LeaderCall[SubjectHeader]) -> None:
-        """The same as `create_acl`, as in RocketMQ."""
+        """Do what `create_acl` does, as RocketMQ's brokers do."""
         self._put_acl(call)
 
     def _put_acl(self, call: LeaderCall[SubjectHeader]) -> None:

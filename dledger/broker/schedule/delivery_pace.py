@@ -19,7 +19,7 @@ from dledger.runtime.cooperative import PAUSE_S
 BATCH_BYTES = 256 * 1024
 """Bytes of the entries of a batch: what fits into the cache of a core until it is sent costs the least."""
 SHARED_BATCH_BYTES = 128 * 1024
-"""The same while others send as well: about 1 ms of the leader's loop."""
+"""Bytes of the entries of a batch while others send as well: about 1 ms of the leader's loop."""
 UNDERWAY_BYTES = 8 * 1024 * 1024
 """Bytes of batches that are not applied yet; at this limit the next batch waits. While others send, it waits
 for every batch before it."""

@@ -118,7 +118,8 @@ class Reader:
     async def get_cold(
         self, topic: str, queue_id: int, offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult:
-        """The same as `get`, also from the device, with the help of workers."""
+        """Get messages as `get` does, but read them from the device if necessary, with the help of
+        workers."""
         queue = self._store.queues.get(topic, queue_id)
         outside = _outside(queue, offset)
         if outside is not None:
