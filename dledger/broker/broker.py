@@ -209,7 +209,7 @@ class Broker:
         self.leadership.ended(term)
 
     async def hand_over(self) -> bool:
-        """Hand leadership over before a shutdown. True if another node has it."""
+        """Hand leadership over before a shutdown. Returns whether another node has it."""
         return await self.leadership.hand_over(self.config.transfer_timeout_s)
 
     # -- what is asked ----------------------------------------------------------------------------------

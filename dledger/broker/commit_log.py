@@ -226,7 +226,7 @@ class CommitLogWriter:
     # -- appending ------------------------------------------------------------------------------------
 
     def put_topic(self, config: TopicConfig, *, by_send: bool = False) -> int:
-        """Create or replace a topic. Index of the entry; the topic can be used at once.
+        """Create or replace a topic. Returns the index of the entry; the topic can be used at once.
 
         `by_send`: a send needs it, and is acknowledged when the NameServers know the topic.
         """
@@ -245,10 +245,10 @@ class CommitLogWriter:
         return index
 
     def delete(self, topics: Sequence[str], group: Op | None = None, after: Sequence[Op] = ()) -> int:
-        """Delete topics, and a group by its operation, and add the operations `after`, all or nothing. Index
-        of the last entry. RemotingError 14 as `check_versions`.
+        """Delete topics, and a group by its operation, and add the operations `after`, all or nothing.
+        Returns the index of the last entry. RemotingError 14 as `check_versions`.
 
-        Code that has the slot of such a topic must drop it in this turn of the loop.
+        Code that has the slot of a deleted topic must drop it in this turn of the loop.
         """
         self.note_version(TOPIC_DELETE)
         groups = () if group is None else (group,)
@@ -274,14 +274,15 @@ class CommitLogWriter:
             self.slots[name] = self.unannounced.pop(name)
 
     def put_group(self, config: GroupConfig) -> int:
-        """Create or replace a group. Index of the entry."""
+        """Create or replace a group. Returns the index of the entry."""
         if self.group(config.name) is not None:
             return self.append_op(config.op())
         return self._born(config, GroupBirth(config.name, MAX_OFFSET))
 
     def _born(self, config: TopicConfig | GroupConfig, birth: Birth) -> int:
-        """Create a topic or a group, and record where in the log, if all voters know that operation. Index of
-        the last entry. Retry and dead letter topics have no such record: they live as long as their group."""
+        """Create a topic or a group, and record where in the log, if all voters know that operation. Returns
+        the index of the last entry. Retry and dead letter topics have no such record: they live as long as
+        their group."""
         if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not self.may_write(birth.operation):
             return self.append_op(config.op())
         self.note_version(birth.operation)
@@ -404,8 +405,8 @@ class CommitLogWriter:
         return self._appender.clock_ms()
 
     def open_run(self) -> Run | None:
-        """Begin to append messages in a row. The caller updates `next` and `puts` of their slots. None if a
-        message would be refused now."""
+        """Begin to append messages in a row. Returns None if a message would be refused now. The caller
+        updates `next` and `puts` of the topics' slots."""
         return self._appender.open_run()
 
     def close_run(self, run: Run) -> None:
@@ -416,8 +417,8 @@ class CommitLogWriter:
             self.last_index = run.index - 1
 
     def add_together(self, messages: Sequence[Outgoing], ops: Sequence[Op]) -> int:
-        """Append messages for any queues, and operations, all or nothing (safety.md S11). Index of the last
-        entry. RemotingError 14 as `check_versions`."""
+        """Append messages for any queues, and operations, all or nothing (safety.md S11). Returns the index
+        of the last entry. RemotingError 14 as `check_versions`."""
         self.check_versions(*(op["op"] for op in ops))
         packed = [pack_op(op) for op in ops]
         wanted = sum(message.size for message in messages)

@@ -135,7 +135,7 @@ class BrokerConfig:
     namesrv_dns_interval_s: Annotated[
         float, Setting("updateNameServerAddrPeriod", 100, 86_400_000, "ms", hot=True)
     ] = 120.0
-    """Time between two such look-ups."""
+    """Time between two look-ups of the host names in `namesrvAddr`."""
     namesrv_by_address_server: Annotated[bool, Setting("fetchNamesrvAddrByAddressServer", hot=True)] = False
     """Whether the NameServers are looked up at an address server if `namesrvAddr` is empty: `GET
     http://rmqAddressServerDomain:8080/rocketmq/rmqAddressServerSubGroup`."""
@@ -146,7 +146,7 @@ class BrokerConfig:
     address_server_interval_s: Annotated[
         float, Setting("fetchNamesrvAddrInterval", 100, 86_400_000, "ms", hot=True)
     ] = 10.0
-    """Time between two such requests. If there is no answer, the known addresses stay."""
+    """Time between two requests to the address server. If it does not answer, the known addresses stay."""
     store_root: StoreRoot = "store"
     """Directory of the store."""
     dledger_enabled: Annotated[bool, Setting("enableDLegerCommitLog")] = True
@@ -280,7 +280,8 @@ class BrokerConfig:
     slow_consumer_bytes: Annotated[
         int, Setting("consumerFallbehindThreshold", 1, 1 << 62, "bytes", hot=True)
     ] = 16 << 30
-    """Bytes of the log between its end and the last message that the group was given."""
+    """A group reads too slowly if more than this many bytes of the log lie behind the last message that it
+    was given."""
     duplicate_check_topics: Annotated[
         tuple[str, ...], Setting("duplicateCheckTopics", parse=parse_topics, format=",".join, hot=True)
     ] = ()
@@ -323,15 +324,15 @@ class BrokerConfig:
     max_pop_in_flight: Annotated[int, Setting("maxPopInflightMessages", 2, MAX_POP_IN_FLIGHT, hot=True)] = (
         MAX_POP_IN_FLIGHT
     )
-    """Messages of one queue that all groups together may have popped and not acknowledged; one group may have
-    half of them."""
+    """Messages of all queues that all groups together may have popped and not acknowledged; one group may
+    have half of them."""
     timer_wheel_enable: Annotated[bool, Setting("timerWheelEnable", hot=True)] = True
     """Whether messages may have a delivery time; if not, they are refused (1). Messages that already wait are
     still delivered."""
     timer_max_delay_s: Annotated[
         int, Setting("timerMaxDelaySec", 1, MAX_TIMER_DELAY_S, "seconds", hot=True)
     ] = 3 * 24 * 3600
-    """How far ahead that time may be; a message with a later one is refused (13)."""
+    """How far ahead the delivery time of a message may be; a message with a later one is refused (13)."""
     timer_precision_ms: Annotated[
         int, Setting("timerPrecisionMs", 1, MAX_TIMER_PRECISION_MS, "ms", hot=True)
     ] = 1000
@@ -346,7 +347,7 @@ class BrokerConfig:
     """About how many messages may wait for a delivery time; one more is refused (1). Each takes 20 bytes of
     disk in addition to its place in the log."""
     recall_enable: Annotated[bool, Setting("recallMessageEnable", hot=True)] = True
-    """Whether such a message can be recalled; off in RocketMQ."""
+    """Whether a message that waits for its delivery time can be recalled; off in RocketMQ."""
     reject_transactions: Annotated[bool, Setting("rejectTransactionMessage", hot=True)] = False
     """Whether half messages of transactions are refused (16)."""
     transaction_timeout_ms: Annotated[int, Setting("transactionTimeOut", 0, 86_400_000, "ms", hot=True)] = (
@@ -357,7 +358,7 @@ class BrokerConfig:
     transaction_check_interval_ms: Annotated[
         int, Setting("transactionCheckInterval", 100, 86_400_000, "ms", hot=True)
     ] = 30_000
-    """Time between two later questions."""
+    """Time between two later questions about the same half message."""
     transaction_check_max: Annotated[int, Setting("transactionCheckMax", 1, 1000, hot=True)] = 15
     """How often a producer is asked. Then the half message goes to TRANS_CHECK_MAX_TIME_TOPIC, and its
     transaction is rolled back."""
@@ -384,7 +385,8 @@ class BrokerConfig:
     hold_while_opening_bytes: Annotated[
         int, Setting("holdWhileOpeningBytes", 0, 1 << 30, "bytes", hot=True)
     ] = 16 * 1024 * 1024
-    """Bytes of the bodies of such requests together; one more is answered 14 at once."""
+    """Bytes of the bodies of all requests that wait for a new leader to open its term; beyond this a request
+    is answered 14 at once."""
     hold_while_electing_s: Annotated[float, Setting("holdWhileElectingMs", 0, 60_000, "ms", hot=True)] = 1.0
     """How long a request waits, at a node that does not lead, until a leader is known; then it is
     forwarded."""
@@ -396,10 +398,10 @@ class BrokerConfig:
     client_expiry_s: Annotated[float, Setting("clientExpiryMs", 1000, 86_400_000, "ms", hot=True)] = 120.0
     """Time without a heartbeat after which a client is forgotten."""
     client_sweep_s: Annotated[float, Setting("clientSweepIntervalMs", 10, 3_600_000, "ms", hot=True)] = 10.0
-    """Time between two searches for such clients."""
+    """Time between two searches for clients without a heartbeat (`clientExpiryMs`)."""
     config_export_s: Annotated[float, Setting("configExportIntervalMs", 0, 86_400_000, "ms", hot=True)] = 10.0
-    """Time between two checks whether `config/*.json` must be written, the tables of topics, groups, consumer
-    offsets and delays in RocketMQ's form, for tools; 0: never."""
+    """Time between two checks whether the files `config/*.json` must be written; 0: never. They hold the
+    tables of topics, groups, consumer offsets and delays in RocketMQ's form, for tools."""
     lock_live_s: Annotated[
         float, Setting("rebalanceLockMaxLiveTime", MIN_LOCK_LIVE_MS, 3_600_000, "ms", hot=True)
     ] = 60.0

@@ -87,7 +87,7 @@ class Forwarder:
         return len(self._under_way)
 
     def start(self, connection: Connection, request: Request, address: str) -> bool:
-        """Forward a request to the leader at `address`. False if too many are in flight."""
+        """Forward a request to the leader at `address`. Returns False if too many are in flight."""
         item = _Forwarded(connection, request, address)
         if len(self._under_way) >= MAX_FORWARDED or self._bytes + item.size > MAX_FORWARDED_BYTES:
             return False

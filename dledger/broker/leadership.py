@@ -56,7 +56,7 @@ class Leadership:
         self.services.end(f"leadership of term {term} ended before the entry was committed")
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Hand leadership over before a shutdown. True if another node has it."""
+        """Hand leadership over before a shutdown. Returns whether another node has it."""
         if self._gate.writer is None:
             return False
         self.services.hand_over()

@@ -63,7 +63,7 @@ class Access(Protocol):
 
     def key_of(self, connection: Connection, name: str, topic: str) -> SigningKey | None:
         """The key of an account that may send to this topic by SEND_MESSAGE_V2 over this connection (never
-        for a retry topic). None if `check` has to decide; this alone refuses nothing."""
+        for a retry topic). None means that `check` has to decide, not that the request is refused."""
 
 
 class AccessDenied(RemotingError):

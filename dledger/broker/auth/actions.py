@@ -125,7 +125,7 @@ _OF_PERM = {PUB: Action.PUB, SUB: Action.SUB}
 SEEN = Action.GET | Action.SUB
 """Actions of which one is needed to see what consumers may see."""
 NOTHING = Does()
-"""No action: any user may."""
+"""No action: any user may make the request."""
 CONSUMED = Does(SEEN, topics=("topic",), groups=("consumerGroup",))
 """Shows something about a topic and a group that consumes it."""
 SHOWN_TOPIC = Does(Action.GET, topics=("topic",))

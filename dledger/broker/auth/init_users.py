@@ -74,7 +74,7 @@ class InitUsers(LeaderService):
         self._writer = None
 
     def _create(self, writer: CommitLogWriter, user: User, entries: Iterable[AclEntry]) -> str:
-        """Append a user. The reason if that is not possible; empty on success."""
+        """Append a user. Returns why that is not possible; empty on success."""
         if not writer.room:
             return writer.refused.remark
         if writer.pending.at_most(USERS) >= MAX_USERS:

@@ -43,7 +43,7 @@ class _Who:
     def __init__(self, user: User, policies: Policies) -> None:
         self.user = user
         self.sends: set[str | None] = set()
-        """Topics that it may send to from any address: the fast path for the most frequent request."""
+        """Topics that the user may send to from any address: the fast path for the most frequent request."""
         self.key = SigningKey(user.password.encode())
         self.policies = policies
 

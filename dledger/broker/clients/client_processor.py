@@ -57,7 +57,7 @@ class _Heard:
     digest: bytes
     member: Member
     groups: tuple[tuple[ConsumerGroup, int], ...]
-    """Its groups, and how often their subscriptions had changed at that time."""
+    """The groups in the heartbeat, and how often the subscriptions of each had changed at that time."""
     second: bool
     """Whether it was a heartbeat of version 2."""
 

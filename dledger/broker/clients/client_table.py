@@ -40,7 +40,7 @@ class Member:
     version: int
     last_seen: float
     whole: bool = True
-    """Whether it is still the member of each group that its heartbeat named."""
+    """Whether the client is still a member of every group that its heartbeat named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ class ConsumerGroup:
         return self.agreement.warning(self.name, topics_apart=self.consume_type == "CONSUME_POP")
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
-        """Take over the subscriptions of a heartbeat. Whether anything except version numbers changed."""
+        """Take over the subscriptions of a heartbeat. Returns whether anything except version numbers
+        changed."""
         changed = False
         for new in subscriptions:
             old = self.subscriptions.get(new.topic)
@@ -209,7 +210,7 @@ class Clients:
                 del self.producers[group]
 
     def remove_consumer(self, group_name: str, client_id: str) -> None:
-        """Remove a consumer likewise; the other members are notified."""
+        """Remove a consumer that unregistered, expired or disconnected. The other members are notified."""
         group = self.consumers.get(group_name)
         gone = None if group is None else group.members.pop(client_id, None)
         if group is None or gone is None:
@@ -315,7 +316,7 @@ class Clients:
             self._not_told(name, connection.serial)
 
     def _not_told(self, name: str, serial: int) -> None:
-        """Another broker no longer reports members of a group."""
+        """Forget the members of a group that another broker no longer reports."""
         group = self.consumers.get(name)
         lost = None if group is None else group.told.pop(serial, None)
         if group is not None and lost is not None:
@@ -324,7 +325,8 @@ class Clients:
                 self._tell_or_drop(group)
 
     def expire(self, before: float) -> int:
-        """Forget members without a heartbeat since loop time `before`. How many clients were removed."""
+        """Forget members without a heartbeat since loop time `before`. Returns how many clients were
+        removed."""
         stale = [
             ("producer", group, member.client_id)
             for group, members in self.producers.items()

@@ -201,7 +201,7 @@ class QueueLocks(LeaderService):
             self._drop(key)
 
     def _expire(self) -> bool:
-        """Remove expired locks of one owner, at most one batch. Whether there may be more."""
+        """Remove expired locks of one owner, at most one batch. Returns whether there may be more."""
         writer = self._writer
         if writer is None or not self._heard or not writer.room or not writer.may_write(UNLOCK_BATCH):
             return False

@@ -34,7 +34,7 @@ class Disposition(Enum):
 
     ORDINARY = "ordinary"
     RETRY = "retry"
-    """From a consumer group, without a delay level: delivered at once."""
+    """A message to a retry topic without a delay level: delivered at once."""
     DELAYED = "delayed"
     """Delivered after a delay level."""
     TIMED = "timed"

@@ -6,13 +6,14 @@ encoded, waits for the commit (safety.md S12, S24).
 | answer | when                                                                                         |
 |--------|----------------------------------------------------------------------------------------------|
 | 0      | durable on a majority, and known to the NameServers where the send created the topic         |
-| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are off, or |
-|        | too many wait: not executed                                                                  |
-| 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), it does not move      |
+| 1      | outcome unknown: leadership was lost while the message was in the log; or timers are         |
+|        | disabled, or too many timer messages wait: not executed                                      |
+| 2      | too much is pending in the log ([REJECTREQUEST], LEADER_PENDING_FULL), the log is stalled    |
 |        | ([PCBUSY_CLEAN_QUEUE]), it is not known yet whether this is a copy ([TIMEOUT_CLEAN_QUEUE]),  |
 |        | or too many transactions are open (TRANSACTIONS_FULL): not executed                          |
-| 13     | too large, or waits for a time that is too far, or none                                      |
-| 14     | this node does not lead: not executed; `leaderAddr` says who does; or DISK_FULL: not stored  |
+| 13     | the message is too large, or its delivery time is too far ahead or invalid                   |
+| 14     | this node does not lead: not executed; `leaderAddr` names the leader; or DISK_FULL: not      |
+|        | stored                                                                                       |
 | 16     | system topic, or the topic is not writable; transactions are switched off                    |
 | 17     | no such topic and it may not be created                                                      |
 | 29     | illegal topic name, queue id out of range                                                    |

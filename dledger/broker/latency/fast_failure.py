@@ -36,7 +36,7 @@ class FastFailure(LeaderService, SendCheck):
         self.busy: bool = False
         """Whether the log was stalled at the last look."""
         self.refused: int = 0
-        """Sends since start."""
+        """Sends refused since start."""
 
     def begin(self, writer: CommitLogWriter) -> None:
         """Start as not busy: nothing waits yet."""

@@ -43,7 +43,8 @@ class Pull:
     took_s: float = 0.0
     """Seconds spent on reading from the device."""
     for_room: bool = False
-    """It waits until fewer answers are unsent (`ServerLimits.max_unsent`), whatever its queue holds."""
+    """Whether it waits until fewer answers are unsent (`ServerLimits.max_unsent`), whatever its queue
+    holds."""
 
 
 class HeldPulls:
@@ -63,13 +64,15 @@ class HeldPulls:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold_for_room(self, pull: Pull) -> bool:
-        """Hold a pull until there is room for its answer. False if too many are held or its time is up."""
+        """Hold a pull until there is room for its answer. Returns False if too many are held or its time is
+        up."""
         pull.for_room = True
         pull.suspend_s = max(pull.suspend_s, ROOM_WAIT_S)
         return self.hold(pull)
 
     def hold(self, pull: Pull) -> bool:
-        """Hold a pull; its deadline is set the first time. False if too many are held or its time is up."""
+        """Hold a pull; its deadline is set the first time. Returns False if too many are held or its time is
+        up."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         first = pull.deadline == 0.0

@@ -61,7 +61,8 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE depend on the offset asked for (spec A6.5)."""
+"""Result of a read -> response code. The codes of NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are missing,
+as they depend on the requested offset (spec A6.5)."""
 
 
 class PullProcessor(LeaderService):

@@ -83,7 +83,7 @@ class _Member:
     address: str
     untold: dict[_Key, tuple[WaitingPull, Connection]] = field(default_factory=dict)
     busy: bool = False
-    """A report is in flight, or the member is left alone for a while."""
+    """Whether a report to it is in flight, or it gets no reports for a while."""
     able: bool = True
     """Whether it knows the request."""
 
@@ -95,7 +95,7 @@ class _Kept:
     pull: WaitingPull
     connection: Connection
     told: float
-    """Loop time."""
+    """Loop time at which the pull was reported."""
 
 
 class StrandedPulls(LeaderService):
@@ -122,7 +122,7 @@ class StrandedPulls(LeaderService):
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         """Reported pulls, the oldest first."""
         self._of_term = 0
-        """The term in which they were reported."""
+        """The term in which the pulls in `_kept` were reported."""
         self._stranded: dict[_Key, _Kept] = {}
         """Pulls of a lost leader that are not answered yet."""
         self._timer: asyncio.TimerHandle | None = None

@@ -90,8 +90,8 @@ class PendingOffsets(LeaderService):
                     self._reading.append((at, waiter))
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Note a reported offset. False if it is beyond the committed end. While the group has not heard of a
-        reset of the queue, the report is ignored: its sender does not know of the reset."""
+        """Note a reported offset. Returns False if it is beyond the committed end. While the group has not
+        heard of a reset of the queue, the report is ignored: its sender does not know of the reset."""
         if offset > self.end_of(topic, queue_id):
             return False
         if self.unheard(group, topic, queue_id) is not None:

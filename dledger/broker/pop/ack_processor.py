@@ -144,7 +144,7 @@ class AckProcessor:
         self, writer: CommitLogWriter, key: OrderKey, time_ms: int, offsets: tuple[int, ...], *, strict: bool
     ) -> int | None:
         """Acknowledge messages popped in order; the group moves on to the first message that is not
-        acknowledged. Index of the entry, or None if nothing changed."""
+        acknowledged. Returns the index of the entry, or None if nothing changed."""
         row = before = writer.pending[POP_ORDERS].rows.get(key)
         if row is None or row.time != time_ms:
             return None  # popped again meanwhile
@@ -201,8 +201,8 @@ class AckProcessor:
         done: dict[CheckpointKey, tuple[int, ...]],
         new: list[PopCheckpoint],
     ) -> int | None:
-        """Take messages out of their checkpoints and add the checkpoints `new`, in one batch. Index of its
-        last entry, or None if nothing changes."""
+        """Take messages out of their checkpoints and add the checkpoints `new`, in one batch. Returns the
+        index of its last entry, or None if nothing changes."""
         ops: list[dict[str, Any]] = []
         counts: list[tuple[CheckpointKey, int, bool]] = []
         for key, offsets in done.items():

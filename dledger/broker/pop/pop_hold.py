@@ -97,7 +97,7 @@ class HeldPops:
         return chain.from_iterable(self._lines.values())
 
     def hold(self, pop: Pop) -> bool | None:
-        """Hold a pop. True if it is held, None if its time is up, False if too many wait."""
+        """Hold a pop. Returns True if it is held, None if its time is up, False if too many wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if pop.deadline == 0.0:

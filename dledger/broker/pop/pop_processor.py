@@ -334,7 +334,7 @@ class PopProcessor(LeaderService):
         return self._serve(pop)
 
     def _serve(self, pop: Pop) -> bool:
-        """Try to serve a pop. False if it waits, or waits on."""
+        """Try to serve a pop. Returns False if it begins to wait, or goes on waiting."""
         writer = self._gate.writer
         if pop.connection.closed:
             return True  # what it took would be invisible to the others for nothing
@@ -375,7 +375,7 @@ class PopProcessor(LeaderService):
             self.held.wake(pop.group, pop.topic)  # there may be more, which was not to be had meanwhile
 
     async def _read_cold(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """Do one read of a queue. Whether it should be read further."""
+        """Do one read of a queue. Returns whether it should be read further."""
         if round_.scanned >= MAX_SCAN_UNITS:
             round_.scanned = 0
             await asyncio.sleep(PAUSE_S)
@@ -392,7 +392,7 @@ class PopProcessor(LeaderService):
         return not result.parts and start < result.next_offset < result.max_offset
 
     def _take(self, round_: Round, topic: str, queue_id: int) -> bool:
-        """Take the messages that a queue has in memory. False if that is not enough."""
+        """Take the messages that a queue has in memory. Returns False if that is not enough."""
         start, room = self._look(round_, topic, queue_id)
         if room <= 0:
             return True
@@ -500,7 +500,7 @@ class PopProcessor(LeaderService):
     # -- answering --------------------------------------------------------------------------------------
 
     def _finish(self, round_: Round, writer: CommitLogWriter) -> bool:
-        """Answer a pop, or let it wait. False if it waits."""
+        """Answer a pop, or let it wait. Returns False if it waits."""
         pop = round_.pop
         if pop.looks:
             if round_.rest:
@@ -617,7 +617,7 @@ class PopProcessor(LeaderService):
         connection.respond(pop.request, code, ext=ext, body=body, remark="FOUND", promised=True)
 
     def _hold(self, round_: Round) -> bool:
-        """Let a pop that found nothing wait, or answer it. True if it waits."""
+        """Let a pop that found nothing wait, or answer it. Returns True if it waits."""
         pop = round_.pop
         if pop.deadline:  # it waited before
             if pop.deadline > asyncio.get_running_loop().time() and not pop.connection.closed:

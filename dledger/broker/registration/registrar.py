@@ -65,7 +65,7 @@ class Registrar(LeaderService):
         self._told: dict[str, int] = {}
         """The version that was last sent to each NameServer, whether or not it was accepted."""
         self._body: tuple[tuple[wire.DataVersion, int], bytes, int] | None = None
-        """The newest body sent to any of them: its version and `TopicTable.encoded`, the body, its CRC."""
+        """The newest body sent to any NameServer: its version and `TopicTable.encoded`, the body, its CRC."""
         self.registered: dict[str, bool] = {}
         """Whether the last registration at each NameServer succeeded."""
         self.failures: dict[str, RemotingError] = {}

@@ -104,8 +104,8 @@ class DelayService(LeaderService):
                 await asyncio.sleep(pause_s)
 
     async def _deliver(self, level: int) -> float | None:
-        """Deliver due messages, at most one batch. How long to wait, in seconds; None: until a message
-        arrives."""
+        """Deliver due messages, at most one batch. Returns how long to wait, in seconds; None: until a
+        message arrives."""
         writer = self._writer
         if writer is None:
             return None
@@ -196,9 +196,12 @@ class DelayService(LeaderService):
         return found if found.taken else None
 
     def _ahead_s(self, level: int, offset: int, end: int, delay_s: float, loop_s: float) -> float:
-        """Seconds that a message still waits whose clock was ahead of ours, as all that follow it may be: its
-        delay counts from when it was first seen here. Messages that came later wait for the next such time.
-        So none is delivered early, and the last one after twice its delay at most."""
+        """Seconds that a message still waits if the clock that stamped it was ahead of ours. Its delay then
+        counts from the time at which it was first seen here.
+
+        The messages behind it may have the same problem; those that came later wait for the next such time.
+        So no message is delivered early, and the last one after twice its delay at most.
+        """
         seen_below, since_s = self._seen.get(level, (0, 0.0))
         if offset >= seen_below:
             seen_below, since_s = self._seen[level] = end, loop_s

@@ -13,8 +13,9 @@ from dledger.runtime.cooperative import PAUSE_S
 from dledger.runtime.env import Env
 
 MAX_KEYS = 20_000
-"""Keys of one statistic. Further topics and groups are not counted (`statsNotCounted`); groups are counted
-when others were idle for a day. At 1.2 KB of samples each, all statistics together stay below 150 MB."""
+"""Keys of one statistic. Further topics and groups are not counted (`statsNotCounted`); a further group is
+counted as soon as another one was idle for a day. At 1.2 KB of samples each, all statistics together stay
+below 150 MB."""
 IDLE_TICKS = DAY.every_ticks * DAY.samples
 """Ticks without growth after which a key is forgotten: no window contains it any longer."""
 DAY_MS = 24 * 3600 * 1000

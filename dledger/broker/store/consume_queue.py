@@ -209,7 +209,7 @@ def free_units(files: Files, queues: list[tuple[str, int]]) -> None:
 
 
 def cut_queue(files: Files, directory: str, bounds: QueueBounds) -> bool:
-    """Remove units at and above `bounds.next`. False if the files hold less than the bounds say."""
+    """Remove units at and above `bounds.next`. Returns False if the files hold less than the bounds say."""
     end = bounds.next * UNIT_SIZE
     covered = 0
     for name in files.listdir(directory):

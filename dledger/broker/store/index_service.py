@@ -42,8 +42,8 @@ FLUSH_INTERVAL_S = 30.0
 """Most seconds until slots and header of the newest file are written: what a crash loses must be verified
 again."""
 ROLL_FLUSH_INTERVAL_S = 2.0
-"""Most seconds until that when a segment has been indexed completely: an audit expects the keys of complete
-segments."""
+"""Most seconds until slots and header are written after a segment was indexed completely: an audit expects
+the keys of complete segments."""
 RETRY_S = 1.0
 """Seconds until a retry after a full disk, or while the log waits for repair."""
 CATCH_UP_S = 2.0
@@ -218,7 +218,7 @@ class IndexService:
                 await self._save()
 
     async def _step(self) -> bool:
-        """Index one window of what is applied. Whether there is more."""
+        """Index one window of what is applied. Returns whether there is more."""
         if self.indexed < 0:
             await self._open()
         end = self._store.dispatcher.applied_end

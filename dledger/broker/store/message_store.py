@@ -50,9 +50,10 @@ from dledger.runtime.workers import Lane
 QUEUES_DIR = "consumequeue"
 """Directory below `storePathRootDir`, as in RocketMQ."""
 MOVED = ".old-"
-"""With a number, the suffix of that directory for outdated queues until they are removed."""
+"""Suffix, followed by a number, of the directory to which outdated queues are moved until they are
+removed."""
 MOVED_TOGETHER = 64
-"""Topics in such a directory that are removed between two flushes."""
+"""Topics of outdated queues that are removed between two flushes."""
 SYNCS = 2
 """Fsyncs in flight, one per job: while one waits for the device, the result of another is being returned."""
 
@@ -470,8 +471,8 @@ def _of_too_many_files(error: BaseException) -> bool:
 
 
 def _cut_queues(files: Files, root: str, state: ReplicatedState) -> bool:
-    """Cut all queues to the bounds of the state, and remove queues that it does not know. False if files hold
-    too little."""
+    """Cut all queues to the bounds of the state, and remove queues that it does not know. Returns False if
+    files hold less than the bounds say."""
     for topic in files.listdir(root):
         for name in files.listdir(f"{root}/{topic}") if files.is_dir(f"{root}/{topic}") else ():
             known = state.queues.get(topic, {})

@@ -2,17 +2,17 @@
 
 The recall of a message is a record in the queue of waiting messages, due at the same time. From the moment at
 which the leader claims that time for delivery, further recalls are refused. So the leader knows all recalls
-of what it delivers. As in RocketMQ the answer does not say whether there was such a message.
+of the messages that it delivers. As in RocketMQ the answer does not say whether there was such a message.
 
 | answer | when                                                                          |
 |--------|-------------------------------------------------------------------------------|
-| 0      | durable on a majority: if the message waits, it never comes                   |
+| 0      | durable on a majority: if the message waits, it is never delivered            |
 | 1      | outcome unknown                                                               |
 | 2      | too much is pending in the log: not executed                                  |
 | 14     | this node does not lead, or a member runs a version without timers            |
 | 16     | `recallMessageEnable` is off                                                  |
 | 17     | no such topic                                                                 |
-| 604    | no handle, or one of another topic or broker, or the time is over             |
+| 604    | the handle is missing, or is of another topic or broker, or its time is over  |
 """
 
 from __future__ import annotations

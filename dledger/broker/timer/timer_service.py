@@ -180,8 +180,8 @@ class TimerService(LeaderService):
     # -- delivery -------------------------------------------------------------------------------------
 
     async def _turn(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Deliver due messages, at most one batch. How long to wait, in seconds; None: until a message
-        arrives."""
+        """Deliver due messages, at most one batch. Returns how long to wait, in seconds; None: until a
+        message arrives."""
         writer, queue = self._writer, self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or not queue.bounds.next:
             return None
@@ -283,7 +283,7 @@ class TimerService(LeaderService):
         self._claims.waiting += len(units) // UNIT_SIZE
 
     async def _deliver(self, writer: CommitLogWriter, wheel: Wheel, due: _Due) -> float:
-        """Deliver one batch. How long to wait, in seconds."""
+        """Deliver one batch. Returns how long to wait, in seconds."""
         if not len(self._ready):
             self._ready = wheel.take(due.until, FUSED_MESSAGES if FAST is not None else BATCH_MESSAGES)
         ready = self._ready[: self._most]
@@ -384,8 +384,9 @@ class TimerService(LeaderService):
             writer.add_together(messages, ops)
 
     def _moved(self, rows: list[TimerProgress], place: Place, end: int) -> list[Op]:
-        """Operations that record: all before this place is delivered, for messages before offset `end`. Later
-        rows are never ahead of earlier ones; rows that reach the same place are merged."""
+        """Operations that record that all messages before this place are delivered, for messages before
+        offset `end`. Later rows are never ahead of earlier ones; rows that reach the same place are
+        merged."""
         reached = [row for row in rows if row.begin < end and row.place <= place]
         if not reached:
             return []
@@ -448,7 +449,7 @@ class TimerService(LeaderService):
 
     async def _advance(self) -> float:
         """Move the beginning of the table to the first message that waits; store that message again if it is
-        old. How long to wait, in seconds."""
+        old. Returns how long to wait, in seconds."""
         writer, wheel = self._writer, self._wheel
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if writer is None or queue is None or wheel is None or not writer.pending[TIMERS].rows:
@@ -543,7 +544,7 @@ def _copy(record: Record, slot: TopicSlot) -> Outgoing:
 
 
 def _begun(rows: list[TimerProgress], begin: int) -> list[Op]:
-    """Operations that record: no message before this offset waits."""
+    """Operations that record that no message before this offset waits."""
     before = [row for row in rows if row.begin <= begin]
     if not before or (before[-1].begin == begin and len(before) == 1):
         return []

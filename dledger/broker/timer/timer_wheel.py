@@ -36,8 +36,8 @@ ARRIVED_UNITS = 100_000
 """Most units in memory that arrived since the search, 32 bytes each; with more, the later half is left to the
 next search. Recalls take about 200 bytes each."""
 HEAP_UNITS = 4096
-"""The newest of them are on a heap, about 200 bytes each. With more than this, they are merged into the
-columns: 3 ms of the loop."""
+"""At most this many of the newest units that arrived are on a heap, at about 200 bytes each. With more, they
+are merged into the columns: 3 ms of the loop."""
 _UNITS: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
@@ -83,7 +83,7 @@ class Progress:
 
     @property
     def oldest(self) -> int:
-        """Due time in ms: earlier recalls have no effect any longer."""
+        """The earliest due time, in ms, of recalls that still have an effect."""
         return min((row.time for row in self.rows), default=END[0])
 
 
@@ -237,11 +237,11 @@ class Wheel:
 
     found: Found
     at: int = 0
-    """Units before this index are taken."""
+    """Units of the search below this index were taken."""
     late: Columns = field(default_factory=lambda: NO_UNITS)
     """Units that arrived since the search, in order of delivery, except the newest."""
     late_at: int = 0
-    """Units before this index are taken."""
+    """Units of `late` below this index were taken."""
     arrived: list[Timer] = field(default_factory=list)
     """A heap of the newest units that arrived since the search."""
     recalls: list[Timer] = field(default_factory=list)

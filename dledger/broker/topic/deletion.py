@@ -49,8 +49,8 @@ class Deletions:
         self.listeners: list[Forget] = []
 
     def delete_topic(self, writer: CommitLogWriter, topic: str) -> int | None:
-        """Delete a topic, and its retry topics of groups that pop it. Index of the last entry, None if there
-        is no such topic. RemotingError 2 or 14: the topic still exists.
+        """Delete a topic, and its retry topics of groups that pop it. Returns the index of the last entry,
+        None if there is no such topic. RemotingError 2 or 14: the topic still exists.
 
         Connected consumers have offsets of the deleted topic. If it is created again, they are sent to its
         beginning, and the offsets that they report before that are ignored.
@@ -75,8 +75,8 @@ class Deletions:
 
     def delete_group(self, writer: CommitLogWriter, group: str, *, keep_offsets: bool) -> int | None:
         """Delete a group with its offsets, its retry topics and its dead letters; with `keep_offsets` only
-        its configuration, as in RocketMQ. Index of the last entry, None if nothing of it exists.
-        RemotingError 2 or 14: it still exists."""
+        its configuration, as in RocketMQ. Returns the index of the last entry, None if nothing of the group
+        exists. RemotingError 2 or 14: it still exists."""
         if keep_offsets:
             if writer.group(group) is None:
                 return None

@@ -73,13 +73,14 @@ class TopicCreation:
     def put_topic(
         self, writer: CommitLogWriter, config: TopicConfig, *, internal: bool = False, by_send: bool = False
     ) -> int:
-        """Create or change a topic. Index of the entry; RemotingError 1 at a limit, 29 if it is too large.
+        """Create or change a topic. Returns the index of the entry; RemotingError 1 at a limit, 29 if the
+        topic is too large.
 
-        The whole table is one frame to a NameServer, whose limit is 16 MiB, as in RocketMQ. What does not fit
-        is refused here, where a client gets the error. RocketMQ 5 can split it (enableSplitRegistration, off
-        by default), but a NameServer that knows nothing yet then shows a leader with a part of its topics,
-        and one with deleteTopicWithBrokerRegistration deletes those of the other parts; id 0 is for whole
-        tables (safety.md S23).
+        The whole table is one frame to a NameServer, whose limit is 16 MiB, as in RocketMQ. A topic that does
+        not fit is refused here, where a client gets the error. RocketMQ 5 can split the table
+        (enableSplitRegistration, off by default). But then a NameServer that knows nothing yet shows a leader
+        with only a part of its topics, and one with deleteTopicWithBrokerRegistration deletes the topics of
+        the other parts. So id 0 is only for whole tables (safety.md S23).
 
         `internal`: a retry or dead letter topic. There are at most two for each consumer group, so their
         number is bounded. Without a dead letter topic, a message that cannot be consumed would block its

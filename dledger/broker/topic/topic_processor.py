@@ -66,7 +66,7 @@ MAX_PERM = 7
 MAX_LIST = 100
 """Topics or groups in one request; with more it is refused."""
 MAX_LIST_BODY = 64 * 1024
-"""Bytes of the body of such a request."""
+"""Most bytes of the body of a request with several topics or groups."""
 
 
 class TopicProcessor:

@@ -38,9 +38,10 @@ class TopicTable:
         self._of: ReplicatedState | None = None
         """The state that is encoded; it is replaced when a snapshot is installed."""
         self._version = -1
-        """Its `topics_version` when the pages were last complete; -1 while they are not."""
+        """`topics_version` of that state when the pages were last complete; -1 while they are not."""
         self._seen: list[TopicConfig] = []
-        """Its topics that are encoded, in its order: a change replaces the object of a topic."""
+        """Topics of that state that are encoded, in its order. A change replaces the object of a topic, so it
+        is found by comparing objects."""
         self._pages = _Pages()
         self._overridden: set[str] = set()
         """Names in `system_topics` for which the state has a topic of its own."""
@@ -116,7 +117,7 @@ class TopicTable:
             self._put(config)
 
     def _advance(self, limit: int | None = None) -> bool:
-        """Encode what changed, at most `limit` topics. Whether there is more."""
+        """Encode what changed, at most `limit` topics. Returns whether there is more."""
         state = self._state()
         if state is self._of and state.topics_version == self._version:
             return False

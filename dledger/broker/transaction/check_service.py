@@ -111,7 +111,7 @@ class TransactionCheckService(LeaderService):
             del self._ahead[half]
 
     async def _settle_all(self, rows: list[Transaction]) -> bool:
-        """Process the transactions whose time has come. False if nothing can be written now."""
+        """Process the transactions whose time has come. Returns False if nothing can be written now."""
         for row in rows:
             writer = self._writer
             # One that is changed already, and not applied yet, is looked at the next time.

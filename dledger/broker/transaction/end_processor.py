@@ -3,10 +3,12 @@
 | answer | when                                                                                          |
 |--------|-----------------------------------------------------------------------------------------------|
 | 0      | the message is in its topic, or will never be; or it is still open (commitOrRollback 0)       |
-| 1      | no such transaction is open (it was ended before, or given up); or another group or position  |
-| 16     | who ends it may not send to its topic                                                         |
-| 17     | the topic that the message was for does not exist any more                                    |
-| 604    | it comes later than the message allowed (CHECK_IMMUNITY_TIME_IN_SECONDS), and nobody asked    |
+| 1      | no such transaction is open (it was ended or discarded before), or it is of another group or  |
+|        | position                                                                                      |
+| 16     | the client that ends it may not send to its topic                                             |
+| 17     | the topic that the message was for no longer exists                                           |
+| 604    | it comes later than the message allowed (CHECK_IMMUNITY_TIME_IN_SECONDS), and is not the      |
+|        | answer to a check                                                                             |
 """
 
 from __future__ import annotations
@@ -115,9 +117,9 @@ class EndTransactionProcessor:
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def _check_late(self, writer: CommitLogWriter, half: int, properties: dict[str, str]) -> None:
-        """RemotingError 604 if the producer ends a transaction by itself after its immunity time, the time
-        before the first check (rejectCommitOrRollback). The time counts from the storing of the message, by
-        brokers' clocks alone."""
+        """RemotingError 604 if the producer ends a transaction by itself after its immunity time, which is
+        the time before the first check (rejectCommitOrRollback). The time counts from the storing of the
+        message, by brokers' clocks alone."""
         row = writer.pending[TRANSACTIONS].rows[half]
         wait = first_wait_ms(properties, self._settings.now.transaction_timeout_ms)
         if row.checks or writer.clock_ms() - row.time > wait:
