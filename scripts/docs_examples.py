@@ -15,13 +15,13 @@ class Examples(griffe.Extension):
     """Rewrites docstrings when they are read."""
 
     def on_object(self, *, obj: Any, **kwargs: Any) -> None:
-        """Of a module, class, function or attribute."""
+        """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None and ">>> " in obj.docstring.value:
             obj.docstring.value = fenced(obj.docstring.value)
 
 
 def fenced(text: str) -> str:
-    """The same text with each run of `>>>`, `...` and output as one block."""
+    """The text with each run of `>>>`, `...` and output as one block."""
     lines: list[str] = []
     inside = False
     for line in text.splitlines():

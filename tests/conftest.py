@@ -41,7 +41,7 @@ for variable in ("NAMESRV_ADDR", "DLEDGER_DIR", "ROCKETMQ_ACCESS_KEY", "ROCKETMQ
     os.environ.pop(variable, None)
 
 _module: Path | None = None
-"""Of the test that is run."""
+"""The module of the test that runs now."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def mark_samples(items: list[pytest.Item]) -> None:
-    """Of the cases of a test with `sample(N)` N, spread over all, stay as they are; the others are `slow`."""
+    """Mark cases of tests with `sample(N)` as `slow`, except N cases that are spread over all of them."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample") is not None:

@@ -136,7 +136,7 @@ def test_a_variable_switches_them_off() -> None:
 
 
 def entries(bodies: list[tuple[bytes, int, int, int]], index: int = 10, chain: int = 7) -> bytes:
-    """Of body, term, kind and rest of its batch."""
+    """Encode entries, each given by its body, its term, its kind and how many entries of its batch follow."""
     data = b""
     for body, term, kind, rest in bodies:
         entry = encode_entry(index, term, POS + len(data), body, chain, kind, rest, covered=term % 2 == 0)

@@ -22,7 +22,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MODULE_LINES = 600
 MAX_CLASS_LINES = 900
-"""Of a module that is one class, with its imports, constants and small functions: none is cut by length."""
+"""Most lines of a module that is one class, with its imports, constants and small functions: such a module is
+not divided only because of its length."""
 MAX_CONSTRUCTOR_LINES = 60
 ONE_CLASS = 0.75
 """Share of a module's lines from which on it is one class."""

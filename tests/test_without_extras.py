@@ -15,7 +15,7 @@ NEED_AN_EXTRA = tuple(f"dledger/audit/{name}.py" for name in NEED_PYARROW)
 """Modules that cannot be imported without an extra; their importers say what to install."""
 
 FOLDERS = ("tests/audit", "tests/bench", "tests/cluster", "tests/interop", "tests/runtime", "tests/spark")
-"""Of the tests that use extras. All of them together are collected in more than twice the time."""
+"""Folders of the tests that use extras. To collect all tests instead takes more than twice the time."""
 
 IMPORT_ALL = """
 from importlib import import_module

@@ -23,7 +23,7 @@ CHECKPOINT = "#Tue Mar 05 10:11:12 CST 2024\ncommittedIndex={committed}\nendInde
 
 @dataclass
 class ApacheLog(Log):
-    """The same messages as Apache's broker writes them."""
+    """A log with the messages as Apache's broker writes them."""
 
     def add(self, body: bytes, kind: Kind, remaining: int = 0) -> int:
         return self._add(body, MAGIC)
@@ -147,7 +147,7 @@ def _delivery_times(topic: str, queue: list[bytes]) -> bytes:
 
 
 def write_apache_group(log: Log, root: Path, **how: object) -> list[Path]:
-    """The same log as three stores."""
+    """Write a log as three stores of Apache's brokers."""
     keys = key_files(log)
     return [
         write_apache_store(log, root / f"n{number}", f"n{number}", keys=keys, **how)  # type: ignore[arg-type]

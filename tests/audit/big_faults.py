@@ -166,7 +166,7 @@ class BigGroup:
         return self.node(replica) / "index" / name, unit * INDEX_UNIT_SIZE
 
     def queue_unit(self, replica: int, entry: EntryHeader) -> tuple[Path, int]:
-        """Of a message."""
+        """File and offset of the ConsumeQueue unit of a message."""
         for (topic, queue_id), units in self.log.queues.items():
             at = bytes(units).find(UNIT.pack(entry.pos + HEADER_SIZE, entry.body_size, 0)[:12])
             if at >= 0 and at % UNIT_SIZE == 0:

@@ -339,7 +339,7 @@ def _index_jumps(stores: list[Path], log: Log) -> None:
 
 
 def _jumps_at_a_seam(stores: list[Path], log: Log) -> None:
-    """The same where the gap is at the beginning of a segment: no walk meets it."""
+    """Five indexes were never written at the beginning of a segment, where no walk meets the gap."""
     bad = log.copy()
     bad._reserve(bad.segment_size - MIN_BLANK_SIZE)
     bad.skip = 5

@@ -241,7 +241,7 @@ def write_store(
 
 
 def write_group(log: Log, root: Path, nodes: int = 3) -> list[Path]:
-    """The same log as `nodes` stores."""
+    """Write a log as `nodes` equal stores."""
     return [write_store(log, root / f"n{number}", f"n{number}") for number in range(nodes)]
 
 

@@ -51,7 +51,8 @@ START = SEGMENT_SIZE
 
 
 def apaches(data: bytes, first: int, last: int) -> bytes:
-    """The same entries without CRCs and kinds, one of them an empty NOOP's look-alike."""
+    """These entries without CRCs and kinds, as Apache's broker writes them. One of them looks like an empty
+    NOOP."""
     out = bytearray(data)
     for entry in LOG.entries:
         if first <= entry.pos < last:

@@ -126,7 +126,8 @@ def some(names: Iterable[str], quick: Container[str]) -> list[object]:
 @pytest.mark.parametrize("name", some(map(str, FAULTS), QUICK))
 @pytest.mark.sample(4)
 def test_findings_are_those_of_a_full_scan(name: str, log: Log, tmp_path: Path) -> None:
-    """Of a fault that comes after a clean audit, seen twice, and of one that the first audit sees."""
+    """A fault that comes after a clean audit and is seen twice, and one that the first audit sees, give the
+    findings of a full scan."""
     stores = write_group(log, tmp_path / "stores")
     kept_audit(stores, tmp_path / "keep")
     (fault,) = by_names(name)

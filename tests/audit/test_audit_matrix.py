@@ -105,7 +105,8 @@ HEADER_FIELDS = {
 
 
 def test_flipped_bits(group: BigGroup) -> None:
-    """Of headers and bodies on two replicas, of derived files on the third, one rewritten entry."""
+    """Flip bits of headers and bodies on two replicas and of derived files on the third, and rewrite one
+    entry."""
     found: list[Said] = []
     for number, (offset, codes) in enumerate(HEADER_FIELDS.values()):
         replica = number % 2
@@ -223,7 +224,7 @@ def _exchange_names(group: BigGroup) -> list[Path]:
 
 
 def _copy(group: BigGroup) -> list[Path]:
-    """The same store under another path."""
+    """Give the first store once more under another path."""
     link = group.stores[0].with_name("copy")
     link.symlink_to(group.stores[0])
     group.later(link.unlink)

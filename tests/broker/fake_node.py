@@ -111,7 +111,7 @@ class FakeAppender:
         self.log = log
         self._added = added
         self.room_index = self.room_pos = self.stop_pos = 1 << 62
-        """Of runs (`Run`)."""
+        """Limits of the runs that are opened (`Run`)."""
 
     max_batch = 1 << 22
 

@@ -87,7 +87,7 @@ class FakeConnection:
     replies: dict[int, Reply] = field(default_factory=dict)
     notices: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    """Of the notices."""
+    """Bodies of the notices."""
     opaque: int = 0
     dispatch: Callable[[FakeConnection, Request], None] | None = None
 

@@ -36,7 +36,7 @@ def heartbeat(client: str, group: str = "CG", topic: str = "T", tags: str = "*",
 
 
 def second(client: str, tags: str = "*", *, without: bool = True) -> bytes:
-    """Of version 2: without subscriptions, or with all of them."""
+    """A heartbeat of version 2: without subscriptions, or with all of them."""
     value = json.loads(heartbeat(client, tags=tags)) | {"heartbeatFingerprint": 17, "withoutSub": without}
     if without:
         value["consumerDataSet"][0]["subscriptionDataSet"] = []

@@ -13,7 +13,7 @@ NEAR, FAR = "192.168.0.1", "10.10.0.1"
 
 
 def policies(*entries: str) -> Policies:
-    """Of texts `resource actions Allow|Deny [sources] [Default]`."""
+    """Policies made from texts `resource actions Allow|Deny [sources] [Default]`."""
     rows = []
     for text in entries:
         resource, actions, decision, *more = text.split()

@@ -318,7 +318,7 @@ def test_a_group_goes_on_where_another_one_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET])
 def test_who_waits_for_a_reset_hears_of_the_end_of_the_leader(code: RequestCode, tmp_path: Path) -> None:
-    """And nothing goes on waiting for it."""
+    """Requests that wait for a reset are answered when leadership ends, and none of them waits on."""
 
     async def test() -> None:
         async with leading(tmp_path) as world:

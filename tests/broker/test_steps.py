@@ -35,7 +35,7 @@ class Steps:
         self.python = 0
         self.c = 0
         self.system: Counter[str] = Counter()
-        """Of system calls: turns of the loop (`poll`), `send`, `recv_into`."""
+        """Number of system calls by name: turns of the loop (`poll`), `send`, `recv_into`."""
         self.places: Counter[str] = Counter()
 
     def __enter__(self) -> Steps:

@@ -50,7 +50,7 @@ async def standing(root: Path, log: FakeLog | None = None, **changes: Any) -> As
 
 
 def set_clock(world: World, time_ms: int) -> None:
-    """And have it noticed at once."""
+    """Set the clock, and have the timers notice it at once."""
     world.clock.value = time_ms
     world.features.timer.service._wake.set()
 
@@ -352,7 +352,8 @@ def test_a_broker_may_know_no_recalls(tmp_path: Path) -> None:
 def test_what_waits_for_long_is_put_into_the_log_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is what retention leaves; it comes once, and a recall of it still counts."""
+    """Retention leaves the newer copy. The message is delivered once, and an earlier recall of it still
+    counts."""
     monkeypatch.setattr(timer_service, "KEEP_S", 0.02)
     monkeypatch.setattr(timer_service, "BATCH_MESSAGES", 4)
     monkeypatch.setattr(timer_service, "FUSED_MESSAGES", 4)

@@ -385,7 +385,7 @@ def test_what_is_done_already_is_done(tmp_path: Path) -> None:
 
 
 def test_what_is_done_but_not_committed_is_not_answered(tmp_path: Path) -> None:
-    """Of two equal requests neither is, before the entry is applied."""
+    """Two equal requests are both answered only after the entry is applied."""
 
     async def test() -> None:
         world = await opened(tmp_path)

@@ -41,7 +41,7 @@ from tests.broker.harness import FakeConnection, World, decode, make_env, pull_h
 SETTLE_TURNS = 50
 """Turns of a millisecond or more in which a request may still start something."""
 MAX_TURNS = 20_000
-"""The same for what is done in many pieces."""
+"""Turns of the loop in which a request that is handled in many pieces may still start something."""
 IN_PIECES = (RequestCode.REGISTER_BROKER,)
 
 Asked = tuple[Mapping[str, Any] | Any, bytes]
@@ -142,7 +142,7 @@ def pulls() -> list[Asked]:
 
 
 def ends() -> list[Asked]:
-    """Of the largest message, of one with the most properties, of none."""
+    """Ends of three transactions: with the largest message, with the most properties, and with no message."""
     ended = {"commitOrRollback": 8, "msgId": "m", "producerGroup": "PG"}
     return [queue(**ended, tranStateTableOffset=place, commitLogOffset=at) for place, at in ENDED.items()]
 
@@ -218,7 +218,7 @@ def apply_users(world: World) -> None:
 
 
 def consumers_told() -> list[Asked]:
-    """Of one group as many as there is room for, and as many groups."""
+    """Two reports of consumers: as many clients of one group as there is room for, and as many groups."""
     here = {"consumeType": "", "messageModel": "", "consumeFromWhere": ""}
     client = {"clientAddr": "", "language": "", "version": 0}
     most = MAX_TELL // 63
@@ -394,7 +394,7 @@ BROKER: dict[int, Callable[[], list[Asked]]] = {
 
 
 def registration() -> Asked:
-    """Of topics that are all unknown."""
+    """A registration of topics that are all unknown."""
     topics = {f"topic-{number:05d}": TopicConfig("", 4, 4, 6) for number in range(20_000)}
     body = encode_registration(Registration(topics, DataVersion(1, 1, 1)))
     fields = {

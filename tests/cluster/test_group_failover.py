@@ -23,8 +23,9 @@ TOPIC = "Load"
 QUEUES = 4
 KILLS = 10
 FAILOVER_LIMIT_S = 0.5
-"""Of the median, on a machine that does much else: its goal is 0.1 s. One of ten may meet a pause of the
-machine; that each one ends is what `wait_failover` waits for."""
+"""Limit of the median of all failovers, on a machine that does much else: the goal is 0.1 s. One of ten may
+meet a pause of the machine, so the single ones are not limited; `wait_failover` waits until each of them
+ends."""
 
 Faults = Callable[[LocalCluster, Load], Awaitable[None]]
 

@@ -108,7 +108,7 @@ for words in sys.argv[1:]:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """Of each command: this is what a person waits for, and it works without the packages of any extra."""
+    """The help of each command is what a person waits for, and it works without the packages of any extra."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW_ALL, *EVERY], capture_output=True, text=True, check=False, cwd=ROOT
     )

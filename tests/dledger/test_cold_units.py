@@ -31,21 +31,21 @@ ENTRIES = 40
 
 
 class ForgettingFiles(OsFiles):
-    """Of index files nothing is in memory while `cold` is set, until a worker reads them: then it is not."""
+    """While `cold` is set, no index file is in memory until a worker reads it; this ends `cold`."""
 
     def __init__(self) -> None:
         self.cold = False
         self.short = False
-        """What was looked at once is gone again."""
+        """Whether everything is out of memory again after one look."""
         self.broken = False
         self.broken_from: int | None = None
         """Reads that go beyond this byte of a file fail."""
         self.refused = 0
-        """So many openings of index files fail with `refusal`."""
+        """How many of the next openings of index files fail with `refusal`."""
         self.refusal = errno.EMFILE
         self.fetches = 0
         self.gate = threading.Event()
-        """Fetches wait for it."""
+        """Fetches wait until it is set."""
         self.gate.set()
 
     def open(self, path: str, create: bool = False) -> OsFile:

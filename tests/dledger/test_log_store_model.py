@@ -434,7 +434,7 @@ def test_the_same_when_fsyncs_come_later(seed: int, todo: list[Step]) -> None:
 
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_before_each_effect_of_a_cut_and_of_what_follows(power: bool) -> None:
-    """The same work, stopped later each time, until it ends without a crash."""
+    """Do the same work again and again, stopped later each time, until it ends without a crash."""
     for effect in range(int(power), 60, 2):
         model = Model(effect, True)
         with model.world:

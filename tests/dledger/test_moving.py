@@ -428,7 +428,7 @@ def test_a_next_file_that_is_not_empty_is_no_end_of_the_log(prepared: bytes, tmp
 def test_the_size_that_is_told_is_what_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And not the size of the files, which are prepared as a whole."""
+    """The bytes that were written are shown, not the size of the files, which are prepared as a whole."""
     log = CommitLog(segment_size=32 << 20)
     for _ in range(300):
         log.put("orders", b"z" * 10_000)

@@ -329,7 +329,7 @@ def test_a_client_of_the_broker_is_told_and_the_broker_goes_on() -> None:
 
 
 def test_a_client_of_the_log_is_told_to_come_again(tmp_path: Path) -> None:
-    """Of any other error it hears the same, and the entry is examined."""
+    """A client gets the same answer after any other error, but then the entry is also examined."""
 
     async def work(log: LogStore, files: FewMeans) -> None:
         answers: list[tuple[Code, str]] = []

@@ -98,7 +98,7 @@ class Store:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, unused_tcp_ports: Callable[[int], list[int]]) -> Store:
-    """Of a node with a snapshot at its log's beginning and a configuration entry behind it."""
+    """The store of a node with a snapshot at its log's beginning and a configuration entry behind it."""
     directory = tmp_path_factory.mktemp("group")
     group = Group(directory, unused_tcp_ports(3))
 
@@ -218,7 +218,7 @@ def test_what_the_founders_became_may_be_lost(store: Store) -> None:
             manifest.unlink()
 
     def ahead(root: Path) -> None:
-        """And a snapshot that was received, and not installed any more."""
+        """Damage the store, and add a snapshot that was received and never installed."""
         damage(root)
         parts = {"state": b""}
         manifest = make_manifest(10_000, 9, 100 * SEGMENT, 1, 1, encode_configuration(Configuration()), parts)

@@ -152,7 +152,7 @@ class Machines:
         self.world.run_until(lambda: self.leader(group) == target, 5)
 
     def bodies(self, name: str, group: str) -> list[bytes]:
-        """Of the RAW entries in a node's log."""
+        """Bodies of the RAW entries in a node's log."""
         log = self.nodes[name, group].log
         found = []
         for index in range(log.first_index, log.last_index + 1):

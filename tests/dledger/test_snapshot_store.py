@@ -315,7 +315,7 @@ def test_entries_behind_a_snapshot_whose_only_segment_is_lost_are_missed(tmp_pat
 
 
 def lose_units(directory: Path, first: int, last: int) -> None:
-    """Of a log that is open."""
+    """Overwrite index units of an open log with zeros."""
     for index in range(first, last + 1):
         with (directory / "index" / f"{index // UNITS * UNITS * 32:020d}").open("r+b") as file:
             file.seek(index % UNITS * 32)

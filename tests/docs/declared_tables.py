@@ -87,7 +87,7 @@ def election_diagram() -> str:
 
 
 def election_table() -> str:
-    """The same steps as a table."""
+    """The steps of an election as a table."""
     return transitions.table() + "\n"
 
 

@@ -42,12 +42,12 @@ def data(name: str) -> dict[str, Any]:
 
 
 def row(*cells: object) -> str:
-    """Of a table. A bar inside would end the cell."""
+    """A row of a Markdown table. A bar inside of a cell is escaped, since it would end the cell."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """In Markdown."""
+    """A table in Markdown."""
     return "\n".join([row(*heads), "|" + "---|" * len(heads), *(row(*cells) for cells in rows)]) + "\n"
 
 
@@ -245,7 +245,7 @@ def every_command() -> Iterator[tuple[tuple[str, ...], list[tuple[str, str]], st
 
 
 def mqadmin_options_of(command: mqadmin_call.Command) -> list[tuple[str, str]]:
-    """The same of a command of RocketMQ's."""
+    """(names, text) of each option of a command of RocketMQ's."""
     rows = []
     for option in (*command.options, *EVERYWHERE):
         names = [f"`-{option.short}`"] if option.short else []

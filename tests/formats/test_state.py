@@ -147,7 +147,7 @@ def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
 
 
 def large_state(topics: int, seed: int) -> ReplicatedState:
-    """The same for each seed, but for the order in which it came to be."""
+    """A state that is the same for each seed; only the order of its operations differs."""
     state = ReplicatedState()
     names = [f"topic-{number:05d}" for number in range(topics)]
     random.Random(seed).shuffle(names)

@@ -124,7 +124,7 @@ class ApacheGroup:
 
     @property
     def stores(self) -> list[Path]:
-        """Of all nodes."""
+        """Stores of all nodes."""
         return [self.store(node) for node in self._nodes]
 
     def start(self) -> None:

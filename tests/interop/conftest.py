@@ -58,7 +58,7 @@ def install(target: Path, command: list[str], what: str) -> Path:
 
 
 def install_locked(target: Path, command: list[str], what: str) -> Path:
-    """The same, with the lock held."""
+    """Do the work of `install` while the lock is held."""
     mark = target / ".installed"
     # Without this checkout's paths: checkouts that share a cache would install over each other.
     wanted = " ".join(command).replace(str(DRIVERS.parent), "").replace(sys.executable, "python")

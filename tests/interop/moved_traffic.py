@@ -58,9 +58,9 @@ class Sent:
     """Delayed and timer messages: when they are due, in ms since the epoch."""
     committed: set[str] = field(default_factory=set)
     never: set[str] = field(default_factory=set)
-    """Of transactions that are rolled back."""
+    """Messages of transactions that are rolled back."""
     unknown: set[str] = field(default_factory=set)
-    """Of which some send had an unknown outcome: they may be stored twice."""
+    """Messages of which some send had an unknown outcome: they may be stored twice."""
 
     @property
     def wanted(self) -> set[str]:

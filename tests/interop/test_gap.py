@@ -26,9 +26,9 @@ DELIVERY_LIMIT_S = 90
 SENDS_LIMIT_S = 1.5
 """The median of all kills; on a machine where a broker takes long to start, what that took and a second."""
 CONSUMPTION_LIMIT_S = 4.5
-"""The same: all pause for 1 to 3 s after a pull that failed. Those that do not notice that the connection of
-a pull is gone, Java 4, C++ and Go, are answered by the next leader; of three kills within half a minute the
-last may find no broker that they have a connection to."""
+"""Limit of the median of all kills: every client pauses for 1 to 3 s after a pull that failed. Java 4, C++
+and Go do not notice that the connection of a pull is gone, and are answered by the next leader. After the
+last of three kills within half a minute there may be no broker that they have a connection to."""
 SEND_TIMEOUT_S = {"rocketmq (C++)": 3.0, "rocketmq-client-go": 3.0}
 """What these clients give a send that is under way when the leader is killed: where that was so at most
 kills, the median has it, and the shortest gap, or on a busy machine none, is without."""

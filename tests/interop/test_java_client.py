@@ -27,7 +27,7 @@ FAST_POLL_MS = 1000
 SENT = range(120)
 """What the driver's mode `kinds` sends, twenty of each kind; the last twenty one way."""
 CHOSEN = range(80, 100)
-"""Of them those for which a MessageQueueSelector chose queue 0 or 1."""
+"""Messages of SENT for which a MessageQueueSelector chose queue 0 or 1."""
 
 
 def test_every_way_of_sending_and_consuming(

@@ -34,7 +34,8 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 def test_java_s_transactions_end_as_they_are_meant_to_over_a_leader_kill(
     impatient: LocalCluster, drive: Callable[..., Driver]
 ) -> None:
-    """Of four: committed, rolled back, both when asked for the second time (see the driver)."""
+    """There are four kinds of transactions: committed, rolled back, and each of these only when the producer
+    is asked for the second time (see the driver)."""
     producers: dict[int, Driver] = {}
     consumers: dict[int, Driver] = {}
     for major in (4, 5):

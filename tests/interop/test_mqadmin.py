@@ -50,7 +50,7 @@ class Stage:
 
 @pytest.fixture(params=VERSIONS, ids=lambda major: f"java{major}")
 def major(request: pytest.FixtureRequest) -> int:
-    """Of mqadmin and its client."""
+    """Major version of mqadmin and its client."""
     return int(request.param)
 
 
@@ -150,7 +150,7 @@ def test_it_finds_messages(major: int, group: LocalCluster, topics: Callable[[st
 
 
 def test_it_resets_one_queue(major: int, stage: Stage) -> None:
-    """Of a group whose consumer is online (`resetOffsetByQueueId`: a commit, 15, and a reset, 222)."""
+    """Reset a group whose consumer is online (`resetOffsetByQueueId`: a commit, 15, and a reset, 222)."""
     if major == 4:
         pytest.skip("mqadmin 4.9 resets whole topics")
     topic, name = stage.topic, stage.consumer_group
@@ -173,8 +173,9 @@ def test_it_resets_one_queue(major: int, stage: Stage) -> None:
 
 
 def test_it_resets_offsets(major: int, stage: Stage, drive: Callable[..., Driver]) -> None:
-    """Of a group whose consumer is online: everything comes again, and nothing it still has undoes that. Of
-    one whose consumers are gone: the next one begins there."""
+    """Reset a group whose consumer is online: everything comes again, and no message that the consumer
+    still has undoes the reset. Reset a group whose consumers are gone: the next consumer begins at the new
+    offset."""
     topic, name = stage.topic, stage.consumer_group
     stage.producer.close()
     sent = {item["seq"] for item in stage.producer.named("acked")}

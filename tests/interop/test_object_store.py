@@ -23,7 +23,8 @@ from tests.interop.conftest import cache, install
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("moto[s3,server]==5.*", "s3fs")
 MOST_LISTINGS = 200
-"""Of an audit of three stores with 22 files each: dozens of questions about each file, few requests."""
+"""Limit for an audit of three stores with 22 files each: it asks dozens of questions about each file with few
+requests."""
 UPLOAD = """
 import pathlib, s3fs, sys
 there, root = s3fs.S3FileSystem(), pathlib.Path(sys.argv[1])

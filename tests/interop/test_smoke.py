@@ -69,7 +69,7 @@ CLIENTS: dict[str, tuple[Callable[[pytest.FixtureRequest], ClientKind], tuple[st
     "ali-ons": (lambda request: request.getfixturevalue("ali_ons"), ("consume",)),
     "cpp": (lambda request: request.getfixturevalue("py_rocketmq"), ("consume", "orderly")),
 }
-"""Of each client: how to get its driver, and the driver's modes that are push consumers."""
+"""Client -> how to get its driver, and the driver's modes that are push consumers."""
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -93,7 +93,8 @@ def test_changed_queues_replace_and_never_double() -> None:
 
 
 def test_a_topic_that_a_whole_table_lacks_is_there_no_more() -> None:
-    """Of that broker group alone. From Apache's brokers, which tell changes, nothing follows."""
+    """The topic is removed only from the broker group that sent the whole table. A table of Apache's brokers,
+    which report only changes, removes nothing."""
     world = World()
     world.register(A, 0, "T", "U")
     world.register(B, 0, "T", "U", name="broker-b")

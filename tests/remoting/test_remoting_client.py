@@ -232,7 +232,8 @@ def test_a_silent_connection_is_hung_up_after_a_time_out() -> None:
 
 
 def test_what_a_silent_connection_did_not_deliver_never_is() -> None:
-    """Of a real kernel: after an ordinary abort it would go on delivering what it took."""
+    """This is tested with a real kernel: after an ordinary abort it would go on delivering the bytes that it
+    holds."""
 
     async def main() -> None:
         received = 0

@@ -106,7 +106,7 @@ def test_a_file_that_found_no_room_leaves_no_part_of_itself(tmp_path: Path) -> N
 
 
 def test_a_disk_is_as_full_as_df_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 blocks 10 are kept back for root: 60 used and 30 free are two thirds, not 70 percent."""
+    """10 of 100 blocks are kept back for root: 60 used and 30 free are two thirds, not 70 percent."""
     told = SimpleNamespace(f_blocks=100, f_bfree=40, f_bavail=30, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     usage = OsFiles().usage("/")

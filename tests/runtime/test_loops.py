@@ -130,7 +130,7 @@ def test_in_a_forked_child_a_loop_thread_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [StopIteration("end"), StopAsyncIteration("end"), KeyError("mine")])
 def test_a_job_s_waiter_hears_of_whatever_it_raises(error: Exception) -> None:
-    """Of StopIteration too, which no future takes."""
+    """The waiter gets every error, even StopIteration, which no future accepts."""
     workers = ThreadWorkers()
 
     def job() -> None:

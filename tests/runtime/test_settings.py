@@ -30,7 +30,7 @@ class Waits:
 @dataclass(frozen=True)
 class Config:
     name: Annotated[str, Setting("name", parse=name, important=True)] = ""
-    """Of the thing."""
+    """Name of the thing."""
     port: Annotated[int, Setting("listenPort", 1, 65535, important=True)] = 9876
     """Where."""
     full: Annotated[float, Setting("fullRatio", 10, 100, "percent", hot=True)] = 0.9

@@ -39,7 +39,7 @@ TOPICS = {"orders": 3, "payments": 2}
 TAGS = ("Aa", "BB", None, " odd|")
 """The first two have the same hash, and the last one cannot be named in an expression."""
 MESSAGES = 40
-"""Of each queue."""
+"""Messages of each queue."""
 FIRST_MS = STORED_AT_MS
 """Store time of the first message of each queue in the fake; each later one is 1 ms later."""
 

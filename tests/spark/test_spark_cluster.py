@@ -132,7 +132,8 @@ def submit_options(wheel: Path, events: Path | None = None) -> list[str]:
 
 
 def executors_that_read(events: Path) -> list[set[str]]:
-    """Of each stage with several tasks that read a data source: the executors that ran one."""
+    """For each stage with several tasks that read a data source, the executors that ran one of these
+    tasks."""
     (log,) = events.iterdir()
     reading: dict[int, set[str]] = {}
     for event in map(json.loads, log.read_text().splitlines()):

@@ -60,7 +60,7 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 def wide(record: bytes, born_v6: bool, store_v6: bool) -> bytes:
-    """The same with hosts of IPv6."""
+    """The record with IPv6 hosts."""
     flag = int.from_bytes(record[36:40]) | BORN_HOST_V6 * born_v6 | STORE_HOST_V6 * store_v6
     data = record[:36] + flag.to_bytes(4) + record[40:48] + bytes(20 if born_v6 else 8)
     data += record[56:64] + bytes(20 if store_v6 else 8) + record[72:]

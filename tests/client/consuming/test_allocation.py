@@ -31,7 +31,7 @@ from tests.client.consuming.test_consumers import QUICK, Collector, produce
 from tests.client.fake_cluster import FakeCluster, eventually
 
 JAVAS = [json.loads(line) for line in (Path(__file__).parent / "allocations.jsonl").read_text().splitlines()]
-"""Of Apache's client: tests/interop/test_allocations.py compares and makes them."""
+"""Allocations that Apache's client computed. tests/interop/test_allocations.py makes and compares them."""
 
 
 def room(name: str) -> str:

@@ -22,7 +22,8 @@ from rocketmq.ffi import MessageModel, _CConsumeStatus
 INTERVAL_S = 0.05
 OUTAGE_S = 60.0
 SENDING_AFTER_S = 3.0
-"""Of many: who broadcasts begins at what comes after it."""
+"""Wait of consumers that broadcast before anything is sent: each of them reads only what comes after its
+start."""
 
 
 def sign(client: Producer | PushConsumer) -> None:
