@@ -61,11 +61,13 @@ MIN_LOCK_LIVE_MS = 35_000
 """Milliseconds; longer than the 30 s for which clients use a lock without an answer. Otherwise two clients
 could own one queue."""
 MAX_TOPICS = 50_000
-"""Most topics, and most groups: a snapshot of the state copies them in one step."""
+"""Highest value of `maxTopics` and of `maxConsumerGroups`: a snapshot of the state copies all topics and
+groups in one step."""
 MAX_POP_IN_FLIGHT = 50_000
-"""Most messages that are popped and not acknowledged: each may be a row of the state."""
+"""Highest value of the limits of messages that are popped and not acknowledged: each may be a row of the
+state."""
 MAX_OPEN_TRANSACTIONS = 50_000
-"""Most transactions that are not ended: each is a row of the state."""
+"""Highest value of `maxOpenTransactions`: each open transaction is a row of the state."""
 MAX_TIMER_DELAY_S = 366 * 24 * 3600
 MAX_TIMER_PRECISION_MS = 60_000
 MAX_PULL_BYTES = 8 * 1024 * 1024

@@ -10,15 +10,16 @@ from dledger.runtime.remote_files import absolute, is_url
 from dledger.runtime.settings import name, parts
 
 MAX_REGION = 127
-"""Most characters of a region, because each message contains it."""
+"""Characters of a region; a longer one is an error, because each message contains the region."""
 MAX_NAMESRVS = 64
-"""Most NameServers: each has a task, and gets the whole table of topics."""
+"""NameServers in one setting; more are an error. Each NameServer has a task, and gets the whole table of
+topics."""
 MAX_CHECKED_TOPICS = 1000
-"""Most topics in `duplicateCheckTopics`."""
+"""Topics in `duplicateCheckTopics`; more are an error."""
 MAX_MESSAGE_RATE = 1_000_000_000
-"""Most messages a second in a rate."""
+"""Messages a second in a rate; a higher rate is an error."""
 MAX_RATES = 1000
-"""Most names in one setting of rates."""
+"""Names in one setting of rates; more are an error."""
 
 
 def parse_name_or_none(text: str) -> str:

@@ -18,15 +18,15 @@ from dledger.remoting.headers import QueryConsumeQueueHeader, QueryMessageHeader
 
 APPLIED_HERE = "applied index of the node that answers (any)"
 MAX_MESSAGES = 64
-"""Most messages in one answer (maxMsgsNumBatch)."""
+"""At most this many messages are in one answer, even if more are asked for (maxMsgsNumBatch)."""
 UNIQUE_MESSAGES = 32
-"""Most messages in one answer to a query by unique key (defaultQueryMaxNum)."""
+"""At most this many messages are in the answer to a query by unique key (defaultQueryMaxNum)."""
 MAX_BYTES = 8 * 1024 * 1024
 """Most bytes of messages in one answer; a single larger message is still returned."""
 MAX_KEY = 32_767
 """Characters of a key: no message has a longer one, so a longer one is refused."""
 MAX_UNITS = 800
-"""Most units of a ConsumeQueue in one answer."""
+"""At most this many units of a ConsumeQueue are in one answer, even if more are asked for."""
 
 
 class QueryProcessor:

@@ -16,11 +16,11 @@ from dledger.remoting.fastjson import dumps
 
 OWN = "the answering broker's own log, committed or not"
 MAX_EPOCHS = 200
-"""Most terms in one answer, the newest ones: each needs a look into the index file."""
+"""At most this many terms are in one answer, the newest ones: each needs a look into the index file."""
 
 
 class ReplicationProcessor:
-    """Handlers of these codes."""
+    """Handlers of the codes that show the log, and delete from it."""
 
     def __init__(self, core: Core, members: Members) -> None:
         self._node = core.node

@@ -28,7 +28,7 @@ JAVA_MAX_LONG = (1 << 63) - 1
 
 
 class TablesProcessor:
-    """Handlers of these codes."""
+    """Handlers of the codes that show tables of the state."""
 
     def __init__(self, core: Core, registrar: Registrar) -> None:
         self._store = core.store

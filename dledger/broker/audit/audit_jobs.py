@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOLD_S = 5.0
 """Seconds after which a request for rows that are not ready is answered; the auditor then asks again."""
 WANTED_S = 30.0
-"""A job that nobody asked about for this many seconds is not started: its auditor is gone."""
+"""A job that no auditor asked about for this many seconds is not started."""
 MAX_WAITING = 64
 """Jobs that wait for their turn; one more is refused with SYSTEM_BUSY."""
 MAX_JOB_BYTES = 32 * 1024 * 1024
@@ -67,7 +67,7 @@ class Job:
 
 
 class AuditJobs:
-    """All jobs of one broker. They are done while `run` is running."""
+    """All jobs of one broker. A job makes progress only while `run` is running."""
 
     def __init__(self, env: Env, bytes_per_s: int) -> None:
         self.pace: Pace = Pace(bytes_per_s)

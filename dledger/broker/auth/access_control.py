@@ -42,7 +42,7 @@ WATCH_INTERVAL_S = 1.0
 MAX_FILES = 100
 """Most files with accounts; more are an error."""
 MAX_TEXT = 200
-"""Most characters of a key or a resource in the text of a refusal."""
+"""A key or a resource in the text of a refusal is cut to this many characters."""
 _SEGMENTS = "acl-address"
 _BEAT = "acl-heartbeat"
 _Files = tuple[tuple[str, bytes], ...]

@@ -53,13 +53,13 @@ MAX_ENTRIES = 256
 MAX_ACL_ENTRIES = 50_000
 """Most entries in the policies of all users; more are refused."""
 MAX_USER_NAME = 255
-"""Most characters of a user name."""
+"""Characters of a user name; a longer one is refused."""
 MAX_USER_BODY = 4 * 1024
-"""Most bytes of a body with a user."""
+"""Bytes of a body with a user; a longer one is refused."""
 MAX_ACL_BODY = 32 * 1024
-"""Most bytes of a body with policies."""
+"""Bytes of a body with policies; a longer one is refused."""
 MAX_NETWORKS = 500
-"""Most different source addresses in one request."""
+"""Different source addresses in one request; more are refused."""
 MAX_ANSWER = 8 * 1024 * 1024
 """Most bytes of a list in an answer; a longer one is refused."""
 ROWS_A_TURN = 200
@@ -77,7 +77,7 @@ P = TypeVar("P")
 
 
 class AuthProcessor:
-    """Handlers of the ten codes."""
+    """Handlers of the codes that show and change users and policies."""
 
     def __init__(self, core: Core, by_super_user: BySuperUser) -> None:
         self._store = core.store

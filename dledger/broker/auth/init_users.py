@@ -24,7 +24,7 @@ Made = tuple[User, Sequence[AclEntry]]
 
 
 class InitUsers(LeaderService):
-    """Creates these users, once in each leadership."""
+    """Creates the users of the settings and of the file of accounts, once in each leadership."""
 
     def __init__(self, config: BrokerConfig, accounts: Accounts | None, log: Log) -> None:
         """`accounts`: the accounts to be migrated to users."""

@@ -29,7 +29,8 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.signing import SigningKey
 
 MAX_FILE = 1 << 20
-"""Bytes of one file: about 5,000 accounts, which take a second to parse in a worker."""
+"""Bytes of one file; a longer one is an error. It has room for about 5,000 accounts, which take a second to
+parse in a worker."""
 MIN_KEY = 7
 """Least number of characters of an access key and of a secret key (AclConstants: longer than 6)."""
 

@@ -28,7 +28,7 @@ from dledger.remoting.signing import ACCESS_KEY, SIGNATURE, SigningKey
 MAX_DECISIONS = 10_000
 """Decisions that are cached; at the limit the cache is emptied (statefulAuthorizationCacheMaxNum)."""
 MAX_TEXT = 200
-"""Most characters of a name in the text of a refusal."""
+"""A name in the text of a refusal is cut to this many characters."""
 _BEAT = "acl-heartbeat"
 _UNKNOWN = object()
 _Decision = tuple[str, str, int, str]

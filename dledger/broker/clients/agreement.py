@@ -15,9 +15,9 @@ from dledger.broker.topic.topic_names import RETRY_PREFIX
 from dledger.remoting.bodies import ConsumerData, subscription_codes
 
 MAX_SHOWN = 3
-"""Most client ids, and most topics, that a warning names."""
+"""At most this many client ids, and as many topics, are named in a warning; further ones are counted."""
 MAX_SHOWN_TEXT = 100
-"""Most characters of a subscription in a warning."""
+"""A subscription in a warning is cut to this many characters."""
 Interests = frozenset[tuple[str, str]]
 """Topic and expression of each subscription; tags are sorted."""
 

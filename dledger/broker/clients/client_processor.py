@@ -32,13 +32,13 @@ MAX_HEARTBEAT = 128 * 1024
 MAX_GROUPS = 1000
 """Groups in the heartbeat of one client; more are refused."""
 MAX_NEW_GROUPS = 100
-"""Most groups, or retry topics of groups, that one heartbeat creates; the others are created by their first
-pull."""
+"""At most this many groups, or retry topics of groups, are created by one heartbeat; the others are created
+by the first pull of their consumers."""
 SAID_AGAIN_S = 60.0
 """Least time between two warnings in the log about one group, in seconds: while members come and go, each
 warning is different."""
 MAX_WARNING = 2000
-"""Most characters of warnings in the answer to a heartbeat."""
+"""The warnings in the answer to a heartbeat are cut to this many characters."""
 SECOND_SUPPORTED, SEND_ALL = "IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"
 """Fields of the answer to a heartbeat of version 2."""
 MAX_CLIENT_ID = 255

@@ -27,7 +27,7 @@ MAX_ELSEWHERE = 100_000
 """Most (client, group) pairs that are known only from other brokers, counted for each of these; further ones
 are ignored."""
 MAX_LOOKS = 10
-"""Most producers that are examined to find one that can be asked now."""
+"""At most this many producers are examined to find one that can be asked now."""
 
 
 @dataclass(slots=True)

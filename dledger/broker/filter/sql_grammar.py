@@ -18,9 +18,10 @@ from dledger.broker.filter import sql_nodes
 from dledger.broker.filter.sql_nodes import InvalidSelector, Node
 
 MAX_TOKENS = 1000
-"""Most words, literals and signs in an expression: it is parsed on the event loop, at its first use."""
+"""Words, literals and signs in an expression; a longer one is invalid. An expression is parsed on the event
+loop, at its first use."""
 SHOWN = 40
-"""Most characters of an expression in an error."""
+"""An expression in an error is cut to this many characters."""
 
 GRAMMAR: Final = r"""
 ?start: any_of

@@ -18,9 +18,11 @@ from dledger.broker.filter.sql_values import Long, Unmatched, Value, compare, pa
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 MAX_DEPTH = 64
-"""Deepest nesting of operators; a list of AND or OR counts as one."""
+"""Deepest nesting of operators; an expression with a deeper one is invalid. A list of AND or OR counts as
+one."""
 MAX_SCANS = 64
-"""Most CONTAINS in an expression: each searches up to 32 KiB of one property."""
+"""CONTAINS in an expression; one with more is invalid. Each CONTAINS searches up to 32 KiB of one
+property."""
 _MIN_DOUBLE = 5e-324
 
 

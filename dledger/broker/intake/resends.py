@@ -65,7 +65,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Bytes of all sends that are not answered yet, with properties and an overhead for each; more are refused
 with SYSTEM_BUSY."""
 MAX_TOGETHER = 128
-"""Sends that one job looks up: about 3 ms of a worker, and as much of the loop."""
+"""At most this many sends are looked up by one job: about 3 ms of a worker, and as much of the loop."""
 MAX_COPIES = 1024
 """Most messages of one topic with one unique id that are compared, the newest first. Checks of a transaction
 store copies of its half message at most this often."""

@@ -89,7 +89,8 @@ _BATCH_HEAD = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
 _UNIQ_KEY = UNIQ_KEY.encode()
 MAX_BATCH_MESSAGES = 1000
-"""Most messages in one batch: it is sealed in one step, at about 8 microseconds a message."""
+"""Messages in one batch; a larger batch is refused. A batch is sealed in one step, at about 8 microseconds a
+message."""
 
 
 _WAITS_IN = {

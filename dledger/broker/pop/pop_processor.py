@@ -80,7 +80,7 @@ CLOCKS_DIFFER_MS = 1000
 a leader whose clock is ahead: the next pop then gets a later time. A time that is further ahead is ignored.
 """
 MAX_ATTEMPT = 255
-"""Most characters of an attempt id."""
+"""Characters of an attempt id; a pop with a longer one is refused."""
 _LONG = struct.Struct(">q")
 
 

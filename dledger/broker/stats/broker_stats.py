@@ -22,7 +22,8 @@ DAY_MS = 24 * 3600 * 1000
 LOGGED = {MINUTE: "Minute", HOUR: "Hour", DAY: "Day"}
 """Windows that are logged when they end, with RocketMQ's words for them."""
 MAX_LOGGED = 200
-"""Most lines for one statistic and window: the keys with the largest sums."""
+"""At most this many lines are logged for one statistic and window: those of the keys with the largest
+sums."""
 SLICE = 500
 """Items that are sampled before the loop turns to other work, about 1 ms."""
 
@@ -44,7 +45,8 @@ NAMES = (
     BROKER_GET_FOUND,
     BROKER_GET_MISSED,
 )
-"""Names of RocketMQ; the last two count what its StoreStatsService counts without a name."""
+"""RocketMQ's names of the statistics. The last two are for numbers that its StoreStatsService counts without
+a name."""
 _OF_TOPICS = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 _FORGOTTEN = (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS)
 """Statistics whose items may be forgotten: no other object refers to them."""

@@ -47,7 +47,7 @@ MAX_TOPICS_ASKED = 1000
 
 
 class StatsProcessor:
-    """Handlers of these codes."""
+    """Handlers of the codes that show statistics, and the offsets of topics and groups."""
 
     def __init__(
         self, core: Core, offsets: PendingOffsets, pull_offsets: PullOffsets, registrar: Registrar

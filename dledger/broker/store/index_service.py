@@ -32,15 +32,15 @@ from dledger.runtime.workers import Lane
 INDEX_DIR = "index"
 """Directory below `storePathRootDir`, as in RocketMQ."""
 PROGRESS_FILE = "index"
-"""File in the directory of the state."""
+"""File in the directory of the state that holds the position from which the index continues."""
 WINDOW = 4 << 20
 """Bytes of the log that one job reads for keys, about 5 ms; more if one entry is larger."""
 PASS_INTERVAL_S = 1.0
 """Seconds between two passes over newly applied entries: a job takes 2 ms, and 1 us for each message. A
 waiting search starts a pass at once."""
 FLUSH_INTERVAL_S = 30.0
-"""Most seconds until slots and header of the newest file are written: what a crash loses must be verified
-again."""
+"""Most seconds until slots and header of the newest file are written. After a crash, what was not written
+must be verified again."""
 ROLL_FLUSH_INTERVAL_S = 2.0
 """Most seconds until slots and header are written after a segment was indexed completely: an audit expects
 the keys of complete segments."""

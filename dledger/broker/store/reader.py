@@ -33,12 +33,14 @@ from dledger.runtime.files import Buffer
 from dledger.runtime.workers import Lane
 
 MAX_SCAN_UNITS = 800
-"""Most units examined by one filtered read (16,000 bytes of ConsumeQueue, as in RocketMQ)."""
+"""Units that one filtered read examines (16,000 bytes of ConsumeQueue, as in RocketMQ); more only if more
+messages are asked for."""
 MAX_LOOK_COST = 100_000
 """Cost in bytes of properties, as `MessageFilter.cost` counts them, after which a filtered read returns what
 it has: about 5 ms of the event loop."""
 MAX_GAP = 64 * 1024
-"""Most bytes of other queues between two messages that a cold read reads along, instead of reading twice."""
+"""If at most this many bytes of other queues lie between two messages, a cold read reads them along instead
+of reading twice."""
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 

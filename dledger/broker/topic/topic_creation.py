@@ -159,7 +159,9 @@ class TopicCreation:
     def _inherited(
         self, writer: CommitLogWriter, topic: str, default_topic: str, queues: int
     ) -> TopicConfig | None:
-        """createTopicInSendMessageMethod: as many queues as requested, at most those of the default topic."""
+        """The configuration of a topic that a send creates (createTopicInSendMessageMethod): as many
+        queues as requested, at most those of the default topic. None if it cannot be created from the
+        default topic."""
         if not self._settings.now.auto_create_topic:
             return None
         parent = writer.topic(default_topic)

@@ -10,7 +10,8 @@ from dledger.formats.state import Perm, TopicConfig
 from dledger.formats.timers import TIMER_TOPIC
 
 DEFAULT_TOPIC = "TBW102"
-"""AUTO_CREATE_TOPIC_KEY_TOPIC: its route lets producers send to topics that do not exist yet."""
+"""The default topic (AUTO_CREATE_TOPIC_KEY_TOPIC): its route lets producers send to topics that do not exist
+yet."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"

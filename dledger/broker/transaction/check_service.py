@@ -58,7 +58,7 @@ class TransactionCheckService(LeaderService):
         self._elsewhere = elsewhere
         self._asked_here = 0
         self.discarded: int = 0
-        """Transactions that were discarded because nobody ended them."""
+        """Transactions that were discarded because no producer ended them."""
         self.lost: int = 0
         """Half messages that are lost: retention removed them before their transaction ended, or their topic
         was deleted."""
