@@ -105,8 +105,8 @@ class _Tasks:
 
 
 async def _serve_vip_channel(broker: Broker) -> None:
-    """Serve the VIP channel if there is one. If its port is in use, that is only logged: nearly all clients
-    do not need it. (The node's own port and that of HTTP are opened before.)"""
+    """Serve the VIP channel if there is one. A port in use is only logged, as nearly all clients do not need
+    the VIP channel. (The node's own port and the HTTP port are opened before.)"""
     port = broker.config.vip_port
     if port is None:
         return

@@ -152,8 +152,8 @@ class CommitLogWriter:
         self.pending: Pending = Pending(state)
         """Tables that include what is appended and not applied yet."""
         self.fresh: dict[str, int] = {}
-        """Topics whose deletion is not applied yet -> index of its entry: what the state has under such a
-        name belongs to the deleted topic."""
+        """Topics whose deletion is not applied yet -> index of the deletion's entry. Until then, whatever the
+        state has under the name of such a topic belongs to the deleted topic."""
         self.term: int = appender.term
         self.messages: int = 0
         """Messages sealed in this leadership."""

@@ -311,8 +311,8 @@ class BrokerConfig:
     short_polling_ms: Annotated[int, Setting("shortPollingTimeMills", 1, 60_000, "ms", hot=True)] = 1000
     """How long a pull waits with `longPollingEnable=false`."""
     property_filter: Annotated[bool, Setting("enablePropertyFilter", hot=True)] = True
-    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. Such a pull reads
-    the properties of each message that it passes."""
+    """Whether consumers may select by conditions on properties (SQL92); off in RocketMQ. A pull with a
+    condition reads the properties of each message that it passes."""
     filter_retry: Annotated[bool, Setting("filterSupportRetry", hot=True)] = False
     """Whether messages of a retry topic, subscribed to by SQL92, are selected by the condition on their
     original topic. Java clients subscribe to their retry topic by `*`, and get all of it."""
@@ -380,8 +380,9 @@ class BrokerConfig:
     server_load_balancer: Annotated[bool, Setting("serverLoadBalancerEnable", hot=True)] = True
     """Whether consumers that ask for their queues get a part each; otherwise each gets all."""
     stalled_loop_s: Annotated[float, Setting("stalledLoopMs", 500, 3_600_000, "ms", hot=True)] = 2.0
-    """If the event loop stands still for longer (the process was stopped, the machine suspended), the broker
-    closes all connections of clients, and executes nothing that they sent before: it may be late."""
+    """If the event loop does not run for longer than this (the process was stopped, the machine suspended),
+    the broker closes all connections of clients. It executes nothing that they sent before, because such a
+    request may be late."""
     hold_while_opening_s: Annotated[float, Setting("holdWhileOpeningMs", 0, 60_000, "ms", hot=True)] = 0.2
     """How long a request waits for a new leader to open its term; then it is answered 14."""
     hold_while_opening_bytes: Annotated[

@@ -40,7 +40,8 @@ ADDED_FIELDS = (FORWARDED_FOR, MEMBER_PROOF)
 MAX_FORWARDED = 16_384
 """Requests in flight to the leader; one more is answered 14, with the leader's address."""
 MAX_FORWARDED_BYTES = 64 * 1024 * 1024
-"""Bytes of the bodies of these requests together; one more is answered 14, with the leader's address."""
+"""Bytes of the bodies of all requests in flight to the leader; one more is answered 14, with the leader's
+address."""
 
 _CHANGE_NOTHING = (
     RequestCode.PULL_MESSAGE,
@@ -53,8 +54,8 @@ _CHANGE_NOTHING = (
     RequestCode.BATCH_ACK_MESSAGE,
 )
 """Requests that are sent again when the leader is lost: otherwise their consumers would pause for 3 s. A
-repeated acknowledgement of a popped message changes nothing, and what a lost pop took is delivered again,
-whichever consumer asks next."""
+repeated acknowledgement of a popped message changes nothing. Messages that a lost pop took are delivered
+again, whichever consumer asks next."""
 
 
 class _Forwarded:

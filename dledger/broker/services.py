@@ -17,7 +17,8 @@ class LeaderService:
     short."""
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """The term is open: `writer` appends and knows what is pending. No request is served yet."""
+        """The term is open: `writer` appends, and its tables include everything that is pending. No request
+        is served yet."""
 
     async def run(self) -> None:
         """Runs as a task. It starts in the next turn of the loop at the earliest, and is cancelled at the end
@@ -27,8 +28,8 @@ class LeaderService:
         """Leadership is about to be handed over: this is the last chance to append."""
 
     def end(self, reason: str) -> None:
-        """Leadership has ended. Answer what waits; nothing may be written any longer. `run` gets no further
-        turn except for its cancellation."""
+        """Leadership has ended. Answer the requests that wait; nothing may be written any longer. `run` gets
+        no further turn except for its cancellation."""
 
 
 class LeaderServices:

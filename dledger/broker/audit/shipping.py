@@ -57,8 +57,8 @@ class ShipSettings:
 
 
 def check_installed(path: str) -> None:
-    """Check that what shipping needs is installed. ConfigError says what to install. The modules are loaded
-    here because the event loop runs later."""
+    """Check that the packages for shipping are installed. ConfigError says what to install. Their modules are
+    loaded here, before the event loop runs."""
     try:
         import_module("dledger.audit.shipped_scans")
     except ImportError as error:

@@ -24,7 +24,7 @@ from dledger.remoting.server import Connection
 MAX_MEMBERSHIPS = 200_000
 """Most (client, group) pairs; a heartbeat that would add more is refused."""
 MAX_ELSEWHERE = 100_000
-"""Most (client, group) pairs that are known only from other brokers, counted for each of these; further ones
+"""Most (client, group) pairs that only other brokers report, counted for each of these brokers; further ones
 are ignored."""
 MAX_LOOKS = 10
 """At most this many producers are examined to find one that can be asked now."""
@@ -45,8 +45,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A client of a group that only another broker hears: the connection of that broker, and what it
-    reports."""
+    """A client of a group that sends heartbeats only to another broker: the connection of that broker, and
+    what it reports."""
 
     connection: Connection
     client: ClientConnection
@@ -64,8 +64,8 @@ class ConsumerGroup:
     consume_from: str
     members: dict[str, Member] = field(default_factory=dict)
     told: dict[int, dict[str, Elsewhere]] = field(default_factory=dict)
-    """Members that only other brokers hear, by the serial of that broker's connection and by client id. Known
-    while this broker leads (`membership_relay`)."""
+    """Members that send heartbeats only to other brokers, by the serial of the other broker's connection and
+    by client id. Known while this broker leads (`membership_relay`)."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     changes: int = 0
     """How often the subscriptions have changed."""
@@ -78,8 +78,8 @@ class ConsumerGroup:
 
     @property
     def elsewhere(self) -> dict[str, Elsewhere]:
-        """Members that only other brokers hear, by client id; each appears once, even if several brokers hear
-        it."""
+        """Members that send heartbeats only to other brokers, by client id; each appears once, even if
+        several brokers report it."""
         found: dict[str, Elsewhere] = {}
         for told in self.told.values():
             found = told | found
@@ -222,8 +222,8 @@ class Clients:
         self._tell_or_drop(group)
 
     def told(self, connection: Connection, here: ConsumersHere, now: float) -> None:
-        """Another broker reports all members of a group that it hears, at loop time `now`. Members that also
-        send heartbeats to this broker are left out."""
+        """Another broker reports all members of a group that send it heartbeats, at loop time `now`. Members
+        that also send heartbeats to this broker are left out."""
         group = self.consumers.get(here.groupName)
         if group is None:
             if not here.clients:
@@ -252,7 +252,7 @@ class Clients:
             self._tell_or_drop(group)
 
     def forget_elsewhere(self) -> None:
-        """Forget all members that only other brokers hear: they report no longer."""
+        """Forget all members that only other brokers reported, because these brokers report no longer."""
         for group in list(self.consumers.values()):
             if group.told:
                 group.told.clear()

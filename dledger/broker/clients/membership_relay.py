@@ -1,13 +1,13 @@
-"""Followers report consumers that only they hear to the leader (28101).
+"""Followers report to the leader the consumers that send heartbeats only to them (28101).
 
 Clients send heartbeats to the brokers of their last route (every 30 s by default). A broker that was away
-meanwhile and now leads again is not in these routes. It would list only a part of a group's consumers, these
+meanwhile and now leads again is not in these routes. It would list only a part of a group's consumers. These
 would take the queues of all others, and forwarded pulls would be refused because the group is unknown.
 
-A follower therefore reports the consumers that it hears. It reports everything after a change of leader and
-from time to time, and changes at once. The leader lists these consumers (38, 203, 400) and has the follower
-pass notices (40) on to them. A consumer that sends heartbeats to the leader itself counts as the leader's
-own. None of this is replicated: heartbeats rebuild it.
+A follower therefore reports the consumers that send it heartbeats. It reports all of them after a change of
+leader and from time to time, and changes at once. The leader lists these consumers (38, 203, 400) and has the
+follower pass notices (40) on to them. A consumer that sends heartbeats to the leader itself counts as the
+leader's own. None of this is replicated: heartbeats rebuild it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ClientTelling(LeaderService):
         may=required.ADMIN,
     )
     def take(self, call: LeaderCall[None]) -> None:
-        """Accept a report of consumers that another broker of the group hears."""
+        """Accept a report of consumers that send heartbeats to another broker of the group."""
         if not self._origins.is_members_own(call.connection, call.request):
             raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of consumers")
         now = asyncio.get_running_loop().time()
@@ -160,7 +160,7 @@ class ClientTelling(LeaderService):
                 return
 
     def _bodies(self, names: dict[str, None]) -> Iterator[bytes]:
-        """Request bodies that report these groups."""
+        """Request bodies that report the groups with these names."""
         told: list[bytes] = []
         size = 0
         for name in names:

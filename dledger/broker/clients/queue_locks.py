@@ -1,11 +1,11 @@
 """Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ (RebalanceLockManager, AdminBrokerProcessor).
 
 Consumers that work in order lock their queues, and renew the locks every 20 s. The owner of a lock is in the
-log (`formats.state.locks`). The time since the owner was last heard is measured here, in loop time, which
+log (`formats.state.locks`). The time since the owner's last request is measured here, in loop time, which
 does not depend on the wall clock. Four rules keep a queue from having two owners:
 
-* An answer waits until an entry of its own is committed, so a deposed leader answers nobody. The entry of a
-  client that only renews its locks names no queue.
+* An answer waits until an entry of its own is committed, so a deposed leader answers no request. The entry of
+  a client that only renews its locks names no queue.
 * A leader counts `rebalanceLockMaxLiveTime` (60 s) from the last request of the owner, or from the opening of
   its term if that is later. By then all answers of its predecessor have expired, because clients use a lock
   for at most 30 s after an answer.
@@ -72,7 +72,7 @@ class QueueLocks(LeaderService):
         self._log = core.env.log.child("locks")
         self._writer: CommitLogWriter | None = None
         self._heard: dict[LockKey, float] = {}
-        """Loop time (s) at which the owner of each lock was last heard; the oldest is the first."""
+        """Loop time (s) of the last request of each lock's owner; the oldest is the first."""
         self._direct: dict[LockKey, float] = {}
         """Locks that the owner requested from this leader directly, and the loop time of its last request."""
         deletions.listeners.append(self._forget)
@@ -176,7 +176,7 @@ class QueueLocks(LeaderService):
         self._committed.add(index, call.connection, call.request, call.respond)
 
     def begin(self, writer: CommitLogWriter) -> None:
-        """Load the locks. The time at which the previous leader last heard their owners is unknown, so each
+        """Load the locks. The time of their owners' last requests to the previous leader is unknown, so each
         lock gets its full time again."""
         self._writer = writer
         self._heard = dict.fromkeys(writer.pending[LOCKS].rows, asyncio.get_running_loop().time())

@@ -27,7 +27,7 @@ PACE_S = 0.01
 
 
 class TakeoverNotices(LeaderService):
-    """Notifies these consumers, once in each leadership."""
+    """Notifies consumers that still wait at the previous leader, once in each leadership."""
 
     def __init__(self, core: Core) -> None:
         self._clients = core.clients

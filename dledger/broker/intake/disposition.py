@@ -81,8 +81,9 @@ def check_disposition(topic: str, sys_flag: int, properties: str) -> Disposition
 
 
 def _check_half(topic: str, sys_flag: int, properties: str) -> None:
-    """RemotingError 13 for a half message that would not do what its producer means. RocketMQ takes TRAN_MSG
-    alone for a half message, and loses the destination of one that is also delayed."""
+    """RemotingError 13 for a half message that would not do what its producer means. RocketMQ takes a
+    message with TRAN_MSG alone for a half message, and loses the destination of a half message that is
+    also delayed."""
     told = dict(_TELLING.findall(properties))
     problem = ""
     if told.get(TRAN_MSG) != "true":

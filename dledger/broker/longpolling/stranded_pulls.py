@@ -59,8 +59,8 @@ SLICE = 200
 PACE_S = 0.005
 """Seconds between two turns in which answers are sent."""
 LEADER_FIRST_S = 0.3
-"""Seconds that the new leader has to answer these pulls before followers do. Clients that ask the leader
-meanwhile are reported by it."""
+"""Seconds that the new leader has to answer the pulls of the lost leader before followers do. If a client
+pulls from the leader meanwhile, the leader reports that pull."""
 MAX_TELL = 384 * 1024
 """Bytes of a report, enough for `SLICE` pulls with the longest names; a longer one is refused."""
 MAX_UNTOLD = 20_000
@@ -68,8 +68,8 @@ MAX_UNTOLD = 20_000
 MAX_KEPT = 100_000
 """Pulls of the leader that this broker knows; one more replaces the oldest."""
 MAX_TERMS_AHEAD = 1000
-"""A report whose term is this far above this broker's own is ignored. The two come over different
-connections, but not with so many elections between them."""
+"""A report whose term is more than this above this broker's own is ignored. The report and the term arrive
+over different connections, so a report may be ahead, but never by this many elections."""
 PULL_LIVES_S = 60.0
 """Seconds after which a reported pull is dropped: clients wait for 30 s."""
 _Key = tuple[str, str, str, int]

@@ -182,13 +182,13 @@ class OffsetProcessor:
             )
 
     def _membership(self, call: LeaderCall[Any]) -> str:
-        """The version of the group's membership: the term, because each leader learns the members anew, and a
-        number."""
+        """The version of the group's membership: the term, because each new leader builds its list of members
+        anew, and a number."""
         return f"{call.writer.term}.{self._clients.version_of(call.header.consumerGroup)}"
 
     def _by_member(self, call: LeaderCall[UpdateConsumerOffsetHeader]) -> bool:
-        """Whether the request comes from a consumer of the group, directly or through a broker that hears
-        one."""
+        """Whether the request comes from a consumer of the group, directly or through a broker to which one
+        sends heartbeats."""
         members = self._clients.consumers.get(call.header.consumerGroup)
         return members is not None and call.connection.serial in members.connections
 

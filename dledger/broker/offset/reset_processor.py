@@ -228,7 +228,7 @@ def _map(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
 
 
 def _list(broker: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """ResetOffsetBodyForC, encoded by hand likewise."""
+    """ResetOffsetBodyForC, encoded by hand because a topic may have a thousand queues."""
     fixed = msgspec.json.encode(broker), msgspec.json.encode(topic)
     rows = [
         b'{"brokerName":%b,"offset":%d,"queueId":%d,"topic":%b}' % (fixed[0], offset, queue, fixed[1])

@@ -76,9 +76,9 @@ SCAN_S = 5.0
 """Seconds for which one pop searches for messages that match its filter; the next pop continues where it
 ended."""
 CLOCKS_DIFFER_MS = 1000
-"""If the last pop in order has a time ahead of ours by less than this, it was in the same millisecond, or by
-a leader whose clock is ahead: the next pop then gets a later time. A time that is further ahead is ignored.
-"""
+"""If the time of the last pop in order is ahead of this leader's clock by less than this, that pop was in the
+same millisecond, or by a leader whose clock is ahead: the next pop then gets a later time. A time that is
+further ahead is ignored."""
 MAX_ATTEMPT = 255
 """Characters of an attempt id; a pop with a longer one is refused."""
 _LONG = struct.Struct(">q")

@@ -59,8 +59,8 @@ class DelayService(LeaderService):
         self._last = 0
         """The level that delivered last."""
         self._seen: dict[int, tuple[int, float]] = {}
-        """By level, if its head was stamped by a clock ahead of ours: an offset, and the loop time since when
-        the messages below it are known here."""
+        """For each level whose head was stamped by a clock ahead of this leader's: an offset, and the loop
+        time since when the messages below that offset are known here."""
         self.delivered: int = 0
         """Messages delivered since start."""
         self.dropped: int = 0
@@ -187,8 +187,8 @@ class DelayService(LeaderService):
         return 0.0, due
 
     def _plain(self, writer: CommitLogWriter, due: list[Buffer]) -> Restored | None:
-        """Plain messages at the front of these, converted by the compiled twin. None if that is not available
-        or cannot convert the first."""
+        """The plain messages at the front of `due`, converted by the compiled twin. None if the twin is not
+        available or cannot convert the first message."""
         if FAST is None or not due or len(writer.pending[DELETIONS].rows):
             return None
         room = self._pace.room(writer) - PROGRESS_BYTES

@@ -211,7 +211,7 @@ class IndexService:
             self._wanted.clear()
 
     async def close(self) -> None:
-        """Write what is only in memory, so that the next start has nothing to verify."""
+        """Write everything that is only in memory, so that the next start has nothing to verify."""
         if self.enabled and self.indexed >= 0:
             async with self._busy:
                 await self._flush()

@@ -322,8 +322,8 @@ class MessageStore:
                 due = max(due, earliest)
 
     def _wait(self, error: OSError) -> None:
-        """Note that a write must be tried again; what is missing in the files stays in memory. Logged once,
-        not every second. Raises any error that does not pass by itself."""
+        """Note that a write must be tried again; the data that is missing in the files stays in memory.
+        Logged once, not every second. Raises any error that does not pass by itself."""
         if error.errno not in PASSING:
             raise error
         if not self._waits:

@@ -339,8 +339,8 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> Restored | None:
-        """Plain messages at the front, converted by the compiled twin. None if it cannot: then `_one_by_one`
-        is used."""
+        """Plain messages at the front, converted by the compiled twin. None if the twin cannot convert them:
+        then `_one_by_one` is used."""
         if FAST is None or not len(ready) or not progress.all_wait(ready):
             return None
         recalled = list(map(self._recalled.get, ready.due.tolist())) if self._recalled else None
@@ -362,7 +362,7 @@ class TimerService(LeaderService):
         ready: Columns,
         records: Sequence[Buffer | None],
     ) -> tuple[list[Outgoing], int]:
-        """Messages to deliver, and the number of units that are thereby decided."""
+        """Messages to deliver, and how many units of `ready` were processed for them."""
         messages: list[Outgoing] = []
         count, room = 0, self._pace.room(writer) - PROGRESS_BYTES
         for one, data in zip(ready.timers(0, BATCH_MESSAGES), records, strict=False):

@@ -27,8 +27,8 @@ PAGE = 256
 class TopicTable:
     """Applied topics, in addition to those of the configuration; always up to date.
 
-    `entries` and `size` encode what changed since the last call. If `prepare` is called before, that is less
-    than a slice.
+    `entries` and `size` encode what changed since the last call. After a call of `prepare`, that is less than
+    a slice.
     """
 
     def __init__(self, state: Callable[[], ReplicatedState], system_topics: dict[str, TopicConfig]) -> None:
@@ -83,8 +83,8 @@ class TopicTable:
         return self._pages.joined()
 
     async def prepare(self) -> None:
-        """Encode what is new or changed, and let the loop do other work between slices. What changes
-        meanwhile may be left: less than a slice."""
+        """Encode what is new or changed, and let the loop do other work between slices. Changes during the
+        call may be left over: less than a slice."""
         async with self._preparing:
             many = False
             while self._advance(SLICE):

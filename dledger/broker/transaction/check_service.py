@@ -51,8 +51,8 @@ class TransactionCheckService(LeaderService):
         self._log = core.env.log.child("transactions")
         self._writer: CommitLogWriter | None = None
         self._ahead: dict[int, float] = {}
-        """Transactions whose time was stamped by a clock ahead of ours -> loop time since when they are known
-        here."""
+        """Transactions whose time was stamped by a clock ahead of this leader's -> loop time since when they
+        are known here."""
         self._work = 0
         self._bytes = 0
         self._elsewhere = elsewhere
