@@ -287,9 +287,9 @@ class BrokerConfig:
     duplicate_check_topics: Annotated[
         tuple[str, ...], Setting("duplicateCheckTopics", parse=parse_topics, format=",".join, hot=True)
     ] = ()
-    """Topics for which every send is looked up by its unique id before it is stored, so that a repeated send
-    of any client is recognized: `orders,bills`, or `*` for all. Repeated sends of our own client are
-    recognized without this."""
+    """Topics for which every send is looked up by its unique id before it is stored: `orders,bills`, or `*`
+    for all. So a repeated send of any client is recognized. Repeated sends of our own client are recognized
+    without this."""
     pull_max_count: Annotated[int, Setting("maxTransferCountOnMessageInMemory", 1, 65536, hot=True)] = 1024
     """Most messages in one pull. Java clients ask for 32; this limit is higher for clients that ask for
     more."""

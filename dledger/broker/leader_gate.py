@@ -2,9 +2,11 @@
 
 A request that needs the leader passes while this node serves, and waits up to 200 ms while its term opens. At
 another node it is forwarded to the leader (`broker.forwarding`), and waits up to a second for one to be
-elected. If it asks for a redirect instead, as requests of our client and our brokers do, it is answered 14,
-which means "certainly not executed", with the leader's address in the field `leaderAddr` and in the remark.
-It is never answered 12, which clients take for success.
+elected.
+
+Requests of our client and our brokers ask for a redirect instead. They are answered 14, which means
+"certainly not executed". The leader's address is in the field `leaderAddr` and in the remark. No request is
+answered 12, which clients take for success.
 """
 
 from __future__ import annotations
@@ -151,8 +153,8 @@ class LeaderGate:
         self.writer = None
 
     def close(self) -> None:
-        """Leadership ended, or was not reached, or another node leads: requests that wait are redirected, or
-        forwarded to the leader, or wait for one until their time is over."""
+        """Leadership ended, or was not reached, or another node leads. Requests that wait are redirected, or
+        forwarded to the leader; if none is known, they wait for one until their time is over."""
         self.writer = None
         address = self.leader_address
         for held in self._take_held():

@@ -1,11 +1,13 @@
 """Access control 1.0 (`aclEnable`): checks that a request is signed by an account, and that the account may
 make it.
 
-The order is that of PlainPermissionManager.validate: a global white list lets a client in; else the account
-must be known; its white list lets the client in; else the signature must be right, and then the permissions
-are checked. A forwarded request is checked by the follower and by the leader. Its signature is the client's,
-so it does not cover the fields that the follower added. The client address in a forwarded request is believed
-only from members (`Origins`).
+The order is that of PlainPermissionManager.validate. A client in the global white list may do everything.
+Otherwise the account must be known. A client in the white list of its account may do everything, too.
+Otherwise the signature must be right, and then the permissions are checked.
+
+A forwarded request is checked by the follower and by the leader. Its signature is the client's, so it does
+not cover the fields that the follower added. The client address in a forwarded request is believed only from
+members (`Origins`).
 
 A worker reads the files again within 2 s of a change. If a changed file cannot be used, the accounts stay as
 they are.

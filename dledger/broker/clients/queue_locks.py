@@ -151,9 +151,9 @@ class QueueLocks(LeaderService):
         does=actions.LOCKED,
     )
     def unlock(self, call: LeaderCall[None]) -> None:
-        """Unlock queues. Three kinds stay locked: queues of other clients, queues that the client has locked
-        again since (by the epochs), and, if there are no epochs and another broker forwards the request,
-        queues that the client locked here directly within the life of a lock."""
+        """Unlock queues. Queues of other clients stay locked, and so do queues that the client has locked
+        again since, by their epochs. If there are no epochs and another broker forwards the request, queues
+        that the client locked here directly within the life of a lock stay locked, too."""
         asked, queues = _decode(call)
         group, client, writer = asked.consumerGroup, asked.clientId, call.writer
         rows, known = writer.pending[LOCKS].rows, writer.pending[LOCK_EPOCHS].rows

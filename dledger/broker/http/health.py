@@ -11,10 +11,12 @@ SCARCE = 0.9
 
 
 def health(broker: Broker) -> dict[str, object]:
-    """What /health says. Healthy: the log is open, a leader is known, and there are no `reasons` against it.
-    Degraded: healthy, but there are `warnings`: a member is not reachable, so that the group survives one
-    failure less, or clocks or store times are wrong. A store time ahead of the clock is only a warning: it
-    affects all members at once, maybe for years, and each still works.
+    """The object that /health shows.
+
+    Healthy: the log is open, a leader is known, and there are no `reasons` against it. Degraded: healthy, but
+    there are `warnings`. Either a member is not reachable, so that the group survives one failure less, or
+    clocks or store times are wrong. A store time ahead of the clock is only a warning: it affects all members
+    at once, maybe for years, and each still works.
 
     `namesrv`: whether each NameServer accepted the last registration; `namesrv_failures`: why it did not. A
     failure does not make a node unhealthy: else all nodes would become unhealthy at once while one NameServer

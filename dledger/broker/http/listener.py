@@ -1,7 +1,7 @@
 """The connections of the HTTP port, with limits on their number, their idle time and their unread answers.
 
-aiohttp has no such limits: a connection without a request stays for ever, so many of them use up all file
-descriptors of the broker, and a client that asks for metrics without reading fills its memory.
+aiohttp has no such limits. There a connection without a request stays for ever, so many of them would use up
+all file descriptors of the broker. A client that asks for metrics without reading would fill its memory.
 """
 
 from __future__ import annotations

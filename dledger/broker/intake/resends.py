@@ -1,9 +1,13 @@
 """A message that is sent again is stored once: the second send is answered with the result of the first.
 
-A send is looked up before it is stored in three cases: its producer marks it as sent again (`__RESEND`, our
-client); its unique id is that of a stored send that was marked so (`formats.state.resends`: the first send
-may arrive last); or its topic is one of `duplicateCheckTopics`. All other sends are not delayed, and cost two
-look-ups in tables that are nearly always empty.
+A send is looked up before it is stored in three cases:
+
+- Its producer marks it as sent again (`__RESEND`, our client).
+- Its unique id is that of a stored send that was marked so (`formats.state.resends`), because the first send
+  may arrive last.
+- Its topic is one of `duplicateCheckTopics`.
+
+All other sends are not delayed, and cost two look-ups in tables that are nearly always empty.
 
 Sends are looked up in the index by key, which holds the unique id of every message of the log. So the window
 of deduplication is the whole log, on every leader, and takes no memory. Three rules make the result certain:
@@ -15,7 +19,8 @@ of deduplication is the whole log, on every leader, and takes no memory. Three r
   in the same turn of the loop, together with the row that remembers its id.
 
 A repetition is the same topic, unique id and body. Copies that consumers send back (%RETRY%) have all three
-in common and are intended, so retry topics and dead letter topics are not checked."""
+in common and are intended, so retry topics and dead letter topics are not checked.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ What a check must let through:
 | a message that a consumer sends back (request 36)    | no: it is stored already, and must be delivered   |
 | what the broker itself delivers: timers, delays, ... | no: it was accepted before                        |
 
-Room in the log, the size of a body, the permission of a topic and the kind of a message are not checks of
-this kind: the fast paths test them themselves, and leave what would be refused to the general path.
+Some conditions are not checks of this kind: room in the log, the size of a body, the permission of a topic
+and the kind of a message. The fast paths test these themselves, and leave a send that would be refused to the
+general path.
 """
 
 from __future__ import annotations

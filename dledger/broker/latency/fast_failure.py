@@ -1,10 +1,10 @@
-"""Sends are refused at once while the log does not move (BrokerFastFailure).
+"""Sends are refused at once while the log is stalled (BrokerFastFailure).
 
 RocketMQ keeps requests in queues before its worker threads, and empties these queues while the page cache is
-stalled. Here a request is handled as it arrives; what waits is the sends that were appended and are not
-committed yet. Their waiting time is measured. While the oldest of them waits for longer than
-`osPageCacheBusyTimeOutMills`, further sends would only wait behind it, so they are refused. The refusal says
-that the message was not stored; a time-out would leave that open.
+stalled. Here a request is handled as it arrives, and only sends that are appended and not committed yet wait.
+Their waiting time is measured. While the oldest of them waits for longer than `osPageCacheBusyTimeOutMills`,
+further sends would only wait behind it, so they are refused. The refusal says that the message was not
+stored; a time-out would leave that open.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType({"AVG": averagely, "AVG_BY
 def for_pop(
     strategy: Strategy, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
 ) -> list[MessageQueue]:
-    """The queues that a client pops: all queues of every broker (queue id -1), or, if `share` is positive,
-    its own queues and those of the `share` clients after it (QueryAssignmentProcessor.allocate4Pop)."""
+    """The queues that a client pops (QueryAssignmentProcessor.allocate4Pop). They are all queues of every
+    broker (queue id -1), or, if `share` is positive, its own queues and those of the `share` clients after
+    it."""
     if share <= 0 or share >= len(clients) - 1:
         return sorted({MessageQueue(queue.topic, queue.brokerName, -1) for queue in queues})
     if client_id not in clients:

@@ -1,10 +1,12 @@
 """Pull: 11 PULL_MESSAGE, 361 LITE_PULL_MESSAGE, 33 VIEW_MESSAGE_BY_ID (PullMessageProcessor).
 
 Read point (safety.md S25): the applied index of the leader. With `slaveReadEnable` a follower answers pulls
-that commit no offset from what it has applied itself, all of which is committed; the leader suggests such a
-follower (`suggestWhichBrokerId`) to consumers that read what is no longer in memory. Otherwise a follower
-forwards a pull. Answers are views of mapped segments, which the connection gathers in one write; a worker
-reads what needs the device.
+that commit no offset from what it has applied itself, all of which is committed. The leader suggests such a
+follower (`suggestWhichBrokerId`) to consumers that read messages which are no longer in memory. All other
+pulls are forwarded by a follower.
+
+Answers are views of mapped segments, which the connection gathers in one write. If a read needs the device, a
+worker does it.
 """
 
 from __future__ import annotations

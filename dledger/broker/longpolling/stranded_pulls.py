@@ -1,13 +1,15 @@
 """Pulls that wait at a leader that is lost: its successor answers them.
 
-Java clients before 5.0, and those in C++ and Go, do not notice that the connection of a pull is gone. They
+Java clients before 5.0, and clients in C++ and Go, do not notice that the connection of a pull is gone. They
 wait for their own time-out of 30 s, and read nothing of that queue meanwhile. But they accept an answer by
 its number alone, over any connection, and for their heartbeats they hold a connection to each broker of the
 group. So a leader reports such waiting pulls to the other brokers (28102), and the next leader answers them:
 no messages, ask again. If a client has no connection to the new leader, because that was away until just now,
-another follower answers. The answer suggests to ask the broker that it comes from (`suggestWhichBrokerId`),
-and so do the next ones over that connection until the client has looked for routes: the address that the
-client takes for the leader's may be dead.
+another follower answers.
+
+The address that the client takes for the leader's may be dead. So the answer suggests to ask the broker that
+it comes from (`suggestWhichBrokerId`). Further answers over that connection do the same until the client has
+looked for routes.
 
 Two things keep an answer from being taken for that of another request with the same number. It goes to a
 connection that existed when the pull was reported, to the same client id at the same address. And numbers

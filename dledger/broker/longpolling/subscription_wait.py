@@ -1,11 +1,12 @@
 """Pulls that are ahead of their client's heartbeat: they wait a moment for it.
 
 A client pulls with its new subscription before each broker has received the heartbeat with it. If such a pull
-were refused at once (24, 25), Java clients would pull again after 3 s, and a consumer whose heartbeat goes to
-many addresses would get nothing for a long time after its start. Also, Java clients never send two heartbeats
-at the same time: one that should report a new version may then not be sent until the next rebalance, 20 s
-later. So a pull that filters by tags is served meanwhile, and a client that filters by properties is asked to
-rebalance (40), which makes it send its heartbeat.
+were refused at once (24, 25), Java clients would pull again after 3 s. A consumer whose heartbeat goes to
+many addresses would then get nothing for a long time after its start.
+
+Also, Java clients never send two heartbeats at the same time. So a heartbeat that should report a new version
+may be sent only with the next rebalance, 20 s later. Meanwhile a pull that filters by tags is served, and a
+client that filters by properties is asked to rebalance (40), which makes it send its heartbeat.
 """
 
 from __future__ import annotations

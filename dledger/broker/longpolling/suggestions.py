@@ -37,8 +37,9 @@ def suggested_here(connection: Connection) -> int:
 
 
 def pull_fields(suggested: int, next_offset: int, low: int, high: int) -> dict[str, str]:
-    """Header of the answer to a pull (PullMessageResponseHeader): the broker to ask next, the offset to ask
-    for, the offset of the queue's first message, and that of the next one to come."""
+    """Header of the answer to a pull (PullMessageResponseHeader). `suggested`: id of the broker to ask next;
+    `next_offset`: the offset to ask for; `low`, `high`: offsets of the queue's first message, and of the next
+    one to come."""
     return {
         SUGGESTED: str(suggested),
         "nextBeginOffset": str(next_offset),

@@ -67,8 +67,8 @@ class ResetProcessor:
         does=actions.Does(Action.UPDATE, topics=("topic",), groups=("group",)),
     )
     def reset(self, call: LeaderCall[ResetOffsetHeader]) -> None:
-        """Set a group's offsets in a topic, for all queues or one: to an offset, to a point in time, or (-1)
-        to the end. Without `isForce` offsets are only moved back."""
+        """Set a group's offsets in a topic, for all queues or one. The target is an offset, a point in time,
+        or (-1) the end. Without `isForce` offsets are only moved back."""
         header, writer = call.header, call.writer
         config = writer.topic(header.topic)
         if config is None:

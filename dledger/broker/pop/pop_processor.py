@@ -76,9 +76,9 @@ SCAN_S = 5.0
 """Seconds for which one pop searches for messages that match its filter; the next pop continues where it
 ended."""
 CLOCKS_DIFFER_MS = 1000
-"""If the time of the last pop in order is ahead of this leader's clock by less than this, that pop was in the
-same millisecond, or by a leader whose clock is ahead: the next pop then gets a later time. A time that is
-further ahead is ignored."""
+"""The time of the last pop in order may be ahead of this leader's clock. If it is ahead by less than this,
+that pop was in the same millisecond, or by a leader whose clock is ahead: then the next pop gets a later
+time. A time that is further ahead is ignored."""
 MAX_ATTEMPT = 255
 """Characters of an attempt id; a pop with a longer one is refused."""
 _LONG = struct.Struct(">q")
@@ -555,9 +555,12 @@ class PopProcessor(LeaderService):
         return True
 
     def _free_time(self, round_: Round, writer: CommitLogWriter, taken: list[Taken]) -> int:
-        """The time of this pop, which must be unique: a handle belongs to one checkpoint, or, in order, to
-        the last pop of its queue. That holds also after a reset within a millisecond, or by a leader whose
-        clock is behind that of the previous one."""
+        """The time of this pop, which must be unique, because it identifies the pop in a handle. A handle
+        belongs to one checkpoint or, in order, to the last pop of its queue.
+
+        The time is also unique after a reset within a millisecond, and if this leader's clock is behind that
+        of the previous one.
+        """
         rows, time_ms = writer.pending[POPS].rows, round_.time_ms
         group = round_.pop.group
         if round_.pop.in_order:

@@ -214,8 +214,9 @@ class DelayService(LeaderService):
         return await self._reader.get_cold(*where) if found is None else found
 
     def _restored(self, writer: CommitLogWriter, record: Record, hosts: Collection[bytes]) -> Outgoing | None:
-        """The message for its real queue. None if its topic no longer exists, was replaced by another one of
-        that name, or only takes messages from the broker itself: there it would wait again, for ever."""
+        """The message for its real queue. None if its topic no longer exists or was replaced by another one
+        of that name. None also if only the broker itself writes to the topic: there the message would wait
+        again, for ever."""
         properties = decode_properties(record.properties)
         properties.pop(DELAY, None)
         topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
