@@ -2,8 +2,8 @@
 make it.
 
 The order is that of PlainPermissionManager.validate. A client in the global white list may do everything.
-Otherwise the account must be known. A client in the white list of its account may do everything, too.
-Otherwise the signature must be right, and then the permissions are checked.
+Otherwise the account must be known. From an address in the white list of its account a request needs no
+signature; otherwise the signature must be right. Then the permissions of the account are checked.
 
 A forwarded request is checked by the follower and by the leader. Its signature is the client's, so it does
 not cover the fields that the follower added. The client address in a forwarded request is believed only from
