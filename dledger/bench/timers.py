@@ -1,17 +1,18 @@
-"""`dledger bench timers`: how late timer messages come, what they cost, and what they do to others.
+"""`dledger bench timers`: how late timer messages come, how much they cost, and how much they delay other
+sends.
 
-Starts a group of real processes on loopback in a temporary directory, and sends messages with a time of their
-own: first at a steady rate, then many that are due at one second, twice:
+Starts a group of real processes on loopback in a temporary directory, and sends messages with a delivery
+time: first at a steady rate, then many that are due at one second, twice:
 
-| part   | what goes on beside it              | what it shows                                    |
+| part   | what happens beside it              | what it shows                                    |
 |--------|-------------------------------------|--------------------------------------------------|
-| steady | a consumer                          | late                                             |
-| alone  | nothing                             | late; processor time of the brokers              |
-| beside | a consumer; BESIDE_RATE sends a     | late; what those wait for their answers before   |
-|        | second by a process of its own      | and meanwhile                                    |
+| steady | a consumer                          | how late messages are                            |
+| alone  | nothing                             | the same; processor time of the brokers          |
+| beside | a consumer; BESIDE_RATE sends a     | the same; how long these sends wait for their    |
+|        | second by a process of its own      | answers before and meanwhile                     |
 
-Late is what is stored in the topic after its due time, by the clock of the brokers, which is also this
-program's; and what a consumer was handed.
+A message is late by the time from its due time until it is stored in its topic, and until a consumer gets it.
+Brokers and this program use the same clock.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""`dledger recover`: repairs the store of a stopped node when its group cannot help any more.
+"""`dledger recover`: repairs the store of a stopped node when its group can no longer help.
 
-`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made. `--force-single`:
-go on with one store after the loss of a majority.
+`--reset-term` (`dledger.commands.reset_term`) ends a term that no elections can have made. `--force-single`
+continues with one store after the loss of a majority.
 
-The second is for the case that a majority of a group's stores is lost for good, or all nodes stopped with
-failed disks (decision 0009). It works on one store of a node that does not run, and makes it the only member
-of a **new cluster**:
+`--force-single` is for the case that a majority of a group's stores is lost for good, or all nodes stopped
+with failed disks (decision 0009). It works on one store of a node that does not run, and makes it the only
+member of a **new cluster**:
 
 1. Derived state that covers entries after the log's end is removed. The next start rebuilds it, and it must
-not be taken for a state of the new cluster's log. Snapshots that name the founders are removed as well, if
-the log reaches back before them: those that the new members make there name the new cluster's.
+   not be taken for a state of the new cluster's log. Snapshots that name the founders are removed as well, if
+   the log reaches back before them. The new members make their own there, which name the new cluster's.
 2. Everything after the durable mark is written again and fsynced: after a failed fsync the page cache may
-hold data that the disk never got (S3).
+   hold data that the disk never got (S3).
 3. A configuration entry that names only this node, in a term far above all others, is appended.
 4. Term and vote, and then the identity (new cluster id, new incarnation) are replaced. Markers that keep the
-node from voting are removed.
+   node from voting are removed.
 
 An interrupted run is repeated: each run appends its own entry and ends with the identity. From then on
 members of the old cluster are refused; each one that is to join must begin with an empty store.

@@ -77,8 +77,8 @@ class AuditProcessor:
 
     @handles(RequestCode.AUDIT_DESCRIBE, AuditDescribeHeader, needs=Needs.ANY, reads=DISK, may=required.ADMIN)
     def describe(self, call: Call[AuditDescribeHeader]) -> None:
-        """Describe the replica, always anew: the description limits what all later requests of the audit
-        read."""
+        """Describe the replica. An earlier description is never used again, because all later requests of the
+        audit read only what the description names."""
         version = call.header.version
         described = Described(version)
         root, node, members = self._settings.now.store_root, self._settings.now.self_id, dict(self._members())

@@ -1,8 +1,9 @@
 """How far each group has pulled (ConsumerOffsetManager.commitPullOffset), shown beside its consumer offsets.
 
-A group's consumer offset is what it has consumed. Between the two are the messages that its consumers hold
-and have not committed. Pull offsets are not replicated: a leader knows them from the pulls that it answered.
-For a queue that nobody has pulled from it, only the consumer offset is known, as in RocketMQ after a restart.
+A group's consumer offset is how far it has consumed. Between this offset and the pull offset are the messages
+that its consumers hold and have not committed. Pull offsets are not replicated: a leader knows them from the
+pulls that it answered. For a queue from which no consumer has pulled at this leader, only the consumer offset
+is known, as in RocketMQ after a restart.
 """
 
 from __future__ import annotations

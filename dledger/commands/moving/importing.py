@@ -2,15 +2,15 @@
 
 1. The source is read and checked completely (`survey`); nothing is written before.
 2. A plan is recorded durably in the first store: what is imported, from which files, into which stores, and
-their ids. An interrupted run goes on by it; another command is refused meanwhile.
+   the ids of these stores. An interrupted run resumes by the plan; another command is refused meanwhile.
 3. Records become entries, in order, in all stores alike. Every `checkpoint_bytes` everything is fsynced and
-recorded. After them come the tables: topics, groups, consumer offsets, delays, transactions.
+   recorded. After them come the tables: topics, groups, consumer offsets, delays, transactions.
 4. The first store is read again: the records of every queue are compared with the survey by their digest.
 5. Identity, term and the snapshot at which the log begins are written. Then each store gets its name by one
-rename, the first store last.
+   rename, the first store last.
 
-The log begins after a snapshot with the offset at which each queue goes on, because retention has deleted
-what was before.
+The log begins after a snapshot with the first offset of each queue, because retention has deleted the
+messages before.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Consumer groups of a mirror: where they go on in the new cluster, and what they leave in the old one.
+"""Consumer groups of a mirror: where they resume in the new cluster, and what they leave in the old one.
 
 Three rules keep a group from losing messages:
 
-1. Its offset in the new cluster never passes a message that is not a copy, unless the group has consumed that
-message as a copy in the old cluster (as happens in a mirror back). Such a message was sent to the new cluster
-directly, and the group has not consumed it. The group stays before it, and copies after it come again.
+1. The group's offset in the new cluster never passes a message that is not a copy, unless the group has
+   consumed that message as a copy in the old cluster (as happens in a mirror back). A message that is not a
+   copy was sent to the new cluster directly, and the group has not consumed it. The group stays before it,
+   and copies after it come again.
 2. A group that was set back in the new cluster stays there. The highest offset that the mirror has set or
-seen is stored as the offset of another group in the new cluster, whose name has the prefix `dledger-mirror-`.
-So it survives the mirror.
+   seen is stored as the offset of another group in the new cluster, whose name has the prefix
+   `dledger-mirror-`. So it survives the mirror.
 3. A queue in which a group has no offset in the old cluster gets none in the new one.
 """
 

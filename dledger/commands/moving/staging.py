@@ -1,4 +1,4 @@
-"""Stores in progress: where they are written, what is recorded so that an interrupted run can go on, and how
+"""Stores in progress: where they are written, what is recorded so that an interrupted run can resume, and how
 they get their names. Blocking."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes several equal stores together, so that an interrupted run can go on where it was. Blocking."""
+"""Writes several equal stores together, so that an interrupted run can resume where it was. Blocking."""
 
 from __future__ import annotations
 
