@@ -4,13 +4,18 @@ A single replica does not show whether derived files that end early are still be
 or KEY_LAG, information. If another replica of the audit has units of messages that this one holds too, and
 this one had time to write them, it is QUEUE_BEHIND or KEY_BEHIND instead.
 
-It had time if one of these is true: the message is in a segment after which another one has begun; it has no
-derived files at all; more messages are concerned than count as a lag; its other derived files reach further.
-The last rule is for Apache's brokers, which dispatch one message after the other, to its ConsumeQueue and
-then to the IndexFile. Our broker writes ConsumeQueues once a second, queue by queue: for a queue that has
-units, and for messages in the newest segment, only the number of messages counts. The same is true for its
-IndexFiles, which follow the log separately and are rebuilt if they are missing: they are behind if more
-entries than count as a lag are in segments behind their end.
+A replica had time if one of these is true:
+
+- The message is in a segment after which another one has begun.
+- The replica has no derived files at all.
+- More messages are concerned than count as a lag.
+- Its other derived files reach further. This rule is for Apache's brokers, which dispatch one message after
+  the other, to its ConsumeQueue and then to the IndexFile.
+
+Our broker writes ConsumeQueues once a second, queue by queue: for a queue that has units, and for messages in
+the newest segment, only the number of messages counts. The same is true for its IndexFiles, which follow the
+log separately and are rebuilt if they are missing: they are behind if more entries than count as a lag are in
+segments behind their end.
 
 Brokers write IndexFiles unless messageIndexEnable is off, and each broker has its own setting. So if one of
 our brokers has none, they count as missing only if all the others, and at least two, have them.

@@ -150,9 +150,12 @@ def slice_crcs(data: bytes, starts: Array, ends: Array) -> Array:
 
 
 class Before(NamedTuple):
-    """What a walk knows about the previous entry: the index after it, its term, its chain value (None:
-    unknown), how many entries of its batch are still to come, and whether any entry of ours (with CRCs) came
-    before."""
+    """What a walk knows about the previous entry.
+
+    - `expect`: the index after it; `term`: its term; `chain`: its chain value, None if it is unknown.
+    - `batch`: how many entries of its batch are still to come.
+    - `own_crcs`: whether any entry of ours (with CRCs) came before.
+    """
 
     expect: int
     term: int

@@ -212,20 +212,24 @@ def worst(findings: Iterable[Finding]) -> Severity:
 
 
 class ReplicaRow(NamedTuple):
-    """What a replica reported about itself before the scan. `claimed_end`, `committed`: from its checkpoint,
-    or -1.
+    """What a replica reported about itself before the scan.
 
-    `index_end`: first index without a unit in the index files; `head_unit`: 1 when they hold the unit of the
-    entry before the first segment; `ours`: 1 when it has an identity file, which stores of Apache RocketMQ do
-    not have; `queues`: 1 when there is a ConsumeQueue directory that is surely its own; `base_index`: the
-    entry before the log's beginning as a snapshot names it, -1 without one; `applied`: the entry up to which
-    the broker recorded durably that its ConsumeQueues hold all units, -1 if it did not; `units_due`: entries
-    below it are in sealed segments and should have index units, which they lacked (0: none lacked one);
-    `log_start`: log offset where the log began after the ConsumeQueues were looked at; `node`, `voters`: its
-    id, and the ids of the voters in its group, separated by commas, empty if unknown; `members`: number of
-    voters; `voters_since`: index of the configuration entry that names them, -1 for the founders;
-    `hard_term`: term in its hard state, -1 where it has none; `live`: 1 when the running node itself
-    answered, so that entries that it does not show do not exist there.
+    - `members`: number of voters; `claimed_end`, `committed`: from its checkpoint, or -1.
+    - `index_end`: first index without a unit in the index files; `head_unit`: 1 when these files hold the
+      unit of the entry before the first segment.
+    - `ours`: 1 when it has an identity file, which stores of Apache RocketMQ do not have.
+    - `queues`: 1 when there is a ConsumeQueue directory that is surely its own.
+    - `base_index`: the entry before the log's beginning as a snapshot names it, -1 without one.
+    - `applied`: the entry up to which the broker recorded durably that its ConsumeQueues hold all units, -1
+      if it did not.
+    - `units_due`: entries below this index are in sealed segments and should have index units, but some of
+      them have none; 0 if none of them lacks its unit.
+    - `log_start`: log offset where the log began after the ConsumeQueues were looked at.
+    - `node`, `voters`: its id, and the ids of the voters in its group, separated by commas, empty if unknown.
+    - `voters_since`: index of the configuration entry that names the voters, -1 for the founders.
+    - `hard_term`: term in its hard state, -1 where it has none.
+    - `live`: 1 when the running node itself answered, so that entries that it does not show do not exist
+      there.
     """
 
     replica: str
@@ -254,12 +258,14 @@ class ReplicaRow(NamedTuple):
 
 
 class SegmentRow(NamedTuple):
-    """What a scan of one segment covered. `segment`: log offset of its first byte; indexes -1 when empty.
+    """What a scan of one segment covered. Indexes are -1 when the segment is empty.
 
-    `stop`: why the walk ended (see `walk`). `first_crc`, `first_chain`, `last_chain`: stored values, to check
-    the chain between segments. `opaque`: entries without a valid record. `holes`: ranges of indexes that are
-    no longer readable as entries. `lacking`: units of derived files that were not written yet and so could
-    not be compared. `settled_term`: of the last entry that is known to be committed.
+    - `segment`: log offset of its first byte; `stop`: why the walk ended (see `walk`).
+    - `first_crc`, `first_chain`, `last_chain`: stored values, to check the chain between segments.
+    - `opaque`: entries without a valid record; `holes`: ranges of indexes that are no longer readable as
+      entries.
+    - `lacking`: units of derived files that were not written yet and so could not be compared.
+    - `settled_term`: term of the last entry that is known to be committed.
     """
 
     replica: str
@@ -371,11 +377,12 @@ class BoundRow(NamedTuple):
     """The range for which the rows of the same file are valid (see `parquet`): one segment, or with `segment`
     -1 the side scan.
 
-    `origin`: incarnation of the store, or its path where it has no identity; `committed`, `size` (bytes of
-    the file), `first_index`, `next_first` (of the segment behind it): what was known before the scan, -1 for
-    unknown; `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any longer;
-    `segments`: for the side scan, the segments that the replica had at that time; `version`, `block_entries`:
-    rows with other values cannot be compared with these.
+    - `origin`: incarnation of the store, or its path where it has no identity.
+    - `committed`, `size` (bytes of the file), `first_index`, `next_first` (of the next segment): what was
+      known before the scan, -1 for unknown.
+    - `scanned_ms`: wall clock; `final`: 1 when nothing in these rows can change any longer.
+    - `segments`: for the side scan, the segments that the replica had at that time.
+    - `version`, `block_entries`: rows with other values cannot be compared with these.
     """
 
     replica: str
@@ -396,9 +403,10 @@ class BoundRow(NamedTuple):
 class KeptRow(NamedTuple):
     """Information about rows of a segment that are kept for later audits (see `kept`).
 
-    `stamp`: identifies the files that the rows were made from, one line for each; `crc`: of the other rows in
-    the file; `reused`: 1 when the rows of this audit come from there; `problem`: why new rows could not be
-    kept.
+    - `stamp`: identifies the files that the rows were made from, one line for each.
+    - `crc`: of the other rows in the file.
+    - `reused`: 1 when the rows of this audit come from the kept file.
+    - `problem`: why new rows could not be kept.
     """
 
     replica: str

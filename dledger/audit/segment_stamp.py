@@ -26,9 +26,12 @@ _CHUNK_UNITS = 1 << 16
 
 
 class SegmentStamp(NamedTuple):
-    """The files that a segment's rows are made from. `file`: `Files.stamp` of the segment; `changed_ms`: when
-    it last changed; `now_ms`: clock of the machine that has it, 0 if the caller uses the same clock;
-    `derived`: a line for each other thing that a scan of a full segment reads, empty if not asked for."""
+    """The files that a segment's rows are made from.
+
+    - `file`: `Files.stamp` of the segment; `changed_ms`: when it last changed.
+    - `now_ms`: clock of the machine that has the segment, 0 if the caller uses the same clock.
+    - `derived`: a line for each other thing that a scan of a full segment reads, empty if not asked for.
+    """
 
     file: str
     changed_ms: int

@@ -1,9 +1,11 @@
 """`dledger recover --reset-term`: end a term that no elections can have made.
 
 An older program adopted and saved any term that it received. After the highest term that fits no election is
-possible. The command gives the store of a stopped node another term without a vote. The node's vote is
-forgotten by that, so the new term must be above every term in which it may have voted: far above the last one
-in its log, which a leader opens with an entry. A term that elections can have made is never lowered.
+possible. The command gives the store of a stopped node another term without a vote. A term that elections can
+have made is never lowered.
+
+The command makes the node forget its vote. So the new term must be above every term in which the node may
+have voted: far above the last one in its log, which a leader opens with an entry.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """The settings of a group on this machine, and the ports that follow from them.
 
-Ports, from the base port B (default 9876): B is the NameServer's. Broker number i (0, 1, ...) has B + 10 (i +
-1) for clients (and, like RocketMQ's brokers, the port two below it: the VIP channel), the next one for its
-peers, and the one after that for HTTP. A group of three needs B ... B + 32. A group that uses other
-NameServers does not use B.
+Ports, from the base port B (default 9876):
+
+- The NameServer has B. A group that uses other NameServers does not use B.
+- Broker number i (0, 1, ...) has B + 10 (i + 1) for clients, the next port for its peers, and the one after
+  that for HTTP. Like RocketMQ's brokers it also has the port two below B + 10 (i + 1): the VIP channel.
+
+A group of three needs B ... B + 32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """ConsumeQueues and IndexFiles as Apache's brokers build them from their log. Blocking.
 
-Apache's brokers would build them by themselves in the end. But a broker that starts without them sets the
-progress of its delay levels back to the end of queues that it takes for empty, dispatches from the log only
-when the next entry is committed (5.4), and never indexes what lies before the end of its ConsumeQueues.
+Apache's brokers would build them by themselves in the end. But a broker that starts without them
+
+- sets the progress of its delay levels back to the end of queues that it takes for empty,
+- dispatches from the log only when the next entry is committed (5.4), and
+- never indexes messages before the end of its ConsumeQueues.
 """
 
 from __future__ import annotations

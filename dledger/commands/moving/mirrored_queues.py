@@ -161,9 +161,11 @@ class Clusters:
         )
 
     async def place(self, copy: QueueCopy, offset: int) -> tuple[int, int]:
-        """For a group at this offset of the old queue: its offset in the new queue, and the offset up to
-        which it has consumed the new queue's own messages, as copies in the old cluster (0 except in a mirror
-        back)."""
+        """Where a group at this offset of the old queue stands in the new queue: the group's offset there,
+        and the offset up to which it has consumed the new queue's own messages.
+
+        It has consumed those as copies in the old cluster. The second offset is 0 except in a mirror back.
+        """
         address = await self.address(self.new, copy.target)
         low = await self.new.offsets.lowest(address, copy.target)
         high = await self.new.offsets.highest(address, copy.target)
