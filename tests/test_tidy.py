@@ -171,7 +171,7 @@ LOOSE_TASKS: dict[str, str] = {
 }
 IDENTITY: dict[str, str] = {"dledger/chaos/machine/*": "implements hashing of tasks by number"}
 LONG_MODULES: dict[str, str] = {}
-LONG_CONSTRUCTORS: dict[str, str] = {"dledger/client/core.py": "declares each field of a client's state"}
+LONG_CONSTRUCTORS: dict[str, str] = {}
 
 BANNED_NAMES = ("utils", "helpers", "common", "util", "helper", "misc")
 MUTABLE_CALLS = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "bytearray")

@@ -20,6 +20,7 @@ The life of a client and its connections:
 * `lifecycle`   start and end of every client
 * `loop_thread`   runs a client's event loop in a thread, for programs that have no event loop
 * `core`   connections, routes, leaders and heartbeats of one client
+* `heartbeat_answers`   decides when brokers refuse a client, and which of their warnings are new
 * `name_servers`   asks one NameServer, or all of them when one answer is not enough
 * `address_hints`   finds out which server answers in place of a NameServer, for the error message
 * `routes`   reads a topic's route: its queues, and the addresses behind them

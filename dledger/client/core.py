@@ -22,8 +22,9 @@ from dledger.client.errors import (
     outcome_unknown,
     refused_text,
 )
-from dledger.client.name_servers import NameServers, Size, successful
-from dledger.client.options import ClientOptions, namesrv_addresses
+from dledger.client.heartbeat_answers import HeartbeatAnswers
+from dledger.client.name_servers import NameServers, Size, successful, where_name_servers_are
+from dledger.client.options import ClientOptions
 from dledger.client.routes import (
     groups_in_cluster,
     groups_of_answer,
@@ -32,7 +33,6 @@ from dledger.client.routes import (
     merge_routes,
     parse_route,
 )
-from dledger.remoting.address_server import NoAddresses, load_http, url_of
 from dledger.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -91,8 +91,6 @@ PASSING = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUS
 """Answers to a heartbeat that are temporary and do not mean that the client is refused."""
 COMPARE_EVERY = 10
 """Every 10th poll of the routes asks all NameServers: the current one may not know all brokers."""
-MAX_WARNED = 64
-"""How many different warnings of brokers are remembered, so that each is logged only once."""
 
 
 class ClientCore:
@@ -141,22 +139,14 @@ class ClientCore:
         self.unanswered: int = 0
         """Attempts of requests to leaders that were sent and then lost: they may have been carried out, or
         may be later."""
-        addresses = namesrv_addresses(namesrv, options)
-        address_server = "" if addresses else url_of(options.address_server)
-        if address_server:
-            try:
-                load_http()
-            except NoAddresses as failure:
-                raise ClientError(f"ClientOptions: address_server: {failure}") from None
+        addresses, address_server = where_name_servers_are(namesrv, options)
         self.cluster_id: tuple[str, ...] = addresses or (address_server,)
         """Equal for clients that were given the same addresses of NameServers, or the same address server."""
-        self._by_address_server = bool(address_server)
         self.name_servers: NameServers = NameServers(
             env, self.remoting, self.log, addresses, address_server, options.namesrv_timeout_s
         )
         self._polls: dict[_Waiting, tuple[BrokerGroup, str, float]] = {}
-        """For each waiting `long_poll`: its broker group, the broker's address, and its grace time in
-        seconds."""
+        """Waiting `long_poll` -> its broker group, the broker's address, and its grace time in seconds."""
         self._tasks: asyncio.TaskGroup | None = None
         self._owned: dict[asyncio.Task[None], None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -164,16 +154,10 @@ class ClientCore:
         self._wanted: dict[str | None, None] = {}  # topics whose route is to be asked for at once
         self._wake = asyncio.Event()
         self._beat = asyncio.Event()
-        self._warned: dict[str, None] = {}
-        """Warnings about our groups that brokers repeat in answers to heartbeats, and that were logged
-        already."""
+        self._answers = HeartbeatAnswers(REFUSED_BEATS * options.heartbeat_s)
         self.on_refused: Callable[[BrokerRefused], None] = lambda refusal: None
         """Called when no broker accepts our heartbeats: at once if none ever did, otherwise when that has
         lasted for `REFUSED_BEATS`."""
-        self._heard = False
-        """Whether any broker has accepted a heartbeat."""
-        self._refused_since: float | None = None
-        """Loop time of the first heartbeat that all brokers refused since one was last accepted."""
         self._closed = False
         self._forks = FORKS.count
         self.failure: BaseException | None = None
@@ -186,7 +170,7 @@ class ClientCore:
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         self.spawn(self.remoting.run(), "connections")
-        if self._by_address_server:
+        if self.name_servers.address_server:
             self.spawn(self.name_servers.poll_address_server(), "poll address server")
         self.spawn(self._poll_routes(), "poll routes")
         self.spawn(self._refresh_wanted(), "refresh routes")
@@ -566,20 +550,13 @@ class ClientCore:
                 self._warn("a broker refuses our heartbeats", text)
                 refused = refused or BrokerRefused(f"no broker takes our heartbeats: {text}", answer.code)
         if taken:
-            self._heard, self._refused_since = True, None
-        elif refused is not None:
-            since = self._refused_since = self._refused_since or self.now()
-            if not self._heard or self.now() - since >= REFUSED_BEATS * self.options.heartbeat_s:
-                self.on_refused(refused)
+            self._answers.accepted()
+        elif refused is not None and self._answers.refused_for_good(self.now()):
+            self.on_refused(refused)
 
     def _warn(self, event: str, text: str) -> None:
-        """Log a warning that brokers repeat, each text only once."""
-        if text in self._warned:
-            return
-        if len(self._warned) >= MAX_WARNED:
-            self._warned.clear()
-        self._warned[text] = None
-        self.log.warning(event, text=text)
+        if self._answers.is_new_warning(text):
+            self.log.warning(event, text=text)
 
     async def unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
         """Notify all brokers that this client leaves a group, so that its other members take over at once."""

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dledger.client.address_hints import identify
-from dledger.client.errors import BrokerRefused, NoNameServer, refused_text
-from dledger.remoting.address_server import CLIENT_INTERVAL_S, NoAddresses, fetch_addresses
+from dledger.client.errors import BrokerRefused, ClientError, NoNameServer, refused_text
+from dledger.client.options import ClientOptions, namesrv_addresses
+from dledger.remoting.address_server import CLIENT_INTERVAL_S, NoAddresses, fetch_addresses, load_http, url_of
 from dledger.remoting.client import RemotingClient
 from dledger.remoting.codes import ResponseCode
 from dledger.remoting.commands import Response
@@ -26,6 +27,24 @@ FURTHER_S = 0.2
 
 Size = Callable[[Response], int]
 """How much an answer contains, such as a number of broker groups; 0 when nothing is known."""
+
+
+def where_name_servers_are(
+    namesrv: str | Sequence[str] | None, options: ClientOptions
+) -> tuple[tuple[str, ...], str]:
+    """Return the addresses of NameServers that were given, or the URL of the address server that knows them.
+
+    One of the two is empty. Raises ClientError if neither is given, or if the address server cannot be asked
+    because aiohttp is not installed.
+    """
+    addresses = namesrv_addresses(namesrv, options)
+    if addresses:
+        return addresses, ""
+    try:
+        load_http()
+    except NoAddresses as failure:
+        raise ClientError(f"ClientOptions: address_server: {failure}") from None
+    return (), url_of(options.address_server)
 
 
 class NameServers:
@@ -45,7 +64,8 @@ class NameServers:
         self._remoting = remoting
         self._log = log
         self.addresses: tuple[str, ...] = addresses
-        self._address_server = address_server
+        self.address_server: str = address_server
+        """URL that returns the addresses; empty if they were given."""
         self._timeout_s = timeout_s
         self.current: int = env.random.randrange(len(addresses)) if addresses else 0
         """Index of the current NameServer in `addresses`."""
@@ -136,10 +156,10 @@ class NameServers:
             if self.addresses:
                 return
             try:
-                self._take(await fetch_addresses(self._address_server))
+                self._take(await fetch_addresses(self.address_server))
             except NoAddresses as failure:
                 raise NoNameServer(
-                    f"the address server {self._address_server} does not tell the NameServers: {failure}"
+                    f"the address server {self.address_server} does not tell the NameServers: {failure}"
                 ) from None
 
     async def poll_address_server(self) -> None:
@@ -148,7 +168,7 @@ class NameServers:
         while True:
             await asyncio.sleep(CLIENT_INTERVAL_S)
             try:
-                self._take(await fetch_addresses(self._address_server))
+                self._take(await fetch_addresses(self.address_server))
                 said = ""
             except NoAddresses as failure:
                 if str(failure) != said:

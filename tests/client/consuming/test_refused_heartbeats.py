@@ -155,7 +155,7 @@ def test_a_passing_refusal_of_all_brokers_does_not_end_a_consumer(caplog: pytest
             await eventually(lambda: refused(caplog))
             refuse(fake, None)
             await consumer._core.beat()
-            assert consumer.failure is None and consumer._core._refused_since is None
+            assert consumer.failure is None and consumer._core._answers._refused_since is None
 
     asyncio.run(main())
 
