@@ -23,6 +23,7 @@ from dledger.spark.entry_ranges import Ints
 from dledger.spark.messages import MessageRows, message_columns
 from dledger.spark.offsets import (
     DataLost,
+    Lives,
     Offsets,
     QueueRange,
     by_group,
@@ -88,6 +89,10 @@ class LiveQueues:
             (qualified(queue.topic, queue.broker_name if qualify else ""), queue.queue_id): Bounds(*ends)
             for queue, ends in found.items()
         }
+
+    def lives(self, *, qualify: bool) -> Lives:
+        found = self._open().lives(self._queues())
+        return {qualified(topic, group if qualify else ""): life for (topic, group), life in found.items()}
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         wanted = {}

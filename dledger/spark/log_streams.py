@@ -16,16 +16,25 @@ from dledger.audit.entries import BODY_DAMAGED
 from dledger.audit.scan import Window
 from dledger.audit.store_directory import Replica, segment_path
 from dledger.formats.entry import HEADER_SIZE, MAGIC
+from dledger.formats.life import Life
 from dledger.formats.message_ids import tags_code
 from dledger.runtime import Files
 from dledger.runtime.remote_files import files_for
 from dledger.spark.entry_ranges import Ints, checked, headers
 from dledger.spark.messages import Expected, MessageRows, message_columns
-from dledger.spark.offsets import DataLost, Offsets, QueueRange, by_group, divided, wanted_parts
+from dledger.spark.offsets import DataLost, Lives, Offsets, QueueRange, by_group, divided, wanted_parts
 from dledger.spark.option_values import Queue
 from dledger.spark.options import Options
 from dledger.spark.queues import QueueFiles, read_units, unit_files
-from dledger.spark.selection import Bounds, Selection, qualified, topic_and_group, wants_queue
+from dledger.spark.selection import (
+    Bounds,
+    Selection,
+    qualified,
+    topic_and_group,
+    wants_queue,
+    wants_topic,
+)
+from dledger.spark.state import topic_lives
 from dledger.spark.stores import best_of_each_group, open_replicas, packed, pieces
 from dledger.spark.versions import InputPartition
 from dledger.spark.views import PiecePack
@@ -68,6 +77,14 @@ class DirectoryQueues:
                 if wants_queue(self.options.topics, topic, queue_id):
                     found[qualified(topic, group), queue_id] = files.bounds(topic, queue_id)
         return found
+
+    def lives(self, *, qualify: bool) -> Lives:
+        return {
+            qualified(topic, replica.group if qualify else ""): life
+            for replica in self._replicas()
+            for topic, life in topic_lives(replica).items()
+            if wants_topic(self.options.topics, topic)
+        }
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         found = {}
@@ -234,6 +251,13 @@ class DirectoryLog:
                 replica.committed + 1,
             )
             for replica in self._replicas()
+        }
+
+    def lives(self, *, qualify: bool) -> Lives:
+        return {
+            qualified(LOG, replica.group if qualify else ""): str(Life(replica.identity.cluster, 0))
+            for replica in self._replicas()
+            if replica.identity is not None and replica.identity.cluster
         }
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:

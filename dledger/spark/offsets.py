@@ -3,20 +3,48 @@ functions.
 
 An offset of a stream is `{"topic/queue": n}`: the next message to read of each queue. Where several broker
 groups are read, it is `{"topic@group/queue": n}`, as queues with the same number in two groups are different
-queues.
+queues. With each topic it names the topic's life (`formats.life`): `{"topic": "cluster.position"}`. A topic
+that was deleted and made again has another life, and offsets of the first one mean nothing in the second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from dledger.formats.life import Life
 from dledger.spark.option_values import EARLIEST, LATEST, BadOption, Queue
 from dledger.spark.options import Options
 from dledger.spark.selection import ANY, Bounds, topic_and_group
 
 Offsets = dict[Queue, int]
 """(topic or topic@group, queue id) -> offset."""
+Encoded = dict[str, int | str]
+"""An offset as Spark keeps it."""
+
+
+Lives = dict[str, str]
+"""topic or topic@group -> its life."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream has read.
+
+    `lives` has the life of each topic that `offsets` belong to. A topic is missing there if its source does
+    not report lives, or if the checkpoint was written by a version that did not record them.
+    """
+
+    offsets: Offsets
+    lives: Lives = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class There:
+    """What a source has: the committed messages of each queue, and the life of each topic."""
+
+    bounds: dict[Queue, Bounds]
+    lives: Lives = field(default_factory=dict)
 
 
 class DataLost(Exception):
@@ -33,22 +61,31 @@ class QueueRange:
     high: int
 
 
-def encode(offsets: Mapping[Queue, int]) -> dict[str, int]:
-    """Offsets in the form that Spark keeps in a checkpoint."""
+def encode(position: Position) -> Encoded:
+    """A position in the form that Spark keeps in a checkpoint."""
+    return {**encode_offsets(position.offsets), **dict(sorted(position.lives.items()))}
+
+
+def encode_offsets(offsets: Mapping[Queue, int]) -> dict[str, int]:
+    """The part of `encode` that says how far each queue was read."""
     return {f"{topic}/{queue_id}": offset for (topic, queue_id), offset in sorted(offsets.items())}
 
 
-def decode(value: Mapping[str, int]) -> Offsets:
+def decode(value: Encoded) -> Position:
     """The inverse of `encode`. ValueError for a value that is no offset of this source."""
-    found = {}
-    for key, offset in value.items():
+    offsets: Offsets = {}
+    lives: Lives = {}
+    for key, item in value.items():
         topic, slash, queue_id = key.rpartition("/")
-        if not slash or not queue_id.isdecimal() or not isinstance(offset, int):
+        if slash and queue_id.isdecimal() and isinstance(item, int):
+            offsets[topic, int(queue_id)] = item
+        elif not slash and isinstance(item, str):
+            lives[key] = str(Life.parse(item))
+        else:
             raise ValueError(
-                f"{key!r}: {offset!r} is no offset of this source: is it another one's checkpoint?"
+                f"{key!r}: {item!r} is no offset of this source: is it another one's checkpoint?"
             )
-        found[topic, int(queue_id)] = offset
-    return found
+    return Position(offsets, lives)
 
 
 def batch_bounds(options: Options) -> dict[Queue, Bounds]:
@@ -79,7 +116,7 @@ def named_offsets(
     found = {}
     for queue, offset in named.items():
         if queue not in there:
-            known = ", ".join(encode(dict.fromkeys(there, 0))) or "none"
+            known = ", ".join(encode_offsets(dict.fromkeys(there, 0))) or "none"
             raise BadOption(f"option {option}: no queue {queue[0]}/{queue[1]}; there are {known}")
         bounds = there[queue]
         found[queue] = {EARLIEST: bounds.low, LATEST: bounds.high}.get(offset, offset)
@@ -88,6 +125,34 @@ def named_offsets(
                 raise DataLost(out_of_range(*queue, f"option {option}", offset, bounds))
             found[queue] = min(max(found[queue], bounds.low), bounds.high)
     return found
+
+
+def resumed(start: Position, there: There, *, fail: bool) -> Position:
+    """Where a stream goes on: the offsets of `start` that still mean something, with the lives of now.
+
+    Offsets of a topic whose life has ended are dropped, so its queues begin at their first message if it was
+    made again. Raises DataLost instead, if `fail` is set; also if the source no longer reports the life of a
+    topic that it has. A topic without a life in `start` gets that of now.
+    """
+    changed = [topic for topic, life in start.lives.items() if there.lives.get(topic) != life]
+    with_queues = {topic for topic, _ in there.bounds}
+    ended = [topic for topic in changed if topic in there.lives or topic not in with_queues]
+    if ended and fail:
+        topic = ended[0]
+        again = " and made again" if topic in there.lives else ""
+        raise DataLost(
+            f"topic {topic} was deleted{again}: the stream has read the life {start.lives[topic]} "
+            f"(cluster.position), and now there is {there.lives.get(topic, 'none')}; failOnDataLoss=false "
+            "goes on with what is there, from its beginning"
+        )
+    if changed and fail:
+        raise DataLost(
+            f"topic {changed[0]} has the life {start.lives[changed[0]]} in the checkpoint, and the source "
+            "does not report lives now: read one that does, or set failOnDataLoss=false to go on unchecked"
+        )
+    offsets = {queue: offset for queue, offset in start.offsets.items() if queue[0] not in ended}
+    lives = {topic: life for topic, life in start.lives.items() if topic not in ended}
+    return Position(offsets, {**lives, **there.lives})
 
 
 def check_not_lost(start: Mapping[Queue, int], there: Mapping[Queue, Bounds], *, fail: bool) -> Offsets:

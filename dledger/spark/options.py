@@ -80,7 +80,7 @@ OPTIONS = {
         of=_FILES,
         mode=_BATCH,
     ),
-    "failOnDataLoss": Option("false: skip what retention deleted", _MESSAGES, mode=_STREAM),
+    "failOnDataLoss": Option("false: skip what retention or a deletion took", _MESSAGES, mode=_STREAM),
     "includeHeaders": Option("true adds the column headers (properties)", _MESSAGES),
     "includeValue": Option("false leaves the column value out", _MESSAGES),
     "includeGroup": Option("true adds the column group: which broker group", _MESSAGES),

@@ -13,7 +13,8 @@ from dledger.audit.scan import Window
 from dledger.audit.state_check import load_boundary
 from dledger.audit.store_directory import Replica, StoreError
 from dledger.formats.entry import KIND_MASK, Kind
-from dledger.formats.state import ReplicatedState, UnknownOperation, unpack_parts
+from dledger.formats.life import Life
+from dledger.formats.state import TOPIC_BIRTHS, ReplicatedState, UnknownOperation, unpack_parts
 from dledger.formats.state_file import CorruptSnapshot, unpack_snapshot
 from dledger.runtime import Files
 from dledger.runtime.atomic_file import read_file
@@ -48,6 +49,25 @@ def committed_state(replica: Replica) -> ReplicatedState:
             "missing behind it: run the audit, or read another replica"
         )
     return state
+
+
+def topic_lives(replica: Replica) -> dict[str, str]:
+    """The life of each topic (`formats.life`), as of the last committed entry.
+
+    Empty for stores without an identity, as those of Apache's brokers, and for stores whose state cannot be
+    read. Raises OSError.
+    """
+    if replica.identity is None or not replica.identity.cluster:
+        return {}
+    try:
+        state = committed_state(replica)
+    except StoreError:
+        return {}
+    births = state[TOPIC_BIRTHS].rows
+    return {
+        topic: str(Life(replica.identity.cluster, births[topic].at if topic in births else 0))
+        for topic in state.topics
+    }
 
 
 def _newest(files: Files, replica: Replica) -> tuple[int, ReplicatedState]:

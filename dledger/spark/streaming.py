@@ -14,8 +14,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dledger.spark.offsets import (
     DataLost,
+    Encoded,
+    Lives,
     Offsets,
+    Position,
     QueueRange,
+    There,
     check_not_lost,
     decode,
     encode,
@@ -23,6 +27,7 @@ from dledger.spark.offsets import (
     named_offsets,
     out_of_range,
     ranges_between,
+    resumed,
 )
 from dledger.spark.option_values import BadOption, Queue
 from dledger.spark.options import Options
@@ -36,6 +41,9 @@ from dledger.spark.versions import (
     SupportsTriggerAvailableNow,
 )
 
+LOOKS = 10
+"""Attempts to see the bounds of queues while no topic is made or deleted."""
+
 
 class Queues(Protocol):
     """Queues that can be read from one offset to another. Methods are blocking."""
@@ -45,6 +53,9 @@ class Queues(Protocol):
 
     def bounds(self, *, qualify: bool) -> dict[Queue, Bounds]:
         """Every wanted queue, with the range of offsets that is there and committed now."""
+
+    def lives(self, *, qualify: bool) -> Lives:
+        """The life of each wanted topic, where the source reports lives."""
 
     def at_time(self, queues: Sequence[Queue], timestamp_ms: int) -> Offsets:
         """Offset of the first message of each queue stored at or after a time, in ms since the epoch."""
@@ -86,49 +97,68 @@ class BaseReader(DataSourceStreamReader):
         self._queues = queues
         self._target: Offsets | None = None
         """The offsets at which a query with trigger AvailableNow ends."""
-        self._latest: Offsets = {}
+        self._latest = Position({})
 
     # --- offsets --------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, int]:
-        there = self._queues.bounds(qualify=len(self._queues.groups()) > 1)
+    def initialOffset(self) -> Encoded:
+        there = self._look(qualify=len(self._queues.groups()) > 1)
+        return encode(Position(self._first(there.bounds), there.lives))
+
+    def _first(self, there: Mapping[Queue, Bounds]) -> Offsets:
+        """Where a query without a checkpoint begins."""
         options = self._options
         if options.starting_ms is not None:
-            return encode(self._queues.at_time(sorted(there), options.starting_ms))
+            return self._queues.at_time(sorted(there), options.starting_ms)
         if isinstance(options.starting, str):
             latest = options.starting == "latest"
-            return encode({queue: bounds.high if latest else bounds.low for queue, bounds in there.items()})
+            return {queue: bounds.high if latest else bounds.low for queue, bounds in there.items()}
         # Queues that it does not name begin at their first message, as new ones do.
         start = {queue: bounds.low for queue, bounds in there.items()}
         fail = options.fail_on_data_loss
-        return encode({**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)})
+        return {**start, **named_offsets(options.starting, there, "startingOffsets", fail=fail)}
 
-    def _there(self, known: Mapping[Queue, int]) -> dict[Queue, Bounds]:
-        """The ranges of all queues, under names in the same form as in `known`: with or without the broker
-        group."""
-        if any(topic_and_group(name)[1] for name, _ in known):
-            return self._queues.bounds(qualify=True)
+    def _look(self, *, qualify: bool) -> There:
+        """What is there now. The bounds belong to the lives: a topic that is deleted and made again meanwhile
+        is looked at again."""
+        lives = self._queues.lives(qualify=qualify)
+        for _ in range(LOOKS):
+            bounds = self._queues.bounds(qualify=qualify)
+            before, lives = lives, self._queues.lives(qualify=qualify)
+            if lives == before:
+                return There(bounds, lives)
+        raise DataLost(
+            f"topics were made or deleted during each of {LOOKS} looks at them: start the query again"
+        )
+
+    def _there(self, known: Position) -> There:
+        """What is there now, under names in the same form as in `known`: with or without the broker group."""
+        if any(topic_and_group(name)[1] for name, _ in known.offsets):
+            return self._look(qualify=True)
         groups = self._queues.groups()
-        if known and len(groups) > 1:
+        if known.offsets and len(groups) > 1:
             raise BadOption(
                 f"the checkpoint is of one broker group, now there are {', '.join(sorted(groups))}: name one "
                 "with the option group, and read the others with queries of their own"
             )
-        return self._queues.bounds(qualify=len(groups) > 1)
+        return self._look(qualify=len(groups) > 1)
 
     # --- reading --------------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        begin, stop = decode(start), decode(end)
-        if begin == stop:
+    def partitions(self, start: Encoded, end: Encoded) -> list[InputPartition]:
+        fail = self._options.fail_on_data_loss
+        known, planned = decode(start), decode(end)
+        if known.offsets == planned.offsets and known.lives == planned.lives:
             return []
-        there = self._there(stop)
-        begin = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
+        there = self._there(planned)
+        # What was planned of a life that has ended since cannot be read any more.
+        stop = resumed(planned, there, fail=fail).offsets
+        begin = check_not_lost(resumed(known, there, fail=fail).offsets, there.bounds, fail=fail)
         for queue, at in stop.items():
-            bounds = there.get(queue)
+            bounds = there.bounds.get(queue)
             if begin.get(queue, 0) < at and (bounds is None or bounds.high < at):
-                known = Bounds(0, 0) if bounds is None else bounds
-                raise DataLost(out_of_range(*queue, "a batch planned before ends at", at, known))
+                there_is = Bounds(0, 0) if bounds is None else bounds
+                raise DataLost(out_of_range(*queue, "a batch planned before ends at", at, there_is))
         return self._queues.plan(ranges_between(begin, stop))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -136,7 +166,7 @@ class BaseReader(DataSourceStreamReader):
             return iter(())  # Spark's stand-in for an empty plan
         return self._queues.read(partition)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Encoded) -> None:
         """Does nothing, as progress is kept only in the checkpoint."""
 
     def stop(self) -> None:
@@ -153,24 +183,29 @@ class StreamReader(BaseReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        begin = decode(start)
-        there = self._there(begin)
-        self._latest = {**begin, **{queue: bounds.high for queue, bounds in there.items()}}
+    def latestOffset(self, start: Encoded, limit: ReadLimit) -> Encoded:
+        fail = self._options.fail_on_data_loss
+        known = decode(start)
+        looked = self._there(known)
+        position = resumed(known, looked, fail=fail)
+        begin, there = position.offsets, looked.bounds
+        latest = {**begin, **{queue: bounds.high for queue, bounds in there.items()}}
+        self._latest = Position(latest, position.lives)
         if self._target is not None:
             there = {
                 queue: Bounds(bounds.low, min(bounds.high, max(self._target[queue], bounds.low)))
                 for queue, bounds in there.items()
                 if queue in self._target
             }
-        go_on = check_not_lost(begin, there, fail=self._options.fail_on_data_loss)
+        go_on = check_not_lost(begin, there, fail=fail)
         end = limited(go_on, there, self._most(begin, limit))
         # A queue without messages is not yet named: an offset that says nothing new must equal the start.
-        changed = {queue: at for queue, at in end.items() if begin.get(queue, go_on.get(queue)) != at}
-        return encode({**begin, **{queue: at for queue, at in end.items() if changed}}) if changed else start
+        if all(begin.get(queue, go_on.get(queue)) == at for queue, at in end.items()):
+            return start
+        return encode(Position({**begin, **end}, position.lives))
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
-        return encode(self._latest) if self._latest else None
+    def reportLatestOffset(self) -> Encoded | None:
+        return encode(self._latest) if self._latest.offsets else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = None
@@ -193,10 +228,14 @@ class PlainStreamReader(BaseReader):
     """The reader before Spark 4.2: a batch takes all messages that are there, and Spark does not say where
     the last one ended."""
 
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override,unused-ignore]
-        self._latest = {**self._latest, **{queue: at.high for queue, at in self._there(self._latest).items()}}
+    def latestOffset(self) -> Encoded:  # type: ignore[override,unused-ignore]
+        there = self._there(self._latest)
+        # `partitions` compares the lives with those of the start, which is not known here.
+        known = resumed(self._latest, there, fail=False)
+        ends = {queue: bounds.high for queue, bounds in there.bounds.items()}
+        self._latest = Position({**known.offsets, **ends}, known.lives)
         return encode(self._latest)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Encoded, end: Encoded) -> list[InputPartition]:
         self._there(decode(start))  # after a restart nobody else compares the names of queues with its own
         return super().partitions(start, end)

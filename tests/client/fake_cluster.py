@@ -150,6 +150,7 @@ class FakeBroker:
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self._leading(self._topic_config),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
         self.server = RemotingServer(
@@ -339,6 +340,14 @@ class FakeBroker:
         ext = {"totalTopicNum": str(len(topics) + self.cluster.kept_back)}
         connection.respond(request, 0, ext=ext, body=TopicTable(topics).encode())
 
+    def _topic_config(self, connection: Connection, request: Request) -> None:
+        topic = request.header(TopicHeader).topic
+        if topic not in self.cluster.topics:
+            connection.respond(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+            return
+        life = {"life": f"C.{self.cluster.births.get(topic, 0)}"} if self.cluster.ours else {}
+        connection.respond(request, 0, ext=life)
+
     def _all_groups(self, connection: Connection, request: Request) -> None:
         groups = {name: SubscriptionGroupConfig(name, retryMaxTimes=5) for name in self.cluster.groups}
         connection.respond(request, 0, body=SubscriptionGroupTable(groups).encode())
@@ -425,6 +434,8 @@ class FakeCluster:
         """Topic and unique id -> what was answered when the message was stored."""
         self.lowest: dict[tuple[str, int], int] = {}
         """Offsets of the oldest messages that retention left, where it took some."""
+        self.births: dict[str, int] = {}
+        """How often each topic was made again; a part of its life."""
         self.commits: list[UpdateConsumerOffsetHeader] = []
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], str] = {}
@@ -494,6 +505,13 @@ class FakeCluster:
 
     def queue(self, topic: str, queue_id: int) -> list[Stored]:
         return self.queues.setdefault((topic, queue_id), [])
+
+    def make_again(self, topic: str) -> None:
+        """Delete a topic and make one of the same name, with as many queues."""
+        self.births[topic] = self.births.get(topic, 0) + 1
+        for queue_id in range(self.topics[topic]):
+            self.queues.pop((topic, queue_id), None)
+            self.lowest.pop((topic, queue_id), None)
 
     def stored(self, topic: str) -> list[Stored]:
         """All messages of a topic, queue by queue."""

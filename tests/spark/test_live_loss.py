@@ -11,16 +11,16 @@ pytest.importorskip("pyarrow")
 
 from dledger.client import Message, MessageQueue, Producer
 from dledger.spark.live_queues import LiveMessagesView, LiveQueues
-from dledger.spark.offsets import DataLost
+from dledger.spark.offsets import DataLost, Encoded
 from dledger.spark.options import parse
-from dledger.spark.streaming import StreamReader
+from dledger.spark.streaming import BaseReader, PlainStreamReader, StreamReader
 from tests.client.fake_cluster import GROUP, FakeCluster
 from tests.client.test_sync import running
 
 TOPIC = "orders"
 MESSAGES = 10
-START = {f"{TOPIC}/0": 0, f"{TOPIC}/1": 0}
-END = {f"{TOPIC}/0": MESSAGES, f"{TOPIC}/1": MESSAGES}
+START: Encoded = {f"{TOPIC}/0": 0, f"{TOPIC}/1": 0}
+END: Encoded = {f"{TOPIC}/0": MESSAGES, f"{TOPIC}/1": MESSAGES}
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def fake() -> Iterator[FakeCluster]:
         yield cluster
 
 
-def stream(fake: FakeCluster, fail: str) -> StreamReader:
+def stream(fake: FakeCluster, fail: str, kind: type[BaseReader] = StreamReader) -> BaseReader:
     options = {"servers": fake.namesrv, "subscribe": TOPIC, "failOnDataLoss": fail, "pullBatchSize": "3"}
     parsed = parse(options, "stream")
-    return StreamReader(parsed, LiveQueues(parsed))
+    return kind(parsed, LiveQueues(parsed))
 
 
-def rows(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> list[tuple[int, int]]:
+def rows(reader: BaseReader, start: Encoded, end: Encoded) -> list[tuple[int, int]]:
     """Queue ids and offsets of a micro-batch."""
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     return [
@@ -66,12 +66,12 @@ def test_a_stream_that_goes_on_behind_a_gap_fails_unless_it_may(fake: FakeCluste
     failing = stream(fake, "true")
     text = rf"{TOPIC}/0: offset 0 is outside of what is there, 4 to 10: .*failOnDataLoss=false goes on"
     with pytest.raises(DataLost, match=text):
-        failing.latestOffset(START, failing.getDefaultReadLimit())
+        take(failing, START)
     with pytest.raises(DataLost, match=text):
         failing.partitions(START, END)
     failing.stop()
     going_on = stream(fake, "false")
-    assert going_on.latestOffset(START, going_on.getDefaultReadLimit()) == END
+    assert take(going_on, START) == {**END, TOPIC: "C.0"}
     assert sorted(rows(going_on, START, END)) == [
         *((0, offset) for offset in range(4, 10)),
         *((1, offset) for offset in range(10)),
@@ -97,6 +97,83 @@ def test_a_stream_whose_messages_go_between_plan_and_read(fake: FakeCluster, fai
             assert sorted(found) == sorted([*range(10), 9])
     finally:
         reader.stop()
+
+
+def take(reader: BaseReader, start: Encoded) -> Encoded:
+    """The end of the next micro-batch."""
+    if isinstance(reader, StreamReader):
+        return reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert isinstance(reader, PlainStreamReader)
+    return reader.latestOffset()
+
+
+def send(fake: FakeCluster, count: int) -> None:
+    """Send `count` messages to each queue."""
+    with Producer(group="producers", namesrv=fake.namesrv) as producer:
+        for number in range(2 * count):
+            producer.send(Message(TOPIC, b"y"), MessageQueue(TOPIC, GROUP, number % 2))
+
+
+@pytest.mark.parametrize("count", [4, MESSAGES, 2 * MESSAGES], ids=["fewer", "as many", "more"])
+@pytest.mark.parametrize("kind", [StreamReader, PlainStreamReader])
+def test_a_topic_that_is_deleted_and_made_again(
+    fake: FakeCluster, kind: type[BaseReader], count: int
+) -> None:
+    """Seen before: the stream went on at its old offsets, and read only what lay behind them."""
+    first = stream(fake, "true", kind)
+    read = take(first, first.initialOffset())
+    assert read == {**END, TOPIC: "C.0"}
+    first.stop()
+    fake.make_again(TOPIC)
+    send(fake, count)
+    failing = stream(fake, "true", kind)
+    text = (
+        f"topic {TOPIC} was deleted and made again: .* the life C.0 .* now there is C.1; failOnDataLoss=false"
+    )
+    with pytest.raises(DataLost, match=text):
+        failing.partitions(read, take(failing, read))
+    failing.stop()
+    going_on = stream(fake, "false", kind)
+    end = take(going_on, read)
+    assert end == {f"{TOPIC}/0": count, f"{TOPIC}/1": count, TOPIC: "C.1"}
+    assert sorted(rows(going_on, read, end)) == [(queue, at) for queue in (0, 1) for at in range(count)]
+    assert take(going_on, end) == end, "nothing comes twice"
+    going_on.stop()
+
+
+@pytest.mark.parametrize("kind", [StreamReader, PlainStreamReader])
+def test_a_batch_of_a_life_that_ended_before_it_was_read(fake: FakeCluster, kind: type[BaseReader]) -> None:
+    """As when Spark repeats the last batch of a query that was stopped."""
+    reader = stream(fake, "true", kind)
+    start: Encoded = {**START, TOPIC: "C.0"}
+    end = take(reader, start)
+    fake.make_again(TOPIC)
+    send(fake, 3)
+    with pytest.raises(DataLost, match="was deleted and made again"):
+        reader.partitions(start, end)
+    reader.stop()
+    going_on = stream(fake, "false", kind)
+    assert rows(going_on, start, end) == [], "what was planned is gone"
+    following = take(going_on, end)
+    assert sorted(rows(going_on, end, following)) == [(queue, at) for queue in (0, 1) for at in range(3)]
+    going_on.stop()
+
+
+def test_a_checkpoint_that_recorded_no_lives_goes_on_and_records_them(fake: FakeCluster) -> None:
+    reader = stream(fake, "true")
+    old: Encoded = {f"{TOPIC}/0": 4, f"{TOPIC}/1": 5}
+    end = take(reader, old)
+    assert end == {**END, TOPIC: "C.0"}
+    assert len(rows(reader, old, end)) == 6 + 5
+    reader.stop()
+
+
+def test_brokers_that_report_no_lives_are_read_as_before(fake: FakeCluster) -> None:
+    fake.ours = False
+    reader = stream(fake, "true")
+    assert reader.initialOffset() == END and take(reader, START) == END
+    assert len(rows(reader, START, END)) == 2 * MESSAGES
+    reader.stop()
 
 
 def test_a_queue_of_which_nothing_is_left(fake: FakeCluster) -> None:

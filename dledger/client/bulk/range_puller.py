@@ -74,6 +74,15 @@ class RangePuller(BlockingClient[RangeReader]):
         epoch."""
         return self._run(lambda inner: inner.at_time(queues, timestamp_ms))
 
+    def lives(self, queues: Iterable[MessageQueue]) -> dict[tuple[str, str], str]:
+        """Ask the leaders which lives the topics of these queues have (`formats.life`): (topic, broker group)
+        -> life. It changes when the topic is deleted and made again.
+
+        A topic is missing in the result if its group does not have it, or if the broker does not report
+        lives, as Apache's brokers. Raises NoBroker, BrokerRefused.
+        """
+        return self._run(lambda inner: inner.lives(queues))
+
     def keeps_order(self, group: str) -> bool:
         """Whether store times never decrease in the queues of a broker group, which our log guarantees.
 

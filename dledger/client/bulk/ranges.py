@@ -26,7 +26,12 @@ from dledger.remoting.bodies import KvTable, TopicList, decode_body
 from dledger.remoting.codes import RequestCode, ResponseCode
 from dledger.remoting.commands import Response
 from dledger.remoting.errors import BadBody, BadHeader
-from dledger.remoting.headers import PULL_SUBSCRIPTION, PullMessageHeader, PullMessageResponseHeader
+from dledger.remoting.headers import (
+    PULL_SUBSCRIPTION,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+    TopicConfigHeader,
+)
 from dledger.runtime import Env
 
 CONCURRENT_ASKS = 64
@@ -95,6 +100,29 @@ class RangeReader(AsyncClient):
         """For each queue: the offset of the first message stored at or after a time, in ms since the
         epoch."""
         return await self._each(queues, lambda queue: self.offsets.search(queue, timestamp_ms))
+
+    async def lives(self, queues: Iterable[MessageQueue]) -> dict[tuple[str, str], str]:
+        """Ask the leaders which lives the topics of these queues have (`formats.life`): (topic, broker group)
+        -> life. It changes when the topic is deleted and made again.
+
+        A topic is missing in the result if its group does not have it, or if the broker does not report
+        lives, as Apache's brokers. Raises NoBroker, BrokerRefused.
+        """
+        free = asyncio.Semaphore(CONCURRENT_ASKS)
+
+        async def one(topic: str, group: str) -> str | None:
+            header = TopicConfigHeader(topic, byLeader=True)
+            async with free:
+                found = self._core.group(group)
+                answer = await self._core.invoke_leader(found, topic, RequestCode.GET_TOPIC_CONFIG, header)
+            if answer.code not in _LIFE_ANSWERS:
+                text = refused_text(answer.code, answer.remark)
+                raise BrokerRefused(f"life of topic {topic} in {group}: {text}", answer.code)
+            return answer.ext.get("life")
+
+        known = list(dict.fromkeys((queue.topic, queue.broker_name) for queue in queues))
+        answers = await asyncio.gather(*(one(*place) for place in known))
+        return {place: life for place, life in zip(known, answers, strict=True) if life is not None}
 
     async def keeps_order(self, group: str) -> bool:
         """Whether store times never decrease in the queues of a broker group, which our log guarantees.
@@ -189,6 +217,12 @@ class RangeReader(AsyncClient):
         return await self._core.invoke_leader(group, queue.topic, RequestCode.PULL_MESSAGE, header)
 
 
+_LIFE_ANSWERS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    ResponseCode.NO_PERMISSION,
+)
 _PULL_ANSWERS = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
