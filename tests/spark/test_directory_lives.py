@@ -13,9 +13,12 @@ pytest.importorskip("pyarrow")
 from dledger.formats.state import TopicConfig
 from dledger.formats.state.births import TopicBirth
 from dledger.formats.state.deletions import TopicDeletion
+from dledger.formats.state_file import pack_snapshot
+from dledger.spark import state
 from dledger.spark.log_streams import DirectoryQueues
 from dledger.spark.offsets import DataLost, Encoded
 from dledger.spark.options import parse
+from dledger.spark.stores import open_replicas
 from dledger.spark.streaming import StreamReader
 from tests.audit.store_builder import Log, write_store
 
@@ -135,3 +138,23 @@ def test_a_store_whose_state_cannot_be_read_reports_no_lives(store: Store) -> No
     end = take(going_on, read)
     assert end == {**read, f"{TOPIC}/0": FIRST + 2}
     assert rows(going_on, read, end) == [FIRST, FIRST + 1]
+
+
+def test_the_snapshot_tells_lives_where_much_log_follows_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, nothing is known of a log that is too long to replay."""
+    monkeypatch.setattr(state, "REPLAY_BYTES", 100)
+    (replica,) = open_replicas([str(store.path)])
+    assert state.topic_lives(replica) == {}
+    known = state.committed_state(replica)
+    last = store.log.entries[-1]
+    store.delete()
+    store.make_again()
+    path = store.path / "state/snapshot"
+    path.parent.mkdir()
+    path.write_bytes(pack_snapshot(last.index, last.pos + last.size, known, last.term))
+    (replica,) = open_replicas([str(store.path)])
+    assert state.topic_lives(replica) == {TOPIC: f"c0.{store.lives[0]}"}
+    monkeypatch.undo()
+    assert state.topic_lives(replica) == {TOPIC: f"c0.{store.lives[1]}"}
