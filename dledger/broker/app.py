@@ -81,7 +81,7 @@ def _take_root(files: Files, root: str) -> File:
         files.mkdir(root)
         return files.lock(path)
     except BlockingIOError as error:
-        text = f"another broker holds {path}: each needs a storePathRootDir of its own"
+        text = f"another process uses {path}: each broker needs its own storePathRootDir"
         raise NodeFailed(text, EXIT_START) from error
     except OSError as error:
         raise refused_by_system(f"cannot open the store {root}", error) from error
@@ -114,8 +114,9 @@ async def _serve_vip_channel(broker: Broker) -> None:
         await broker.server.start(broker.config.bind_address, port)
     except OSError as error:
         broker.env.log.warning(
-            "no VIP channel: clients that use it get no answer, as RocketMQ's dashboard by default. Free "
-            "the port, choose another listenPort, or set vipChannelEnabled=false",
+            "the VIP channel is not open: clients that use it, such as RocketMQ's dashboard by "
+            "default, get no answer. Free the port, choose another listenPort, or set "
+            "vipChannelEnabled=false",
             reason=str(error),
         )
 
@@ -148,7 +149,7 @@ async def _shut_down(broker: Broker, tasks: _Tasks) -> None:
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        log.warning("stopped without its last snapshot: the next start applies more of the log", error=error)
+        log.warning("stopped without a last snapshot: the next start replays more of the log", error=error)
     await broker.client.close()
     tasks.cancel_all()
 
@@ -167,7 +168,9 @@ def _reason(group: BaseExceptionGroup[Any]) -> BaseException:
     for kind in (NodeFailed, ConfigError, FileNotFoundError, OSError):
         for leaf in leaves:
             if isinstance(leaf, FileNotFoundError):
-                text = f"a file of the store is gone while the broker runs: {leaf}. {REFILL_ADVICE}"
+                text = (
+                    f"a file of the store was removed while the broker was running: {leaf}. {REFILL_ADVICE}"
+                )
                 failed = NodeFailed(text, EXIT_STORE)
                 failed.__cause__ = leaf
                 return failed

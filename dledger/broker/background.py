@@ -50,7 +50,11 @@ class Background:
         """Do `work`, which answers the request. A RemotingError becomes the answer."""
         if self._group is None or len(self._tasks) >= MAX_TASKS:
             work.close()
-            connection.respond(request, ResponseCode.SYSTEM_BUSY, remark="too many cold reads at once")
+            connection.respond(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                remark="too many reads of cold messages wait: try again later",
+            )
             return
         self._serial += 1
         task = self._group.create_task(self._guard(connection, request, work), name=f"cold-{self._serial}")

@@ -143,7 +143,7 @@ class Broker:
 
     def _stood_still(self, paused_s: float) -> None:
         self.core.background.cancel()
-        self.client.drop_unsent("the event loop stood still: what waits may be late")
+        self.client.drop_unsent("the event loop stood still: waiting requests may be late")
 
     @property
     def config(self) -> BrokerConfig:

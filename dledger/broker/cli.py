@@ -125,15 +125,16 @@ def program(options: Options) -> int:
         env.log.warning(warning)
     if config.open_address:
         env.log.warning(
-            "whoever reaches this broker may read, send, delete and change settings: there are no accounts "
-            "(aclEnable, authenticationEnabled). Keep it on a private network, or bindAddress=127.0.0.1",
+            "every client that can connect may read, send, delete and change settings, as no "
+            "accounts are required (aclEnable, authenticationEnabled). Keep this broker on a private "
+            "network, or set bindAddress=127.0.0.1",
             address=config.open_address,
         )
     if config.lacks_store_ip:
         found = ipv4_address(config.broker_ip)
         if not found:
-            text = f"brokerIP1: {config.broker_ip} has no IPv4 address that could be found now"
-            return complain(f"{text}, and message ids need one: say it with storeHostIP", EXIT_FAILED)
+            text = f"brokerIP1: {config.broker_ip} cannot be resolved to an IPv4 address now"
+            return complain(f"{text}, and message ids need one: set storeHostIP", EXIT_FAILED)
         config = replace(config, store_ip=found)
     try:
         wait_for_ports(wanted_ports(config))

@@ -72,7 +72,8 @@ def _directories(config: BrokerConfig, node: NodeConfig) -> list[str]:
     if not is_url(config.digest_ship_path):
         wanted["digestShipPath"] = config.digest_ship_path
     return [
-        f"{name} {path}: it lies in {part}, where storePathRootDir has files of the store: choose another"
+        f"{name} {path}: it lies in {part}, where storePathRootDir has files of the store: choose "
+        "another path"
         for name, path in wanted.items()
         for part in parts
         if path and within(path, part)

@@ -175,12 +175,12 @@ class CommitLogWriter:
         if self._appender.refusal is Code.DISK_FULL:
             return RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "DISK_FULL: the disk of the leader is full, nothing was stored",
+                "DISK_FULL: the disk of the leader is full; nothing was stored",
             )
         return RemotingError(
             ResponseCode.SYSTEM_BUSY,
-            "[REJECTREQUEST]system busy, start flow control for a while: LEADER_PENDING_FULL, too much waits "
-            "for its commit",
+            "[REJECTREQUEST]system busy, start flow control for a while: LEADER_PENDING_FULL, too "
+            "many bytes wait for their commit",
         )
 
     # -- views: applied and pending -------------------------------------------------------------------
@@ -305,8 +305,8 @@ class CommitLogWriter:
             if not self.may_write(op):
                 raise RemotingError(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    f"{op}: not before all brokers of the group run a version that knows it (state version "
-                    f"{self._state.since(op)}; the oldest knows {known}): upgrade them",
+                    f"{op} needs state version {self._state.since(op)} on all brokers of the group, "
+                    f"and the oldest broker knows only {known}: upgrade it first",
                 )
 
     def note_version(self, op: str) -> None:

@@ -75,21 +75,29 @@ MAX_TOPIC_TABLE_BYTES = 15 * 1024 * 1024
 """Below the 16 MiB of one frame, to leave room for the header."""
 NODE_DEFAULTS = NodeSettings(retention=RetentionSettings(reserved_hours=72, clean_forcibly=True))
 _OFF = ("false", "")
-_OWN_PROVIDER = "users and policies are in the replicated log here, and each request is checked: leave it out"
+_OWN_PROVIDER = (
+    "users and policies are in the replicated log here, and each request is checked: remove this setting"
+)
 PROTECTIVE = MappingProxyType(
     {
         **{name: Protective((*values, ""), _OWN_PROVIDER) for name, values in AUTH_CLASSES.items()},
         "brokerPermission": Protective(
-            ("6", ""), "a broker takes reads and writes. Take permissions from topics (updateTopic -p)"
+            ("6", ""),
+            "a broker always accepts reads and writes. Change the permission of topics "
+            "instead (updateTopic -p)",
         ),
         "allAckInSyncStateSet": Protective(
-            _OFF, "an acknowledgement means a majority of the group, however many are in step"
+            _OFF,
+            "an acknowledgement means that a majority of the group has the message, however "
+            "many members are in sync",
         ),
         "inSyncReplicas": Protective(
-            ("1", "2", ""), "an acknowledgement means a majority of the group: of three members, two"
+            ("1", "2", ""),
+            "an acknowledgement means that a majority of the group has the message: of three members, two",
         ),
         "minInSyncReplicas": Protective(
-            ("1", "2", ""), "an acknowledgement means a majority of the group: of three members, two"
+            ("1", "2", ""),
+            "an acknowledgement means that a majority of the group has the message: of three members, two",
         ),
     }
 )
@@ -455,17 +463,19 @@ class BrokerConfig:
     def check(self, given: Collection[str]) -> None:
         """Check the settings together. ConfigError names what is missing or does not fit."""
         if not self.dledger_enabled:
-            raise ConfigError("enableDLegerCommitLog: must be true: this broker has no other commit log")
+            raise ConfigError("enableDLegerCommitLog must be true: this broker has no other commit log")
         if not self.peers:
-            raise ConfigError("dLegerPeers: missing; for a single node: n0-127.0.0.1:40911")
+            raise ConfigError("dLegerPeers is missing; for a single node set dLegerPeers=n0-127.0.0.1:40911")
         if self.acl_enable and self.authentication_enabled:
             raise ConfigError(
-                "authenticationEnabled: users and policies (ACL 2.0) take the place of accounts in a file "
-                "(aclEnable): choose one. migrateAuthFromV1Enabled makes users of accounts"
+                "authenticationEnabled and aclEnable exclude each other: use either users and "
+                "policies (ACL 2.0) or accounts in a file (ACL 1.0). migrateAuthFromV1Enabled turns "
+                "accounts into users"
             )
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
-                "authorizationEnabled: needs authenticationEnabled: who does not sign may be anybody"
+                "authorizationEnabled needs authenticationEnabled: without signatures the sender of "
+                "a request is unknown"
             )
         if len(self.broker_name) > MAX_TOPIC_V1 or len(self.cluster_name) > MAX_TOPIC_V1:
             raise ConfigError(

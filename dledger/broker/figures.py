@@ -32,9 +32,12 @@ def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[F
     """Figures of connections and requests."""
     stats = server.stats
     yield Figure(lambda: stats.accepted - stats.closed, "Open client connections", "connections")
-    yield Figure(lambda: server.unsent, "Answers that clients have not taken", "unsent_bytes")
+    yield Figure(lambda: server.unsent, "Bytes of responses that clients have not read yet", "unsent_bytes")
     yield Figure(
-        lambda: standstill.count, "Times that the loop stood still for too long", "standstills", counts=True
+        lambda: standstill.count,
+        "Times that the event loop stood still for too long",
+        "standstills",
+        counts=True,
     )
     yield Figure(lambda: stats.requests, "Requests received", "requests", "remotingRequests", counts=True)
     yield Figure(lambda: stats.bytes_in, "Bytes received from clients", "bytes_in", counts=True)
@@ -44,13 +47,23 @@ def server_figures(server: RemotingServer, standstill: Standstill) -> Iterator[F
 def leader_figures(core: Core, leadership: Leadership, forwarder: Forwarder) -> Iterator[Figure]:
     """Figures of a leader, and of a follower that forwards requests."""
     gate, committed = core.gate, core.committed
-    yield Figure(lambda: FAST is not None, "1 with the compiled twins of the hottest loops", "compiled")
+    yield Figure(
+        lambda: FAST is not None, "1 when the compiled versions of the hottest loops are in use", "compiled"
+    )
     yield Figure(lambda: gate.writer is not None, "1 while this node leads and serves", "serving")
     yield Figure(
-        lambda: len(committed), "Answers that wait for a commit", "waiting_answers", "sendThreadPoolQueueSize"
+        lambda: len(committed),
+        "Responses that wait for a commit",
+        "waiting_answers",
+        "sendThreadPoolQueueSize",
     )
     yield Figure(lambda: core.background.count, "Requests that wait for the disk", "cold_reads")
-    yield Figure(lambda: gate.refused, "Requests answered 14", "refused_not_leader", counts=True)
+    yield Figure(
+        lambda: gate.refused,
+        "Requests refused because this node does not lead (code 14)",
+        "refused_not_leader",
+        counts=True,
+    )
     yield Figure(
         lambda: leadership.messages,
         "Messages accepted by this node as leader",

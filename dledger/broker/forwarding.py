@@ -116,9 +116,9 @@ class Forwarder:
                 # Without a successor this broker only knows that it heard nothing: after a pause of its own
                 # (SIGSTOP, a suspended machine) the leader may lead as before.
                 why = (
-                    "this broker lost contact to it, and does not know yet whether it still leads"
+                    "this broker lost contact with the leader and does not know yet whether it still leads"
                     if address is None
-                    else f"another one leads now: {address}"
+                    else f"another broker leads now: {address}"
                 )
                 self._answered(serial, item, RemotingError(None, f"{item.address}: {why}"))
 
@@ -139,7 +139,7 @@ class Forwarder:
                 item.request,
                 ResponseCode.PULL_NOT_FOUND,
                 ext=pull_fields(where, offset, 0, offset),
-                remark="this broker stops",
+                remark="this broker is stopping",
             )
 
     def _answered(self, serial: int, item: _Forwarded, result: Response | RemotingError) -> None:
@@ -160,7 +160,7 @@ class Forwarder:
         elif isinstance(result, (ConnectFailed, Overloaded, TooLarge)) or request.code in _CHANGE_NOTHING:
             self._gate.wait_for_leader(connection, request, item.address)
         else:
-            remark = f"outcome unknown: no answer of the leader came ({result.remark})"
+            remark = f"outcome unknown: the leader sent no response ({result.remark})"
             connection.respond(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _over(self, serial: int, item: _Forwarded) -> None:

@@ -6,14 +6,15 @@ from types import MappingProxyType
 
 IGNORED = MappingProxyType(
     {
-        "brokerId": "who leads is elected: it registers as 0, a follower by the number in its dLegerSelfId",
-        "brokerRole": "who leads is elected",
+        "brokerId": "the leader is elected: it registers with id 0, a follower with the number in "
+        "its dLegerSelfId",
+        "brokerRole": "the leader is elected",
         "brokerIP2": "brokers replicate over the addresses in dLegerPeers",
         "haListenPort": "brokers replicate over the addresses in dLegerPeers",
         "mappedFileSizeCommitLog": "the size of a segment is mapedFileSizeCommitLog, with one p",
         "flushConsumerOffsetHistoryInterval": "consumer offsets are in the replicated log",
-        "sendMessageThreadPoolNums": "one event loop takes all messages",
-        "queryMessageThreadPoolNums": "one event loop takes all requests",
+        "sendMessageThreadPoolNums": "one event loop handles all messages",
+        "queryMessageThreadPoolNums": "one event loop handles all requests",
         **dict.fromkeys(
             (
                 *("userCacheMaxNum", "userCacheExpiredSecond", "userCacheRefreshSecond"),
@@ -21,9 +22,9 @@ IGNORED = MappingProxyType(
                 *("statefulAuthenticationCacheMaxNum", "statefulAuthenticationCacheExpiredSecond"),
                 *("statefulAuthorizationCacheMaxNum", "statefulAuthorizationCacheExpiredSecond"),
             ),
-            "users and policies are in memory, and what was decided is forgotten when they change",
+            "users and policies are kept in memory, and cached decisions are dropped when they change",
         ),
-        "storePathCommitLog": "everything lies below storePathRootDir",
+        "storePathCommitLog": "all files of the store are below storePathRootDir",
     }
 )
 """Property -> why it has no effect. They are accepted so that a broker.conf of RocketMQ works unchanged."""

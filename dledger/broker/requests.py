@@ -156,7 +156,9 @@ def handles(
     this broker does not lead; it returns whether it answers."""
 
     if does is None and not may.names_something:
-        raise ValueError(f"{code!r}: any account may send it: say with `does` what it does to which resource")
+        raise ValueError(
+            f"{code!r} may be sent by any account: declare with `does` what it does to which resource"
+        )
 
     def declare(method: Any) -> Any:
         known = getattr(method, _DECLARED, ())

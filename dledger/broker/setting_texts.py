@@ -35,7 +35,7 @@ def parse_host_or_none(text: str) -> str:
 def parse_region(text: str) -> str:
     """A name of at most `MAX_REGION` characters."""
     if len(text) > MAX_REGION:
-        raise ValueError(f"{len(text)} characters: at most {MAX_REGION}")
+        raise ValueError(f"{len(text)} characters; the limit is {MAX_REGION}")
     return name(text)  # without control characters: they separate the properties of a message
 
 
@@ -43,7 +43,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
     """Topics separated by `;` or `,`, or `*`."""
     topics = tuple(dict.fromkeys(parts(text.replace(",", ";"))))
     if len(topics) > MAX_CHECKED_TOPICS:
-        raise ValueError(f"{len(topics)} topics: at most {MAX_CHECKED_TOPICS}, or * for all")
+        raise ValueError(f"{len(topics)} topics; the limit is {MAX_CHECKED_TOPICS}, or use * for all")
     for topic in topics:
         if topic != "*":
             name(topic)
@@ -62,7 +62,7 @@ def parse_rates(text: str) -> dict[str, int]:
             raise ValueError(f"{what!r} is given twice")
         rates[what if what == "*" else name(what)] = number
     if len(rates) > MAX_RATES:
-        raise ValueError(f"{len(rates)} rates: at most {MAX_RATES}")
+        raise ValueError(f"{len(rates)} rates; the limit is {MAX_RATES}")
     return rates
 
 
@@ -77,7 +77,7 @@ def parse_place(text: str) -> str:
         return text.rstrip("/") or text[:1]
     scheme, separator, rest = text.partition("://")
     if "::" in text or not separator or not rest.strip("/"):
-        raise ValueError(f"{text!r}: expected a directory, or a URL as s3://bucket/digests")
+        raise ValueError(f"{text!r}: expected a directory, or a URL such as s3://bucket/digests")
     # Files have renames, and would be written in place through a driver.
     return absolute(f"file://{rest}") if scheme.lower() in ("file", "local") else text.rstrip("/")
 
@@ -99,15 +99,15 @@ def parse_host(text: str) -> str:
     bare = text.removeprefix("[").removesuffix("]")
     if is_anywhere(bare):
         raise ValueError(
-            f"{text!r}: clients and peers are told this address, and none can connect to it. Where to listen "
-            "is bindAddress"
+            f"{text!r}: clients and peers connect to this address, so it must be one of this machine. "
+            "To set where the broker listens, use bindAddress"
         )
     try:
         host, port = split_address(text)
     except ValueError:
         return check_host(bare)
     if ip_of(bare) is None:  # else it is an IPv6 address without brackets
-        raise ValueError(f"{text!r}: give {host} without the port, which is listenPort ({port} here)")
+        raise ValueError(f"{text!r}: give {host} without a port; the port is listenPort ({port} here)")
     return bare
 
 
@@ -122,7 +122,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     """Addresses of NameServers separated by `;`."""
     addresses = tuple(parts(text))
     if len(addresses) > MAX_NAMESRVS:
-        raise ValueError(f"{len(addresses)} addresses: at most {MAX_NAMESRVS}")
+        raise ValueError(f"{len(addresses)} addresses; the limit is {MAX_NAMESRVS}")
     for address in addresses:
         split_address(address)
     return addresses

@@ -227,7 +227,7 @@ def test_a_failed_upload_leaves_what_was_there_and_is_tried_again_with_one_line_
     assert [re.split(" path=", line)[0] for line in said] == [
         "digests not shipped",
         "digests not shipped",
-        "digests shipped again",
+        "digests are shipped again",
     ]
     assert "403 for" in said[0] and "No space left" in said[1] and url in said[0]
     assert one.stats.segments > 0
@@ -255,7 +255,7 @@ def test_where_to_is_a_directory_or_a_url(written: str, meant: str) -> None:
 
 @pytest.mark.parametrize("written", ["s3://", "s3:///", "simplecache::s3://bucket/x", "file:x", "s3::bucket"])
 def test_what_names_no_place_is_refused(written: str) -> None:
-    with pytest.raises(ConfigError, match="expected a directory, or a URL as s3://bucket/digests"):
+    with pytest.raises(ConfigError, match="expected a directory, or a URL such as s3://bucket/digests"):
         SETTINGS.load({"dLegerPeers": "n0-127.0.0.1:40911", "digestShipPath": written})
 
 

@@ -148,7 +148,7 @@ DECISIONS: list[tuple[str | None, int, Any, bytes, str]] = [
     ("consumer", RequestCode.QUERY_MESSAGE, {"topic": "other", "key": "k"}, b"", no_default("topic:other")),
     ("consumer", RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "orders"}, b"",
      no_default(
-         "topics in general: what the message is of is not known before it is read")),
+         "topics in general (the topic of the message is known only after it is read)")),
     ("defaults", RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"}, b"", ""),
     ("defaults", SEND, send_to("anything"), b"x", ""),
     ("defaults", SEND, send_to("denied"), b"x", "No permission for topic:denied"),

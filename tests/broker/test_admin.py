@@ -123,7 +123,10 @@ def test_what_of_a_group_has_no_effect_is_said(tmp_path: Path) -> None:
                 ),
             ):
                 reply = await world.call(code, None, json.dumps(asked).encode())
-                assert (reply.code, reply.remark) == (0, f"has no effect here: {lost}" if lost else None)
+                assert (reply.code, reply.remark) == (
+                    0,
+                    f"these settings have no effect here: {lost}" if lost else None,
+                )
 
     run(test)
 
@@ -377,7 +380,9 @@ def test_a_topic_with_fewer_queues_strands_no_message(tmp_path: Path) -> None:
         reply = await create(world, "shrunk", queues=2)
         await pending
         assert reply.code == ResponseCode.SUCCESS
-        assert "readQueueNums stays 7, not 2: the queues up to 6 hold messages" in (reply.remark or "")
+        assert "readQueueNums stays 7 instead of 2, as the queues up to 6 hold messages" in (
+            reply.remark or ""
+        )
         config = world.broker.store.state.topics["shrunk"]
         assert (config.read_queues, config.write_queues) == (7, 2)
         for queue in range(7):

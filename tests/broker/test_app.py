@@ -172,7 +172,7 @@ def test_clients_are_served_two_ports_below_as_well(
                 assert answer.code == ResponseCode.SUCCESS
 
     asyncio.run(test())
-    assert ("no VIP channel" in caplog.text) == taken
+    assert ("the VIP channel is not open" in caplog.text) == taken
 
 
 def test_a_single_node_serves_and_keeps_everything_over_a_restart(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_who_watches_a_broker_is_told_of_a_member_that_is_away(tmp_path: Path) -
                 await until(node, "health", 200, healthy=True, degraded=False, warnings=[])
                 await until(node, "readyz", 200)
             one.stop.set()
-            away = f"{one.config.self_id} is not reached: the group bears one loss less"
+            away = f"{one.config.self_id} is not reached: the group can survive one failure less"
             for node in (leader, other):
                 await until(node, "health", 200, healthy=True, degraded=True, warnings=[away])
             other.stop.set()
@@ -370,15 +370,21 @@ def test_a_wrong_command_line_says_how_it_is_used(
         (GOOD + "bindAddress=a..b\n", "line 4: bindAddress: 'a..b' is neither"),
         (GOOD + "httpAddress=.a\n", "line 4: httpAddress: '.a' is neither"),
         (GOOD + "mapedFileSizeCommitLog=8192\n", "line 4: mapedFileSizeCommitLog"),
-        (GOOD + "authorizationEnabled=true\n", "line 4: authorizationEnabled: needs authenticationEnabled"),
-        (GOOD + "aclEnable=true\nauthenticationEnabled=true\n", "(aclEnable): choose one"),
-        (GOOD + "authenticationWhitelist=10,x\n", "line 4: authenticationWhitelist: 'x' is no request code"),
+        (GOOD + "authorizationEnabled=true\n", "line 4: authorizationEnabled needs authenticationEnabled"),
+        (
+            GOOD + "aclEnable=true\nauthenticationEnabled=true\n",
+            "authenticationEnabled and aclEnable exclude each other",
+        ),
+        (
+            GOOD + "authenticationWhitelist=10,x\n",
+            "line 4: authenticationWhitelist: 'x' is not a request code",
+        ),
         (GOOD + 'initAuthenticationUser={"username":"a"}\n', 'expected {"username":"...","password":"..."}'),
         (GOOD + "innerClientAuthenticationCredentials=x\n", 'expected {"accessKey":"...","secretKey":"..."}'),
         (GOOD + "dLegerSelfID=n1\n", "did you mean 'dLegerSelfId'"),
         (GOOD + "brokerName=b2\n", "already set"),
         (GOOD.replace("Id=n0", "Id=n7"), "line 3: dLegerSelfId"),
-        ("brokerName=b1\n", "dLegerPeers: missing"),
+        ("brokerName=b1\n", "dLegerPeers is missing"),
         (GOOD + "enableDLegerCommitLog=false\n", "line 4: enableDLegerCommitLog"),
         ("dLegerPeers=n0\n", "line 1: dLegerPeers"),
         ("dLegerPeers=n0-n0..example.com:1\n", "line 1: dLegerPeers: n0: 'n0..example.com'"),
@@ -514,7 +520,11 @@ def test_a_store_that_the_system_refuses_may_be_started_again(
     file.write_text(f"{GOOD}storePathRootDir={tmp_path}/file/store\n")
     assert program(["-c", str(file)]) == 1
     told = capsys.readouterr().err
-    assert "cannot open the store" in told and "File exists" in told and "start it again when" in told
+    assert (
+        "cannot open the store" in told
+        and "File exists" in told
+        and "correct that and start it again" in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -547,7 +557,7 @@ def test_a_name_that_nobody_knows_now_may_be_known_later(
     file = tmp_path / "broker.conf"
     file.write_text(f"{GOOD}brokerIP1=no.such.host.invalid\nlogDir={tmp_path}\n")
     assert program(["-c", str(file)]) == 1
-    assert "no.such.host.invalid has no IPv4 address that could be found now" in capsys.readouterr().err
+    assert "no.such.host.invalid cannot be resolved to an IPv4 address now" in capsys.readouterr().err
 
 
 def test_one_directory_is_of_one_broker(tmp_path: Path) -> None:
@@ -560,7 +570,7 @@ def test_one_directory_is_of_one_broker(tmp_path: Path) -> None:
         async with running(first) as (nodes, _):
             await leader_of(nodes)
             with pytest.raises(
-                NodeFailed, match=r"another broker holds .*/n0/lock: each needs a store"
+                NodeFailed, match=r"another process uses .*/n0/lock: each broker needs"
             ) as told:
                 await main(production_env("test"), second, asyncio.Event())
             assert told.value.exit_code == 1

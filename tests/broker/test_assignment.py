@@ -126,7 +126,9 @@ def test_the_queues_of_other_broker_groups_come_from_a_nameserver(
             await world.send("T")
             await world.call(RequestCode.HEART_BEAT, None, heartbeat("c1"))
             refused = await ask(world)
-            assert refused.code == ResponseCode.SYSTEM_ERROR and "no NameServer tells" in str(refused.remark)
+            assert refused.code == ResponseCode.SYSTEM_ERROR and "no NameServer could name" in str(
+                refused.remark
+            )
 
             class Answer:
                 code = 0

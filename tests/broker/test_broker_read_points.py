@@ -67,7 +67,7 @@ class Other:
 
 def test_a_request_says_who_may_send_it_or_what_it_does() -> None:
     """One that any account may send would be open to every user of ACL 2.0, or to none."""
-    with pytest.raises(ValueError, match=r"GET_MIN_OFFSET.*say with `does`"):
+    with pytest.raises(ValueError, match=r"GET_MIN_OFFSET.*declare with `does`"):
         handles(RequestCode.GET_MIN_OFFSET, needs=Needs.ANY, may=required.ACCOUNT)
 
 

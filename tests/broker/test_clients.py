@@ -274,7 +274,7 @@ def test_members_that_subscribe_differently_are_told_and_logged(
         assert await beat(first, "c1", "A || B") is None
         assert await beat(second, "c2", "B||A") is None, "the same in another order"
         said = await beat(second, "c2", "C") or ""
-        for part in ("consumer group CG subscribe differently", "c1 wants T A || B", "c2 wants T C"):
+        for part in ("consumer group CG have different subscriptions", "c1 wants T A || B", "c2 wants T C"):
             assert part in said
         assert await beat(first, "c1", "A || B") == said
         assert sum(said in line for line in caplog.messages) == 1
@@ -312,8 +312,8 @@ def test_two_consumers_of_one_client_id_are_told_and_a_client_that_comes_back_is
 
         assert await beat(first) is None
         assert await beat(second) is None, "it may have connected anew before the old connection was closed"
-        assert "group CG have one client id" in (await beat(first) or "")
-        assert "one client id, so that each gets what the others get: c1" in (await beat(second) or "")
+        assert "group CG share one client id" in (await beat(first) or "")
+        assert "one client id, so each of them receives the same messages: c1" in (await beat(second) or "")
         assert 'shared_client_ids{group="CG"} 1.0' in generate_latest(metrics(world)).decode()
 
         calm = await World(str(tmp_path / "calm")).open()

@@ -29,7 +29,7 @@ def test_a_newer_operation_waits_until_every_voter_knows_it() -> None:
     log, made = writer(NEWER - 1)
     made.put_topic(T)
     before = len(log.entries)
-    with pytest.raises(RemotingError, match="note: not before all brokers of the group") as refused:
+    with pytest.raises(RemotingError, match="note needs state version") as refused:
         made.append_op(Note("n").op())
     assert refused.value.code == 14 and len(log.entries) == before, "certainly not executed"
     log, made = writer(NEWER)

@@ -102,7 +102,9 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
             await world.send()
             code = RequestCode.CONSUME_MESSAGE_DIRECTLY
             reply = await world.call(code, ConsumeDirectlyHeader("CG", "c", "nonsense"))
-            assert reply.code == ResponseCode.SYSTEM_ERROR and "no offset message id" in (reply.remark or "")
+            assert reply.code == ResponseCode.SYSTEM_ERROR and "is not an offset message id" in (
+                reply.remark or ""
+            )
             reply = await world.call(code, ConsumeDirectlyHeader("CG", "c", "0A000001000059E2" + "F" * 16))
             assert "can not find message" in (reply.remark or "")
             code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS

@@ -138,7 +138,7 @@ def test_a_send_under_way_to_a_leader_that_leads_no_longer_is_of_unknown_outcome
 
 @pytest.mark.parametrize(
     ("successor", "told"),
-    [(None, "does not know yet whether it still leads"), ("n2", f"another one leads now: {LATER}")],
+    [(None, "does not know yet whether it still leads"), ("n2", f"another broker leads now: {LATER}")],
 )
 def test_who_lost_contact_does_not_say_that_the_leader_stepped_down(
     successor: str | None, told: str, tmp_path: Path

@@ -154,7 +154,7 @@ def test_invisible_time_is_changed_under_a_new_handle(tmp_path: Path) -> None:
             rows = world.broker.store.state[POPS].rows
             assert sorted(row.offsets for row in rows.values()) == [(0,), (1,)]
             late = await change(world, some[0], 10_000)
-            assert late.code == ResponseCode.NO_MESSAGE and "not valid any more" in str(late.remark)
+            assert late.code == ResponseCode.NO_MESSAGE and "is stale" in str(late.remark)
             new = some[0].handle._replace(time=int(reply.ext["popTime"]), invisible=10_000)
             some[0].handle = new
             reply = await change(world, some[0], 10_000)
@@ -536,7 +536,9 @@ def test_pops_wait_until_all_voters_know_them_and_then_need_nobody_s_word(tmp_pa
             newest, appender.state_version = appender.state_version, 1
             await world.send("T", b"x")
             reply = await pop(world)
-            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade them" in str(reply.remark)
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade it first" in str(
+                reply.remark
+            )
             appender.state_version = newest
             (one,) = await take(world)
             assert (await ack(world, one)).code == 0

@@ -80,7 +80,7 @@ def test_a_reply_is_pushed_by_whichever_member_knows_the_client(
 
 
 def test_a_message_that_asks_for_nothing_is_not_answered() -> None:
-    with pytest.raises(InvalidMessage, match="waits for no reply"):
+    with pytest.raises(InvalidMessage, match="expects no reply"):
         reply_to(received({}), b"x")
     asked = {"CORRELATION_ID": "c", "REPLY_TO_CLIENT": "me", "TTL": "1", "CLUSTER": "Mine"}
     reply = reply_to(received(asked), b"x", {"own": "1"})

@@ -283,7 +283,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
             world.node.appender.state_version = 4
             await consumed(world)
             reply = await reset(world)
-            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade them" in (reply.remark or "")
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE and "upgrade it first" in (
+                reply.remark or ""
+            )
             assert await where(world) == 5
 
     run(test)

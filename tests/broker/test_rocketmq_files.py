@@ -70,7 +70,7 @@ def test_a_typical_file_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_what_has_no_counterpart_is_warned_of(name: str) -> None:
     _, warnings = SETTINGS.load(ONE | {name: "16"})
     assert warnings == [
-        f"{name} has no effect here: it is a setting of RocketMQ's that has no counterpart here"
+        f"{name} has no effect here: it is a setting of RocketMQ that has no counterpart here"
     ]
 
 

@@ -125,8 +125,8 @@ def test_what_matches(expression: str, properties: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
-        ("", "it ends too early"),
-        ("a =", "it ends too early"),
+        ("", "the expression ends too early"),
+        ("a =", "the expression ends too early"),
         ("a and between 2 and 10", "Encountered 'between' at column 7"),
         ("a = 1 b = 2", "Encountered 'b' at column 7"),
         ("a # 1", "Lexical error at column 3"),
@@ -367,9 +367,9 @@ def words(count: int) -> str:
     ("expression", "text"),
     [
         (words(MAX_TOKENS + 3), f"more than {MAX_TOKENS} words"),
-        ("not " * (MAX_DEPTH + 1) + "a", f"at most {MAX_DEPTH} deep"),
-        ("- " * 200 + "1 > 1", f"at most {MAX_DEPTH} deep"),
-        (" or ".join(["a contains 'x'"] * (MAX_SCANS + 1)), f"at most {MAX_SCANS}"),
+        ("not " * (MAX_DEPTH + 1) + "a", f"the limit is {MAX_DEPTH} levels"),
+        ("- " * 200 + "1 > 1", f"the limit is {MAX_DEPTH} levels"),
+        (" or ".join(["a contains 'x'"] * (MAX_SCANS + 1)), f"the limit is {MAX_SCANS}"),
     ],
 )
 def test_what_would_cost_too_much_is_refused(expression: str, text: str) -> None:

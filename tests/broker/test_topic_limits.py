@@ -174,7 +174,9 @@ def test_what_is_refused_does_not_count(tmp_path: Path) -> None:
         world = await World(str(tmp_path), **room_for(tmp_path, TopicConfig("A", 4, 4, 6))).open()
         for _ in range(3):
             refused = create(world, "A", attributes="+k=" + "x" * 300_000).reply
-            assert refused.code == ResponseCode.INVALID_PARAMETER and "at most 65536" in str(refused.remark)
+            assert refused.code == ResponseCode.INVALID_PARAMETER and "the limit is 65536" in str(
+                refused.remark
+            )
         assert (await create(world, "A")).code == ResponseCode.SUCCESS, "there is still room for it"
 
     run(test)

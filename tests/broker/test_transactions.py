@@ -94,7 +94,9 @@ def test_a_half_message_waits_and_is_committed_once(tmp_path: Path) -> None:
             assert is_open(world) == {}
 
             again = await end(world, sent)
-            assert again.code == ResponseCode.SYSTEM_ERROR and "no such transaction" in str(again.remark)
+            assert again.code == ResponseCode.SYSTEM_ERROR and "the transaction is not open" in str(
+                again.remark
+            )
             assert len(await now(world, queue=2)) == 2
 
     run(test)
@@ -131,8 +133,8 @@ def test_what_is_rolled_back_comes_never_and_what_is_not_known_stays_open(tmp_pa
 WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"producerGroup": "other"}, 1, "producer group wrong"),
     ({"commitLogOffset": 17}, 1, "commit log offset wrong"),
-    ({"tranStateTableOffset": 1}, 1, "no such transaction"),
-    ({"tranStateTableOffset": -1}, 1, "no such transaction"),
+    ({"tranStateTableOffset": 1}, 1, "the transaction is not open"),
+    ({"tranStateTableOffset": -1}, 1, "the transaction is not open"),
     ({"commitOrRollback": 4}, 29, "commitOrRollback=4"),
 ]
 

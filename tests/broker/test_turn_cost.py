@@ -133,6 +133,6 @@ def test_more_than_a_code_takes_is_refused_before_it_is_parsed(tmp_path: Path) -
             server.dispatch(cast(Connection, connection), request)
             reply = connection.replies[1]
             assert reply.code == ResponseCode.SYSTEM_ERROR
-            assert f"the body of {code.name} has 1048576 bytes: at most" in (reply.remark or "")
+            assert f"the body of {code.name} has 1048576 bytes; the limit is" in (reply.remark or "")
 
     run(test)

@@ -125,7 +125,7 @@ DECISIONS: list[tuple[str | None, int, Any, bytes, str]] = [
     ("consumer", RequestCode.QUERY_CONSUMER_OFFSET, {"topic": "orders", "consumerGroup": "readers"}, b"", ""),
     ("consumer", RequestCode.QUERY_MESSAGE, {"topic": "orders", "key": "k"}, b"", ""),
     ("consumer", RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "orders"}, b"",
-     no("Topic:*, as a message's place tells no topic,", "consumer")),
+     no("Topic:* (the place of a message does not tell its topic)", "consumer")),
     ("consumer", RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "orders", "group": "readers"}, b"",
      no("Group:readers", "consumer")),
     ("consumer", RequestCode.LOCK_BATCH_MQ, None,
@@ -146,7 +146,7 @@ DECISIONS: list[tuple[str | None, int, Any, bytes, str]] = [
      no("Group:g", "operator")),
     ("operator", RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"}, b"", ""),
     ("operator", RequestCode.AUDIT_ENTRIES, None, b"",
-     "User:operator is no super user, as request code 28007 needs."),
+     "User:operator is not a super user, which request code 28007 requires."),
     ("nobody", SEND, send_to("orders"), b"x", no("Topic:orders", "nobody")),
 ]  # fmt: skip
 
@@ -363,7 +363,7 @@ def test_users_entries_and_answers_have_limits(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(f"{module}.MAX_ANSWER", 100)
         for code in (RequestCode.AUTH_LIST_USER, RequestCode.AUTH_LIST_ACL):
             reply = await ask(world, code, {})
-            assert (reply.code, reply.remark) == (1, "a list of more than 100 bytes: ask with a filter")
+            assert (reply.code, reply.remark) == (1, "the list has more than 100 bytes: ask with a filter")
 
     run(test)
 
@@ -586,7 +586,7 @@ def test_a_leader_creates_its_first_user_once_and_waits_for_the_voters(
         task = asyncio.create_task(world.broker.leadership.services.run())
         users = world.broker.store.state[USERS].rows
         async with asyncio.timeout(20):
-            while "cannot be created now" not in caplog.text:  # noqa: ASYNC110
+            while "user not created now" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert not users
         world.node.appender.state_version = 7

@@ -124,7 +124,7 @@ def walk(stage: Stage) -> dict[str, str]:
         f"updateSubGroupList -b {leader} -f groups.json": "submit batch of subscription group",
         f"setConsumeMode -b {leader} -t WalkOwn -g CG_walkOwn -m PULL": "set consume mode to",
         "updateSubGroup -c DefaultCluster -g CG_walkOwn -r 3 -w 2": (
-            "has no effect here: consumeFromMinEnable, whichBrokerWhenConsumeSlowly"
+            "these settings have no effect here: consumeFromMinEnable, whichBrokerWhenConsumeSlowly"
         ),
         "getConsumerConfig -g CG_walkOwn": r"retryMaxTimes +=  3",
         "consumerProgress": "CG_walk +1 +V5_3_3 +PUSH +CLUSTERING",
@@ -345,7 +345,7 @@ def test_commands_for_people(run: Run, stage: Stage) -> None:
     assert told("group update readers --max-retries 2")["changes"][0]["after"] == 2
     nothing = told("group update readers --no-from-min")
     assert nothing["changes"] == []
-    assert nothing["warnings"] == ["has no effect here: consumeFromMinEnable"]
+    assert nothing["warnings"] == ["these settings have no effect here: consumeFromMinEnable"]
     assert "readers" in [row["group"] for row in told("group list")["groups"]]
     assert told("group show CG_walk")["consumers"][0]["client"] == WHO
     sent = stage.sent[0].message_id

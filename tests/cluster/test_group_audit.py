@@ -220,7 +220,7 @@ def test_wrong_settings_are_told_at_the_start(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("fsspec")
     for lines, said in (
-        ("digestShipPath=s3://", "expected a directory, or a URL as s3://bucket/digests"),
+        ("digestShipPath=s3://", "expected a directory, or a URL such as s3://bucket/digests"),
         ("digestShipPath=s33://bucket/digests", "did you mean 's3'?"),
         ("digestShipPaht=/x", "did you mean 'digestShipPath'?"),
         ("digestShipIntervalMs=5", "expected 100 to"),

@@ -93,7 +93,7 @@ def test_a_block_commits_at_its_end_and_rolls_back_on_an_error(impatient: LocalC
             withdrawn.rollback()
         with pytest.raises(ClientError, match="decided already"):
             withdrawn.commit()
-        with pytest.raises(BrokerRefused, match="no such transaction"):
+        with pytest.raises(BrokerRefused, match="the transaction is not open"):
             good.commit()
         with (
             pytest.raises(InvalidMessage, match="delay"),

@@ -71,7 +71,7 @@ def test_newer_operations_wait_for_the_last_broker_and_end_one_that_goes_back(tm
         group.terminate(last)  # a newer one leads now, and the last voter that it heard of is the old one
         start(group, last, newer=False)
         group.wait_caught_up(nodes=[last])
-        wait_until_said(group, "note waits: note: not before all brokers of the group")
+        wait_until_said(group, "note waits: note needs state version")
         roll(group, first[0], newer=False)  # and back again: nothing was written that it does not know
         produce(5)
         assert not any("note written" in said(group, node) for node in spec.node_ids)
@@ -117,7 +117,7 @@ def test_a_broker_that_meets_a_newer_operation_ends_with_what_to_do(tmp_path: Pa
         assert process(group, back).wait_gone(20)
         assert process(group, back).exit_code() == 78
         assert "the operation 'note' is not known to this program" in process(group, back).tail()
-        assert "start this node again with the version that the others run" in said(group, back)
+        assert "start this node with the version that the other members run" in said(group, back)
         start(group, back, newer=True)
         group.wait_caught_up()
     finally:

@@ -131,7 +131,7 @@ def test_brokers_ship_digests_to_s3_and_try_again_until_there_is_a_bucket(
     group.start()
     try:
         group.create_topic(TOPIC, 4)
-        failed, again = "digests not shipped", "digests shipped again"
+        failed, again = "digests not shipped", "digests are shipped again"
         wait_for(
             lambda: (tries() >= 24 and 0 not in said(failed)) or None,
             60,

@@ -53,12 +53,14 @@ class QueryProcessor:
         header = call.header
         if not self._index.enabled:
             raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, "messageIndexEnable=false: this broker finds no message by its key"
+                ResponseCode.SYSTEM_ERROR,
+                "this broker keeps no index of message keys (messageIndexEnable=false), so it finds "
+                "no message by its key",
             )
         if len(header.key) > MAX_KEY:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"a key of {len(header.key)} characters: at most {MAX_KEY}",
+                f"the key has {len(header.key)} characters; the limit is {MAX_KEY}",
             )
         self._background.start(call.connection, call.request, self._answer(call))
 
@@ -86,7 +88,11 @@ class QueryProcessor:
             "indexLastUpdateTimestamp": str(found.last_ms),
             "indexLastUpdatePhyoffset": str(found.last_position),
         }
-        remark = None if found.whole else "more messages than one query looks at: ask for less time"
+        remark = (
+            None
+            if found.whole
+            else ("more messages match than one query may look at: ask for a shorter time range")
+        )
         if parts:
             call.respond(ext=ext, body=[data for _, data in sorted(parts)], remark=remark)
         else:

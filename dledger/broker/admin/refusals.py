@@ -11,21 +11,26 @@ from collections.abc import Mapping
 from dledger.remoting.codes import RequestCode
 
 _ACL = (
-    "accounts of ACL 1.0 are in the file plain_acl.yml of each broker, which reads it again when it changes:"
-    " no request shows or changes them. Users and policies of ACL 2.0 are changed by createUser and createAcl"
+    "accounts of ACL 1.0 are in the file plain_acl.yml of each broker, which reloads it when it "
+    "changes: no request shows or changes these accounts. Users and policies of ACL 2.0 are changed "
+    "by createUser and createAcl"
 )
 _COLD = (
-    "this broker does not slow down groups that read cold data: such reads are done by workers and hold up"
-    " nobody else"
+    "this broker does not slow down groups that read cold data: such reads run on workers and delay "
+    "no other request"
 )
 _CONTAINER = (
-    "this broker is one of a Raft group: members join and leave by `dledger member`, not by a container"
+    "this broker is a member of a Raft group: members are added and removed with `dledger member`, "
+    "not with a container"
 )
 _CONTROLLER = "there is no controller: the brokers of a group elect their leader among themselves, by Raft"
 _ROCKSDB = (
     "this broker keeps its ConsumeQueues in files and its configuration in the replicated log, not in RocksDB"
 )
-_STATIC = "there are no static topics here: a topic's queues stay with their broker group, whoever leads it"
+_STATIC = (
+    "this broker has no static topics: the queues of a topic stay with their broker group, "
+    "whichever member leads it"
+)
 REFUSED: Mapping[RequestCode, str] = {
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACL,
     RequestCode.DELETE_ACL_CONFIG: _ACL,
@@ -33,8 +38,8 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACL,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _ACL,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: (
-        "a group cannot be kept from one topic alone: disable the group (updateSubGroup -s false), or take"
-        " the read permission from the topic (updateTopicPerm)"
+        "a group cannot be forbidden to read one single topic: disable the group (updateSubGroup -s "
+        "false), or take the read permission from the topic (updateTopicPerm)"
     ),
     RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _ROCKSDB,
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: _ROCKSDB,
@@ -47,7 +52,7 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _CONTROLLER,
     RequestCode.CONTROLLER_ELECT_MASTER: f"{_CONTROLLER}; `dledger transfer` moves leadership",
     RequestCode.CONTROLLER_GET_METADATA_INFO: _CONTROLLER,
-    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: f"{_CONTROLLER}; haStatus shows how far the others are",
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: f"{_CONTROLLER}; haStatus shows how far the followers are",
     RequestCode.UPDATE_CONTROLLER_CONFIG: _CONTROLLER,
     RequestCode.GET_CONTROLLER_CONFIG: _CONTROLLER,
     RequestCode.CLEAN_BROKER_DATA: _CONTROLLER,
@@ -55,14 +60,14 @@ REFUSED: Mapping[RequestCode, str] = {
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
     RequestCode.SET_COMMITLOG_READ_MODE: (
-        "how the log is read ahead is not set: hot segments are mapped, cold ones are read by workers"
+        "the read mode of the log cannot be set: hot segments are mapped, cold ones are read by workers"
     ),
     RequestCode.POP_ROLLBACK: (
         "pops are rows of the replicated state, not messages of a revive topic: there is nothing to export,"
         " or to roll back"
     ),
     RequestCode.SWITCH_TIMER_ENGINE: (
-        "there is one way in which delayed messages wait, in the replicated log: no engine to choose"
+        "delayed messages always wait in the replicated log: there is no timer engine to choose"
     ),
 }
 """Request code -> why it is not supported."""

@@ -126,7 +126,7 @@ class ReplicationProcessor:
     def delete_expired(self, call: Call[None]) -> None:
         """Start retention now, whatever hour it is (`deleteWhen`). Answered at once. Segments younger than
         `fileReservedTime` stay."""
-        self._log.info("expired segments are looked for", by=call.connection.peer)
+        self._log.info("the search for expired segments has started", by=call.connection.peer)
         self._node.delete_expired()
         call.respond()
 
@@ -147,7 +147,10 @@ class ReplicationProcessor:
     def clean(self, call: Call[None]) -> None:
         """Do nothing: files of ConsumeQueues are deleted together with the part of the log that they point
         at, and with their topic."""
-        call.respond(remark="files of ConsumeQueues go by themselves, with the log and with their topic")
+        call.respond(
+            remark="files of ConsumeQueues are removed automatically, when their messages "
+            "expire or their topic is deleted"
+        )
 
 
 def _first_of_term(log: LogReader, term: int, index: int) -> int:

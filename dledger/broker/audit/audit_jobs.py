@@ -90,7 +90,9 @@ class AuditJobs:
             if job.key == key and now - job.began_at < max_age_s and not job.error:
                 return job
         if len(self._queue) >= MAX_WAITING:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} audit scans are waiting already")
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY, f"{MAX_WAITING} audit scans are already waiting: try again later"
+            )
         job = Job(f"{self._env.random.getrandbits(64):016x}", key, work, now)
         self._jobs[job.id] = job
         self._queue.append(job)
@@ -102,7 +104,9 @@ class AuditJobs:
         job = self._jobs.get(job_id)
         if job is None:
             raise RemotingError(
-                ResponseCode.QUERY_NOT_FOUND, f"audit job {job_id} is not known here any more"
+                ResponseCode.QUERY_NOT_FOUND,
+                f"audit job {job_id} is unknown to this broker (it was dropped, or the broker was "
+                "restarted): start the audit again",
             )
         return job
 

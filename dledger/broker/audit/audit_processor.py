@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from dledger.audit.store_directory import Replica, SegmentTask
 
 DISK = (
-    "the answering node's disk, bounded by its durable commit index when it described itself; what lies above"
-    " is told as such"
+    "the answering node's disk, bounded by its durable commit index at the time of its description; "
+    "entries above that are marked as uncommitted"
 )
 MAX_DESCRIPTIONS = 16
 """Descriptions of the replica that are kept; beyond this the least recently used one is dropped."""
@@ -93,7 +93,7 @@ class AuditProcessor:
         """Scan a segment."""
         header = call.header
         if header.blockEntries < 1:
-            raise RemotingError(ResponseCode.INVALID_PARAMETER, "blockEntries: at least 1")
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, "blockEntries must be at least 1")
         task = settled(self._task(header.description, header.start))
         key = ("segment", task, header.blockEntries)
         work = partial(_scan, task, header.blockEntries)
@@ -157,7 +157,10 @@ class AuditProcessor:
         """Units of the index files."""
         header = call.header
         if header.first < 0 or not 1 <= header.count <= MAX_UNITS:
-            text = f"{header.count} units from {header.first}: 1 to {MAX_UNITS} from 0 or above"
+            text = (
+                f"{header.count} units from unit {header.first} on: ask for 1 to {MAX_UNITS} "
+                "units, from unit 0 or above"
+            )
             raise RemotingError(ResponseCode.INVALID_PARAMETER, text)
         work = partial(_units, self._replica(header.description), header.first, header.count)
         self._answer(call, self._jobs.start(None, work))
@@ -168,7 +171,10 @@ class AuditProcessor:
     def _known(self, description: str) -> Described:
         described = self._described.pop(description, None)
         if described is None:
-            text = "this broker was restarted, or too many audits run: describe the replica again"
+            text = (
+                "the description of the replica is gone (the broker was restarted, or too many "
+                "audits run): describe the replica again"
+            )
             raise RemotingError(ResponseCode.QUERY_NOT_FOUND, text)
         self._described[description] = described  # now the most recently used
         return described

@@ -97,7 +97,7 @@ class Shipper:
                 self._failed(error)
             else:
                 if self._causes:
-                    self._log.info("digests shipped again", path=self._settings.path)
+                    self._log.info("digests are shipped again", path=self._settings.path)
                 self._causes.clear()
 
     def _failed(self, error: Exception) -> None:

@@ -101,11 +101,14 @@ class AccessControl:
             try:
                 accounts = await self._env.workers.run(Lane.DISK, self._changed)
             except (OSError, AclError) as error:
-                self._env.log.warning("accounts stay as they are: a changed file cannot be used", error=error)
+                self._env.log.warning(
+                    "accounts not reloaded: the changed file cannot be used, so the previous accounts stay",
+                    error=error,
+                )
                 continue
             if accounts is not None:
                 self._accounts = accounts
-                self._env.log.info("accounts read again", accounts=len(accounts.by_key))
+                self._env.log.info("accounts reloaded", accounts=len(accounts.by_key))
 
     def _changed(self) -> Accounts | None:
         read = _read(self._env.files, self._path)
@@ -225,7 +228,7 @@ def _need(account: Account, needed: Needed) -> None:
 
 def _name(resource: str) -> str:
     if not resource:
-        return "topics in general: what the message is of is not known before it is read"
+        return "topics in general (the topic of the message is known only after it is read)"
     if resource.startswith(RETRY_PREFIX):
         return f"group:{resource.removeprefix(RETRY_PREFIX)[:MAX_TEXT]}"
     return f"topic:{resource[:MAX_TEXT]}"

@@ -74,7 +74,7 @@ def _ranges(text: str) -> _Ranges:
     if "*" not in text and "-" not in text:
         exact = segments_of(text)
         if not exact:
-            raise ValueError(f"{text!r} is no IP address")
+            raise ValueError(f"{text!r} is not an IP address")
         return tuple((number, number) for number in exact)
     base, top, count, mark = (16, 0xFFFF, 8, ":") if ":" in text else (10, 255, 4, ".")
     parts = text.removesuffix(mark).split(mark)

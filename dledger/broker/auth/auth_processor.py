@@ -347,8 +347,8 @@ class AuthProcessor:
         if call.header.version not in (None, version):
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"users or policies were changed since this was asked for (version {call.header.version}, "
-                f"now {version}): not executed, look at them and ask again",
+                "users or policies have changed since this request was made (version "
+                f"{call.header.version}, now {version}): nothing was changed; read them and try again",
             )
         writer.note_version(User.operation)
         index = writer.add_together((), [*ops, *versioned(writer)])
@@ -376,7 +376,7 @@ class _Listed:
         part = one.encode()
         self._size += len(part) + 1
         if self._size > MAX_ANSWER:
-            text = f"a list of more than {MAX_ANSWER} bytes: ask with a filter"
+            text = f"the list has more than {MAX_ANSWER} bytes: ask with a filter"
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text)
         self._parts.append(part)
 

@@ -55,7 +55,7 @@ def parse_codes(text: str) -> tuple[int, ...]:
     codes: list[int] = []
     for part in filter(None, (one.strip() for one in text.split(","))):
         if not part.isascii() or not part.isdecimal() or len(part) > 9:
-            raise ValueError(f"{part!r} is no request code")
+            raise ValueError(f"{part!r} is not a request code")
         codes.append(int(part))
     if len(codes) > MAX_CODES:
         raise ValueError(f"{len(codes)} request codes: at most {MAX_CODES}")

@@ -60,12 +60,12 @@ class InitUsers(LeaderService):
                     break
                 if not said:
                     said = True
-                    self._log.warning("a user cannot be created now", user=user.name, why=refused)
+                    self._log.warning("user not created now, trying again", user=user.name, why=refused)
                 await asyncio.sleep(RETRY_S)
             await pace.step()
         if self._required and not writer.pending[USERS].rows:
             self._log.warning(
-                "authenticationEnabled, and there is no user: nobody can sign a request. Set "
+                "authenticationEnabled is set and there is no user, so no request can be signed. Set "
                 "initAuthenticationUser and restart the leader"
             )
 
@@ -94,7 +94,9 @@ class InitUsers(LeaderService):
             self._log.warning("account not migrated", user=name, entries=len(entries), limit=MAX_ENTRIES)
             return None
         if account.admin and account.perms:
-            self._log.warning("an administrator's permissions do not narrow a super user's", user=name)
+            self._log.warning(
+                "the permissions of an administrator were dropped: a super user may do everything", user=name
+            )
         return User(name, account.secret.decode(), superuser=account.admin), entries
 
 

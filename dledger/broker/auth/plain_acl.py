@@ -87,7 +87,7 @@ def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
         try:
             for account in _parse(data, white):
                 if account.access_key in found:
-                    raise AclError(f"accessKey {account.access_key} is there twice")
+                    raise AclError(f"accessKey {account.access_key} is given twice")
                 found[account.access_key] = account
         except AclError as error:
             raise AclError(f"{path}: {error}") from None
@@ -158,7 +158,7 @@ def _perms(item: Mapping[str, Any], name: str, prefix: str) -> dict[str, int]:
 def _perm(text: str, where: str) -> int:
     perm = _PERMS.get("".join(text.split()))
     if perm is None:
-        raise AclError(f"{where}: {text.strip()!r} is none of {', '.join(_PERMS)}")
+        raise AclError(f"{where}: {text.strip()!r} is not one of {', '.join(_PERMS)}")
     return perm
 
 
@@ -172,7 +172,7 @@ def _rule(text: str, where: str) -> AddressRule:
 def _known(value: Mapping[str, Any], names: set[str], what: str) -> None:
     for name in value:
         if name not in names:
-            raise AclError(f"{name!r} is no field of {what}: {', '.join(sorted(names))}")
+            raise AclError(f"{name!r} is not a field of {what}; known are {', '.join(sorted(names))}")
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:

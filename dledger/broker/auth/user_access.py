@@ -202,7 +202,7 @@ class UserAccess:
         rule, does = self._permissions.rule(code), self._permissions.does(code)
         done = done_by(rule, does, request, fields, self._cluster)
         if done is None:
-            raise _denied(f"{_subject(who)} is no super user, as request code {code} needs.")
+            raise _denied(f"{_subject(who)} is not a super user, which request code {code} requires.")
         for resource, actions in done:
             self._decide(view, who, resource, actions, host, connection, request)
         if beat is not None:
@@ -235,7 +235,11 @@ class UserAccess:
             if allowed:
                 return
         why = "no matched policies." if allowed is None else "the decision is deny."
-        what = resource[:MAX_TEXT] if resource != TOPIC else "Topic:*, as a message's place tells no topic,"
+        what = (
+            resource[:MAX_TEXT]
+            if resource != TOPIC
+            else ("Topic:* (the place of a message does not tell its topic)")
+        )
         place = self._host(connection, request)
         raise _denied(f"{_subject(who)} has no permission to access {what} from {place}, {why}")
 

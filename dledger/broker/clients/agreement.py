@@ -96,14 +96,14 @@ class Agreement:
         if len(self._variants) > 1 and not (topics_apart and self._one_expression_a_topic()):
             one, other = sorted(self._variants, key=lambda wanted: -self._variants[wanted])[:2]
             texts.append(
-                f"members of consumer group {group} subscribe differently, so that messages are lost to it: "
-                f"{self._who(one)} {_shown(one - other)}, {self._who(other)} {_shown(other - one)}. Give all "
-                "members of a group the same subscriptions"
+                f"members of consumer group {group} have different subscriptions, so the group misses "
+                f"messages: {self._who(one)} {_shown(one - other)}, {self._who(other)} "
+                f"{_shown(other - one)}. Give all members of a group the same subscriptions"
             )
         if self._shared:
             texts.append(
-                f"several consumers of group {group} have one client id, so that each gets what the others "
-                f"get: {_listed(self._shared)}. Give each an instance name of its own"
+                f"several consumers of group {group} share one client id, so each of them receives "
+                f"the same messages: {_listed(self._shared)}. Give each consumer its own instance name"
             )
         return "; ".join(texts)
 
@@ -123,7 +123,7 @@ class Agreement:
 
 def _shown(wanted: Interests) -> str:
     texts = [f"{topic} {expression}"[:MAX_SHOWN_TEXT] for topic, expression in sorted(wanted)]
-    return _listed(texts) if texts else "nothing of that"
+    return _listed(texts) if texts else "none of these"
 
 
 def _listed(texts: Iterable[str]) -> str:

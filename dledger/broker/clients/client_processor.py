@@ -109,7 +109,7 @@ class ClientProcessor(LeaderService):
             raise RemotingError(ResponseCode.INVALID_PARAMETER, "clientID must have 1 to 255 characters")
         groups = len(heartbeat.consumerDataSet) + len(heartbeat.producerDataSet)
         if groups > MAX_GROUPS:
-            remark = f"a heartbeat of {groups} groups: at most {MAX_GROUPS} of one client"
+            remark = f"the heartbeat names {groups} groups; the limit for one client is {MAX_GROUPS}"
             raise RemotingError(ResponseCode.INVALID_PARAMETER, remark)
         for consumer in heartbeat.consumerDataSet:
             problem = group_problem(consumer.groupName)
@@ -158,7 +158,9 @@ class ClientProcessor(LeaderService):
             warnings.append(text)
         if text and text != group.said and now - group.said_at >= SAID_AGAIN_S:
             group.said, group.said_at = text, now
-            self._log.warning("members of a consumer group disagree", group=group.name, text=text)
+            self._log.warning(
+                "members of a consumer group disagree about their subscriptions", group=group.name, text=text
+            )
 
     @handles(
         RequestCode.CHECK_CLIENT_CONFIG,

@@ -70,7 +70,7 @@ class ConsumerCalls:
             position = decode_message_id(header.msgId or "").physical_offset
         except ValueError as error:
             raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"{header.msgId} is no offset message id: {error}"
+                ResponseCode.SYSTEM_ERROR, f"{header.msgId} is not an offset message id: {error}"
             ) from error
 
         async def answer() -> None:

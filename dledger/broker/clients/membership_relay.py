@@ -77,7 +77,7 @@ class ClientTelling(LeaderService):
     def take(self, call: LeaderCall[None]) -> None:
         """Accept a report of consumers that send heartbeats to another broker of the group."""
         if not self._origins.is_members_own(call.connection, call.request):
-            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of consumers")
+            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group may report consumers")
         now = asyncio.get_running_loop().time()
         for here in decode_told(call.request.body):
             self._clients.told(call.connection, here, now)
@@ -138,7 +138,7 @@ class ClientTelling(LeaderService):
             try:
                 await self._tell(leader, changed)
             except RemotingError as error:
-                self._log.debug("not told", leader=leader, error=error)
+                self._log.debug("consumers not reported to the leader", leader=leader, error=error)
                 self._changed = None
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
@@ -155,7 +155,7 @@ class ClientTelling(LeaderService):
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return  # an older one
             if answer.code != ResponseCode.SUCCESS:
-                raise RemotingError(answer.code, answer.remark or "not taken")
+                raise RemotingError(answer.code, answer.remark or "not accepted")
             if leader != self._leader:
                 return
 

@@ -216,7 +216,7 @@ class QueueLocks(LeaderService):
         if not over:
             return False
         group, client = over[0][0], rows[over[0]].client
-        self._log.info("locks are over", group=group, client=client, queues=len(over))
+        self._log.info("queue locks expired", group=group, client=client, queues=len(over))
         self.expired += len(over)
         self._take(writer, group, client, over)
         return True

@@ -74,7 +74,10 @@ class ReplyProcessor:
         properties = decode_properties(header.properties or "")
         client_id = properties.get(REPLY_TO_CLIENT)
         if not client_id:
-            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"a reply without the property {REPLY_TO_CLIENT}")
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the reply lacks the property {REPLY_TO_CLIENT}, which names the client that waits for it",
+            )
 
         def push(connection: Connection) -> None:
             self._push(call, header, properties, connection)

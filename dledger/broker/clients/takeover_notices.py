@@ -44,7 +44,7 @@ class TakeoverNotices(LeaderService):
         await asyncio.sleep(WAIT_S)
         waiting = self._not_heard()
         if waiting:
-            self._log.info("consumers told who leads", clients=len(waiting))
+            self._log.info("consumers notified of the new leader", clients=len(waiting))
         notice = {LEADER_ADDR: self._settings.now.client_addr}
         for number, (group, member) in enumerate(waiting, 1):
             member.connection.send_oneway(

@@ -97,7 +97,7 @@ def filter_of(kind: str, expression: str, *, by_property: bool) -> MessageFilter
     if len(expression) > MAX_EXPRESSION:
         raise RemotingError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"a subscription of {len(expression)} characters: at most {MAX_EXPRESSION}",
+            f"the subscription expression has {len(expression)} characters; the limit is {MAX_EXPRESSION}",
         )
     maker = KINDS.get(kind or TAG)
     if maker is None or (maker is not tag_filter and not by_property):

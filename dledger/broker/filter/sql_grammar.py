@@ -112,7 +112,7 @@ class _Words(Lexer):
             if kind != "BLANK":
                 count += 1
                 if count > MAX_TOKENS:
-                    raise InvalidSelector(f"an expression of more than {MAX_TOKENS} words and signs")
+                    raise InvalidSelector(f"the expression has more than {MAX_TOKENS} words and signs")
                 if kind == "SIGN":
                     kind = _SIGNS[text]
                 elif kind == "ID" and text.upper() in _WORDS:
@@ -219,7 +219,7 @@ def parse(expression: str) -> Node:
     except UnexpectedInput as error:
         token = getattr(error, "token", None)
         if token is None or token.type == "$END":
-            raise InvalidSelector("it ends too early") from error
+            raise InvalidSelector("the expression ends too early") from error
         at = token.start_pos or 0
         raise InvalidSelector(f"Encountered {str(token)[:SHOWN]!r} at column {at + 1}") from error
     except VisitError as error:

@@ -330,11 +330,11 @@ def _derived(
 ) -> Node:
     depth = 1 + max(node.depth for node in nodes)
     if depth > MAX_DEPTH:
-        raise InvalidSelector(f"operators within each other: at most {MAX_DEPTH} deep")
+        raise InvalidSelector(f"operators are nested too deeply; the limit is {MAX_DEPTH} levels")
     size = 1 + sum(node.size for node in nodes)
     scans += sum(node.scans for node in nodes)
     if scans > MAX_SCANS:
-        raise InvalidSelector(f"{scans} CONTAINS: at most {MAX_SCANS}")
+        raise InvalidSelector(f"the expression has {scans} CONTAINS; the limit is {MAX_SCANS}")
     return Node(kind, evaluate, text, None, depth, size, scans)
 
 

@@ -26,12 +26,12 @@ def consumer_metrics(broker: Broker) -> Iterable[Metric]:
 def _disagreements(broker: Broker) -> Iterable[Metric]:
     differ = GaugeMetricFamily(
         "dledger_consumer_group_subscriptions",
-        "Different sets of subscriptions in a consumer group, where there is more than one",
+        "Different sets of subscriptions among the members of a consumer group, if they disagree",
         labels=["group"],
     )
     shared = GaugeMetricFamily(
         "dledger_consumer_group_shared_client_ids",
-        "Client ids that several consumers of a group use, where there are such",
+        "Client ids that more than one consumer of a group uses, if there are any",
         labels=["group"],
     )
     for name, group in broker.core.clients.consumers.items():
@@ -81,6 +81,6 @@ def _lags(broker: Broker) -> Iterable[Metric]:
     yield held
     yield GaugeMetricFamily(
         "dledger_consumer_groups_without_lag",
-        "Consumer groups that are left out of dledger_consumer_lag_messages",
+        "Consumer groups that dledger_consumer_lag_messages leaves out",
         value=left_out,
     )

@@ -29,7 +29,9 @@ def health(broker: Broker) -> dict[str, object]:
     reasons = texts(status.get("reasons"))
     if leader is None:
         reasons.append("no leader is known")
-    warnings = [f"{peer} is not reached: the group bears one loss less" for peer in _not_reached(status)]
+    warnings = [
+        f"{peer} is not reached: the group can survive one failure less" for peer in _not_reached(status)
+    ]
     warnings += texts(status.get("warnings"))
     warnings += scarce(broker)
     lag = whole(status.get("committed_index")) - broker.store.applied_index
@@ -63,10 +65,13 @@ def scarce(broker: Broker) -> list[str]:
     found = []
     connections, most = len(broker.server.connections), broker.config.server.max_connections
     if connections >= SCARCE * most:
-        found.append(f"{connections} connections of clients, maxConnections is {most}: more are refused")
+        found.append(
+            f"{connections} client connections are open and the limit is {most} "
+            "(maxConnections): further ones are refused"
+        )
     files = open_files()
     if files is not None and files[0] >= SCARCE * files[1]:
-        found.append(f"{files[0]} files and connections are open, the limit is {files[1]} (ulimit -n)")
+        found.append(f"{files[0]} files and connections are open and the limit is {files[1]} (ulimit -n)")
     return found
 
 

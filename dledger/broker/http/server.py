@@ -128,13 +128,13 @@ class BrokerCollector(Collector):
 
 def _registrations(registrar: Registrar) -> Iterable[Metric]:
     taken = GaugeMetricFamily(
-        "dledger_namesrv_registered", "1 if the NameServer took the last registration", labels=["namesrv"]
+        "dledger_namesrv_registered", "1 if the NameServer accepted the last registration", labels=["namesrv"]
     )
     for addr, ok in registrar.registered.items():
         taken.add_metric([addr], int(ok))
     yield taken
     failed = CounterMetricFamily(
-        "dledger_registrations_failed", "Registrations that were not taken", labels=["namesrv", "cause"]
+        "dledger_registrations_failed", "Registrations that failed", labels=["namesrv", "cause"]
     )
     for (addr, cause), count in sorted(registrar.failed.items()):
         failed.add_metric([addr, cause], count)
@@ -157,7 +157,7 @@ def _node_metrics(status: dict[str, object]) -> Iterable[Metric]:
     peers = status.get("peers")
     if not isinstance(peers, dict):
         return
-    lag = GaugeMetricFamily("dledger_peer_lag_entries", "Entries a peer lacks", labels=["peer"])
+    lag = GaugeMetricFamily("dledger_peer_lag_entries", "Entries that a peer lacks", labels=["peer"])
     up = GaugeMetricFamily("dledger_peer_connected", "1 while a peer is connected", labels=["peer"])
     for peer, progress in sorted(peers.items()):
         if isinstance(progress, dict):

@@ -63,7 +63,9 @@ def delay_level_of(properties: str) -> int:
     """The delay level in these properties, 1 or more. RemotingError 13 if it is not a number."""
     text = dict(_TELLING.findall(properties)).get(DELAY_LEVEL, "")
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{DELAY_LEVEL}: {text[:20]!r} is no delay level")
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL, f"{DELAY_LEVEL}: {text[:20]!r} is not a delay level"
+        )
     return int(text)
 
 
@@ -91,8 +93,8 @@ def _check_half(topic: str, sys_flag: int, properties: str) -> None:
     elif sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_PREPARED):
         problem = f"sysFlag {sys_flag & TRANSACTION_MASK:#x} is not for producers to set"
     elif topic.startswith(RETRY_PREFIX):
-        problem = "a message that comes again is no half message"
+        problem = "a message that is delivered again cannot be a half message"
     elif told.get(DELAY_LEVEL, "0") != "0" or any(name in told for name in TIMERS):
-        problem = "a transactional message cannot be delayed as well"
+        problem = "a transactional message cannot be delayed"
     if problem:
         raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, problem)

@@ -50,7 +50,7 @@ class IntakeFeature(Feature):
         """See `Feature`."""
         yield Figure(
             lambda: self.resends.recognized,
-            "Messages sent again that were stored already",
+            "Repeated messages that were deduplicated, as they were already stored",
             "resends_recognized",
             "recognizedResends",
             counts=True,

@@ -210,7 +210,8 @@ class Resends(LeaderService):
         if len(self._waiting) >= MAX_WAITING or self._bytes + item.size > MAX_WAITING_BYTES:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]system busy, start flow control for a while: too many sends are looked for",
+                "[OVERLOAD]system busy, start flow control for a while: too many repeated sends wait "
+                "to be checked",
             )
         self.looked += 1
         self.looking[item.id] = self.looking.get(item.id, 0) + 1
@@ -287,7 +288,7 @@ class Resends(LeaderService):
         except (IndexBehind, OSError) as error:
             if isinstance(error, OSError) and error.errno not in OUT_OF_MEANS:
                 raise refused_by_system("cannot read the index of messages by key", error) from error
-            self._too_late(loop.time(), f"{error}: whether this is a copy is not known yet")
+            self._too_late(loop.time(), f"{error}: it is not known yet whether this message is a repetition")
             await asyncio.sleep(RETRY_S)
             return
         for positions in places:

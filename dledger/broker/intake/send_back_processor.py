@@ -130,7 +130,7 @@ class SendBackProcessor:
         if len(text) > MAX_PROPERTIES_SIZE:
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties would have {len(text)} bytes with those of a retry: at most "
-                f"{MAX_PROPERTIES_SIZE}",
+                f"the properties would have {len(text)} bytes together with those of a retry; the "
+                f"limit is {MAX_PROPERTIES_SIZE}",
             )
         return Outgoing.again(record, slot, queue_id, text, record.reconsume_times + 1)

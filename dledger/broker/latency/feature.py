@@ -26,7 +26,7 @@ class LatencyFeature(Feature):
         yield Figure(lambda: round(busy.waited_s() * 1000), key="sendThreadPoolQueueHeadWaitTimeMills")
         yield Figure(
             lambda: busy.refused,
-            "Sends refused while the log did not move",
+            "Sends refused because the log made no progress",
             "sends_refused_busy",
             "sendsRefusedAsBusy",
             counts=True,

@@ -80,7 +80,7 @@ class SlowConsumers(LeaderService):
                 continue
             self.stopped += 1
             self._log.warning(
-                "the group reads too far behind and is disabled: enable it with updateSubGroup",
+                "the group was disabled because it reads too far behind: enable it with updateSubGroup",
                 group=group,
                 topic=topic,
                 queue=queue_id,

@@ -97,7 +97,8 @@ class AssignmentProcessor:
         if strategy is None:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"strategy {body.strategyName[:40]!r}: this broker has {', '.join(STRATEGIES)}",
+                f"the strategy {body.strategyName[:40]!r} is unknown; this broker has "
+                f"{', '.join(STRATEGIES)}",
             )
         clients = group.client_ids
         if mode.mode == POP:
@@ -117,7 +118,9 @@ class AssignmentProcessor:
         if body.topic.startswith(RETRY_PREFIX):
             raise RemotingError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if body.mode not in (PULL, POP):
-            raise RemotingError(ResponseCode.INVALID_PARAMETER, f"mode {body.mode[:40]!r}: PULL or POP")
+            raise RemotingError(
+                ResponseCode.INVALID_PARAMETER, f"the mode {body.mode[:40]!r} is unknown: use PULL or POP"
+            )
         if writer.topic(body.topic) is None:
             raise RemotingError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist")
         # Tools set it before the first consumer comes.
@@ -126,7 +129,7 @@ class AssignmentProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
             )
         if not -(1 << 31) <= body.popShareQueueNum < 1 << 31:
-            raise RemotingError(ResponseCode.INVALID_PARAMETER, "popShareQueueNum is no 32-bit number")
+            raise RemotingError(ResponseCode.INVALID_PARAMETER, "popShareQueueNum is not a 32-bit number")
         rows = writer.pending[REQUEST_MODES].rows
         if (body.topic, body.consumerGroup) not in rows and len(rows) >= MAX_REQUEST_MODES:
             raise RemotingError(

@@ -61,7 +61,7 @@ class QueueRoutes:
             return known[1]
         problem = found[-1] if found else "no NameServer is configured"
         raise RemotingError(
-            ResponseCode.SYSTEM_ERROR, f"no NameServer tells the queues of topic[{topic}]: {problem}"
+            ResponseCode.SYSTEM_ERROR, f"no NameServer could name the queues of topic[{topic}]: {problem}"
         )
 
     async def _ask(self, address: str, topic: str) -> TopicRoute | RemotingError:

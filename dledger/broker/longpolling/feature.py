@@ -57,10 +57,12 @@ class LongPollingFeature(Feature):
 
     def figures(self) -> Iterable[Figure]:
         """See `Feature`."""
-        yield Figure(lambda: self.pulls.held.count, "Long polls that wait", "held_pulls", "heldPulls")
+        yield Figure(
+            lambda: self.pulls.held.count, "Long polls that wait for messages", "held_pulls", "heldPulls"
+        )
         yield Figure(
             lambda: self.pulls.messages,
-            "Messages given to consumers",
+            "Messages delivered to consumers",
             "messages_out",
             "msgGetTotalTodayNow",
             counts=True,

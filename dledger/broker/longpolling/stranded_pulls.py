@@ -232,7 +232,7 @@ class StrandedPulls(LeaderService):
     def take(self, call: Call[None]) -> None:
         """Accept a report of pulls that wait at the leader."""
         if not self._origins.is_members_own(call.connection, call.request):
-            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group tell of pulls")
+            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group may report pulls")
         held = decode_held(call.request.body)
         ahead = held.term - self._node.term
         if self._gate.writer is None and held.term >= self._of_term and ahead < MAX_TERMS_AHEAD:
@@ -291,7 +291,7 @@ class StrandedPulls(LeaderService):
             if now - one.told < PULL_LIVES_S and not one.connection.closed:
                 self._answer(one)
         if not self._stranded:
-            self._log.info("pulls of the leader before are answered", pulls=self.answered)
+            self._log.info("pulls of the previous leader are answered", pulls=self.answered)
 
     def _answer(self, one: _Kept) -> None:
         pull = one.pull
@@ -305,6 +305,6 @@ class StrandedPulls(LeaderService):
             request,
             ResponseCode.PULL_NOT_FOUND,
             ext=pull_fields(own_id, pull.offset, low, high),
-            remark="the leader that had it is not heard here: ask again",
+            remark="the leader that held this pull is out of reach: pull again",
         )
         self.answered += 1

@@ -30,8 +30,9 @@ from dledger.remoting.headers import (
 
 APPLIED = "applied index of the leader"
 TOLD = (
-    "applied index of the leader; the answer waits (0.2 s at most, normally) until what it was told of that"
-    " queue before is applied, so that it is neither older than the group knows nor lost with the leader"
+    "applied index of the leader; the answer waits (normally 0.2 s at most) until earlier commits "
+    "for that queue are applied, so it is neither older than what the group knows nor lost with the "
+    "leader"
 )
 
 MEMBERS_KNOWN_S = 60.0
@@ -137,8 +138,9 @@ class OffsetProcessor:
         if not harmless and (header.setsBack or not self._by_member(call)):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"group {header.consumerGroup} was reset to {wanted} in {header.topic}@{header.queueId}, and "
-                "none of its consumers has heard of it: only another reset (222) takes its place",
+                f"group {header.consumerGroup} was reset to {wanted} in "
+                f"{header.topic}@{header.queueId}, and none of its consumers has been notified yet: "
+                "only another reset (request code 222) can replace it",
             )
         call.respond(remark="Offset has been previously reset")  # its consumer hears with its next pull
 
@@ -158,27 +160,28 @@ class OffsetProcessor:
         if call.request.flag & FLAG_FORWARDED:  # also when a client sets the flag itself
             raise RemotingError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"{what}, and came by a broker that does not lead, perhaps late: not executed, ask the "
-                "leader itself",
+                f"{what}, and the commit was forwarded by a follower and may be late. It was not "
+                "executed: send it to the leader itself",
             )
         if header.membership is not None and header.membership != self._membership(call):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"{what}, and its consumers are not those any more that the commit knew (membership "
-                f"{header.membership}, now {self._membership(call)}): commit again if that is still wanted",
+                f"{what}, and the members of the group have changed since the commit was sent "
+                f"(membership {header.membership}, now {self._membership(call)}): commit again if you "
+                "still want that",
             )
         left_s = MEMBERS_KNOWN_S - self._gate.serving_s
         if left_s > 0:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{what}, and this leader has taken over too recently to know all consumers of the group: "
-                f"try again in {math.ceil(left_s)} s, or reset the group (222)",
+                f"{what}, and this leader has taken over too recently to know all consumers of the "
+                f"group: try again in {math.ceil(left_s)} s, or reset the group (request code 222)",
             )
         if not self._by_tool(call) and not self._alone(call):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"{what}, and other consumers of it are connected: stop them to set it back, or reset the "
-                "group (222)",
+                f"{what}, and other consumers of the group are connected: stop them before you move "
+                "it back, or reset the group (request code 222)",
             )
 
     def _membership(self, call: LeaderCall[Any]) -> str:

@@ -140,7 +140,8 @@ class PendingOffsets(LeaderService):
         if announce and row is None and len(pending) >= MAX_RESETS:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"the limit of {MAX_RESETS} resets that no consumer has heard of is reached",
+                f"{MAX_RESETS} resets wait until a consumer is notified of them, and that is the "
+                "limit: start consumers of the groups that were reset",
             )
         rows = {(topic, queue): at for queue, at in offsets.items()}
         ops = [offsets_op(group, [(*queue, at) for queue, at in rows.items()], reset=True)]

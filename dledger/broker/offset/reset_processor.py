@@ -147,8 +147,8 @@ class ResetProcessor:
         if len(topics) > MAX_CLONED:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"group {header.srcGroup} has offsets in {len(topics)} topics: at most {MAX_CLONED} are "
-                "cloned at once, name them one by one",
+                f"group {header.srcGroup} has offsets in {len(topics)} topics: at most {MAX_CLONED} "
+                "are cloned at once; clone them topic by topic",
             )
         self._clone_next(call, deque(topics))
 
@@ -185,7 +185,7 @@ class ResetProcessor:
         if members is not None and members.message_model == "BROADCASTING":
             raise RemotingError(
                 ResponseCode.BROADCAST_CONSUMPTION,
-                f"group {group} is consumed by broadcast: each of its consumers keeps its offsets itself",
+                f"group {group} consumes in broadcasting mode: each of its consumers keeps its own offsets",
             )
 
     # -- telling consumers ----------------------------------------------------------------------------

@@ -77,11 +77,11 @@ class AckProcessor:
         by one)."""
         body = decode_batch_ack(call.request.body)
         if not body.acks:
-            raise RemotingError(ResponseCode.NO_MESSAGE, "no acknowledgement in the body")
+            raise RemotingError(ResponseCode.NO_MESSAGE, "the body holds no acknowledgement")
         if len(body.acks) > MAX_BATCH_ACKS:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"{len(body.acks)} acknowledgements in one request: at most {MAX_BATCH_ACKS}",
+                f"the request has {len(body.acks)} acknowledgements; the limit is {MAX_BATCH_ACKS}",
             )
         self._check_room(call.writer)
         done: dict[CheckpointKey, tuple[int, ...]] = {}
@@ -116,7 +116,7 @@ class AckProcessor:
         if not 0 <= header.invisibleTime <= MAX_INVISIBLE_MS:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {header.invisibleTime}: 0 to {MAX_INVISIBLE_MS} ms are possible",
+                f"invisibleTime is {header.invisibleTime} ms; it must be from 0 to {MAX_INVISIBLE_MS} ms",
             )
         if handle.in_order:
             self._change_in_order(call, handle)
@@ -127,8 +127,8 @@ class AckProcessor:
         if row is None or header.offset not in row.offsets:
             raise RemotingError(
                 ResponseCode.NO_MESSAGE,
-                f"the handle of {header.topic}@{header.queueId} offset {header.offset} is not valid any "
-                "more: the message is acknowledged, or came again",
+                f"the handle of {header.topic}@{header.queueId} offset {header.offset} is stale: the "
+                "message was acknowledged, or was delivered again with another handle",
             )
         rows, time_ms = writer.pending[POPS].rows, writer.clock_ms()
         while (*place, header.offset, time_ms) in rows:
@@ -154,7 +154,7 @@ class AckProcessor:
                 row = after
             elif strict and offset >= pop_order.next_offset(row):
                 raise RemotingError(
-                    ResponseCode.MESSAGE_ILLEGAL, f"offset {offset} is none of this pop's messages"
+                    ResponseCode.MESSAGE_ILLEGAL, f"no message of this pop has the offset {offset}"
                 )
         if row is before:
             return None
@@ -289,7 +289,7 @@ def _bits(one: BatchAck) -> bytes:
     try:
         return base64.b64decode(one.b, validate=True)
     except (binascii.Error, ValueError):
-        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{one.b[:40]!r} is no set of bits") from None
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, f"{one.b[:40]!r} is not a set of bits") from None
 
 
 def _chosen(offsets: tuple[int, ...], start: int, bits: bytes) -> tuple[int, ...]:

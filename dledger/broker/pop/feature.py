@@ -39,7 +39,7 @@ class PopFeature(Feature):
 
     def figures(self) -> Iterable[Figure]:
         """See `Feature`."""
-        yield Figure(lambda: self.pops.held.count, "Pops that wait", "held_pops", "heldPops")
+        yield Figure(lambda: self.pops.held.count, "Pops that wait for messages", "held_pops", "heldPops")
         yield Figure(
             lambda: self.ledger.messages,
             "On the leader: popped messages that are not acknowledged",
@@ -48,7 +48,7 @@ class PopFeature(Feature):
         )
         yield Figure(
             lambda: self.revives.revived,
-            "Popped messages that were not acknowledged in time and came again",
+            "Popped messages that were not acknowledged in time and became available again",
             "pop_revived",
             "popRevivedMessages",
             counts=True,

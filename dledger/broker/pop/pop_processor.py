@@ -168,12 +168,12 @@ class PopProcessor(LeaderService):
         if not 0 < header.maxMsgNums <= MAX_POP_MESSAGES:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"maxMsgNums is {header.maxMsgNums}: a pop takes 1 to {MAX_POP_MESSAGES} messages",
+                f"maxMsgNums is {header.maxMsgNums}; a pop may ask for 1 to {MAX_POP_MESSAGES} messages",
             )
         if not 0 <= header.invisibleTime <= MAX_INVISIBLE_MS:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {header.invisibleTime}: 0 to {MAX_INVISIBLE_MS} ms are possible",
+                f"invisibleTime is {header.invisibleTime} ms; it must be from 0 to {MAX_INVISIBLE_MS} ms",
             )
         attempt = header.attemptId or ""
         if len(attempt) > MAX_ATTEMPT:
@@ -255,7 +255,7 @@ class PopProcessor(LeaderService):
         if not 0 < header.maxMsgNums <= MAX_POP_MESSAGES:
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"maxMsgNums is {header.maxMsgNums}: 1 to {MAX_POP_MESSAGES} messages are shown",
+                f"maxMsgNums is {header.maxMsgNums}; a peek may ask for 1 to {MAX_POP_MESSAGES} messages",
             )
         pop = Pop(
             call.connection,

@@ -127,7 +127,10 @@ class PopReviveService(LeaderService):
             self._append(writer, row, records)
         except (OSError, Rotten, RemotingError) as error:
             self._log.warning(
-                "a popped message cannot come again now", topic=key[1], offset=key[3], error=error
+                "popped message not made available again now, trying again",
+                topic=key[1],
+                offset=key[3],
+                error=error,
             )
             self._ledger.postpone(key, loop.time() + RETRY_S)
 
@@ -143,7 +146,7 @@ class PopReviveService(LeaderService):
             if record is not None and record.queue_offset != offset:
                 record = None
             if record is None and result.status is GetStatus.OFFSET_FOUND_NULL:
-                raise OSError(f"offset {offset} of {row.topic}@{row.queue} has no unit")
+                raise OSError(f"offset {offset} of {row.topic}@{row.queue} has no unit in its ConsumeQueue")
             records[offset] = record
             size += 0 if record is None else record.size
             if size >= BATCH_BYTES:
@@ -160,7 +163,9 @@ class PopReviveService(LeaderService):
             if record is None:
                 self.dropped += 1
                 self._log.error(
-                    "a popped message expired before it came again", topic=row.topic, offset=offset
+                    "popped message lost: it expired before it was available again",
+                    topic=row.topic,
+                    offset=offset,
                 )
             else:
                 copy = self._copy(writer, row, record)

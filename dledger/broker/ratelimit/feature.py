@@ -21,14 +21,14 @@ class RateLimitFeature(Feature):
         """See `Feature`."""
         yield Figure(
             lambda: self.rates.sending.refused,
-            "Sends refused as a topic or a group had sent enough",
+            "Sends refused by the rate limit of a topic or a producer group",
             "sends_refused_rate",
             "sendsRefusedByRate",
             counts=True,
         )
         yield Figure(
             lambda: self.rates.reading.refused,
-            "Pulls and pops refused as a topic or a group had read enough",
+            "Pulls and pops refused by the rate limit of a topic or a consumer group",
             "pulls_refused_rate",
             "pullsRefusedByRate",
             counts=True,

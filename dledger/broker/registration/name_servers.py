@@ -62,7 +62,10 @@ class NameServers:
                 where = ";".join(names) or config.address_server_url
                 known = ";".join(self.addresses) or "none"
                 self._log.warning(
-                    "no NameServer addresses: those known stay", asked=where, why=failure, known=known
+                    "no NameServer addresses received: the known ones stay in use",
+                    asked=where,
+                    why=failure,
+                    known=known,
                 )
             return
         self._failure = ""

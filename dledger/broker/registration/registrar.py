@@ -254,7 +254,7 @@ class Registrar(LeaderService):
         try:
             await self._client.invoke(addr, RequestCode.UNREGISTER_BROKER, header, timeout_s=timeout_s)
         except RemotingError as error:
-            self._env.log.info("not unregistered", namesrv=addr, reason=error.remark)
+            self._env.log.info("unregistration failed", namesrv=addr, reason=error.remark)
 
     def _broker_id(self) -> int:
         return 0 if self._node.serving else self._settings.now.follower_id

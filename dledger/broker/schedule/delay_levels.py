@@ -18,13 +18,13 @@ def parse_levels(text: str) -> tuple[int, ...]:
     for item in text.split():
         match = _LEVEL.fullmatch(item)
         if match is None:
-            raise ValueError(f"{item!r}: a number and s, m, h or d are expected, as 10s")
+            raise ValueError(f"{item!r}: expected a number with s, m, h or d, such as 10s")
         delay = int(match[1]) * _UNITS[match[2]]
         if delay > MAX_DELAY_MS:
             raise ValueError(f"{item!r}: at most 366d")
         levels.append(delay)
     if not 0 < len(levels) <= MAX_LEVELS:
-        raise ValueError(f"{len(levels)} levels: 1 to {MAX_LEVELS} are expected")
+        raise ValueError(f"{len(levels)} levels: expected 1 to {MAX_LEVELS}")
     return tuple(levels)
 
 

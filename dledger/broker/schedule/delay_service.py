@@ -117,7 +117,9 @@ class DelayService(LeaderService):
         try:
             result = await self._read(level, offset)
         except (OSError, Rotten) as error:
-            self._log.warning("a delayed message cannot be read now", level=level, offset=offset, error=error)
+            self._log.warning(
+                "delayed message cannot be read now, trying again", level=level, offset=offset, error=error
+            )
             return RETRY_S
         if result.status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE):
             return None
@@ -130,7 +132,9 @@ class DelayService(LeaderService):
             # Retention was faster than the delay. (An offset beyond the end is none that was ever said.)
             lost = max(result.next_offset, result.min_offset) - offset
             self.dropped += max(lost, 0)
-            self._log.error("delayed messages expired before they were due", level=level, messages=lost)
+            self._log.error(
+                "delayed messages lost: they expired before they were due", level=level, messages=lost
+            )
             writer.append_op(DelayProgress(level, max(result.next_offset, offset + 1)).op())
             return 0.0
         clock_ms, loop_s = writer.clock_ms(), asyncio.get_running_loop().time()
@@ -226,7 +230,7 @@ class DelayService(LeaderService):
         if slot is None or not slot.queues or not queue.isdecimal():
             self.dropped += 1
             self._log.error(
-                "a delayed message has no topic to go to", topic=topic, offset=record.queue_offset
+                "delayed message dropped: its topic does not exist", topic=topic, offset=record.queue_offset
             )
             return None
         text = encode_properties(properties).encode()

@@ -28,13 +28,13 @@ class ScheduleFeature(Feature):
         """See `Feature`."""
         yield Figure(
             lambda: self.delays.delivered,
-            "Messages with a delay level that came",
+            "Messages with a delay level that were delivered",
             "delayed_delivered",
             counts=True,
         )
         yield Figure(
             lambda: self.delays.dropped,
-            "Messages with a delay level that could not come",
+            "Messages with a delay level that were dropped",
             "delayed_dropped",
             counts=True,
         )

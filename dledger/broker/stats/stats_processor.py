@@ -33,7 +33,7 @@ from dledger.runtime.cooperative import Pace
 from dledger.runtime.files import Buffer
 
 APPLIED = "applied index of the leader"
-OWN = "what the leader counted since it leads, in memory"
+OWN = "counters in the memory of the leader, since it became leader"
 MAX_ROWS = 50_000
 """Queues of groups in one answer, about 10 MB; a larger answer is refused."""
 MAX_OFFSETS = 500_000

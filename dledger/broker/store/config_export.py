@@ -74,7 +74,7 @@ class ConfigExport:
                 if error.errno not in PASSING:
                     raise refused_by_system("cannot write config/*.json", error) from error
                 if not self._told:
-                    self._env.log.warning("config/*.json not written, trying again", error=error)
+                    self._env.log.warning("cannot write config/*.json, trying again", error=error)
                 self._told = True
             await asyncio.sleep((loop.time() - began) * (1 / SHARE - 1))
 

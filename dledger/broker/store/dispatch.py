@@ -196,8 +196,8 @@ class Dispatcher:
             op = self._state.apply(body)
         except UnknownOperation as error:
             raise NodeFailed(
-                f"entry {index}: {error}, which is older than what the group writes: start this node again"
-                " with the version that the others run",
+                f"entry {index}: {error}, as this version of the program is older than the one that "
+                "wrote it: start this node with the version that the other members run",
                 EXIT_CONFIG,
             ) from error
         if op is not None:

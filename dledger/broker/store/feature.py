@@ -36,8 +36,14 @@ class StoreFeature(Feature):
     def figures(self) -> Iterable[Figure]:
         """See `Feature`."""
         store = self._store
-        yield Figure(lambda: store.applied_index, "Last index applied to queues and state", "applied_index")
-        yield Figure(lambda: store.snapshot_index, "Last index in the snapshot", "snapshot_index")
+        yield Figure(
+            lambda: store.applied_index,
+            "Index of the last entry applied to queues and state",
+            "applied_index",
+        )
+        yield Figure(
+            lambda: store.snapshot_index, "Index of the last entry in the snapshot", "snapshot_index"
+        )
         yield Figure(lambda: len(store.state.topics), "Topics in the replicated state", "topics")
         yield Figure(lambda: store.queues.count, "Queues with messages", "queues")
         yield Figure(
@@ -47,7 +53,9 @@ class StoreFeature(Feature):
             "dispatchedMessages",
             counts=True,
         )
-        yield Figure(lambda: store.dispatcher.malformed, "Entries skipped", "entries_malformed", counts=True)
         yield Figure(
-            lambda: store.state.skipped, "System operations skipped", "operations_skipped", counts=True
+            lambda: store.dispatcher.malformed, "Entries that were skipped", "entries_malformed", counts=True
+        )
+        yield Figure(
+            lambda: store.state.skipped, "Operations that were skipped", "operations_skipped", counts=True
         )

@@ -200,7 +200,7 @@ class IndexService:
                 if isinstance(error, OSError) and error.errno not in PASSING:
                     raise
                 if not self._told:
-                    self._env.log.warning("index of messages by key waits", error=error)
+                    self._env.log.warning("building the index of messages by key waits", error=error)
                 self._told = str(error)
                 await asyncio.sleep(RETRY_S)
             try:
@@ -345,7 +345,7 @@ class IndexService:
                 kept.pop()
         if why and names:
             self._env.log.warning(
-                "the index of messages by key is built anew", reason=why, files=len(names) - len(kept)
+                "the index of messages by key is rebuilt", reason=why, files=len(names) - len(kept)
             )
         for name in names[len(kept) :]:
             await run(Lane.DISK, files.unlink, f"{self._root}/{name}")

@@ -213,7 +213,7 @@ def load(files: Files, path: str, slots: int, units: int) -> KeyFile:
         header = unpack_index_header(file.pread(HEADER_SIZE, 0))
         found = KeyFile(path, slots, units, header)
         if not 1 <= header.count <= units or header.begin_position > header.end_position:
-            raise DamagedIndex(f"{path}: the header cannot be: {header}")
+            raise DamagedIndex(f"{path}: the header has impossible values: {header}")
         if header.count > 1:
             ends = ((1, header.begin_position), (header.count - 1, header.end_position))
             for number, position in ends:

@@ -327,7 +327,7 @@ class MessageStore:
         if error.errno not in PASSING:
             raise error
         if not self._waits:
-            self._env.log.warning("queues or snapshot not written, trying again", error=error)
+            self._env.log.warning("cannot write queues or a snapshot, trying again", error=error)
         self._waits = True
 
     async def flush(self) -> None:

@@ -265,7 +265,7 @@ class Reader:
                 parts = await self._records([(position, size) for position, size, _ in cold])
             except ValueError:
                 if cold[0][0] >= self._log.begin_pos:
-                    raise OSError(f"the log does not hold what is at {cold[0][0]}") from None
+                    raise OSError(f"the log does not hold the bytes at {cold[0][0]}") from None
                 return await self.records(places)  # retention was faster
             for (_, _, number), data in zip(cold, parts, strict=True):
                 found[number] = bytes(data)

@@ -30,33 +30,33 @@ class TimerFeature(Feature):
         """See `Feature`."""
         yield Figure(
             lambda: self.claims.waiting,
-            "On the leader: messages that wait for their time, about",
+            "On the leader: timer messages that are not due yet (an estimate)",
             "timers_waiting",
             "timerMessagesWaiting",
         )
         yield Figure(
             lambda: self.service.delivered,
-            "Messages that came at their time",
+            "Timer messages that were delivered",
             "timers_delivered",
             "timerMessagesDelivered",
             counts=True,
         )
         yield Figure(
             lambda: self.service.recalled,
-            "Messages that were recalled before their time",
+            "Timer messages that were recalled before they were due",
             "timers_recalled",
             "timerMessagesRecalled",
             counts=True,
         )
         yield Figure(
             lambda: self.service.rolled,
-            "Messages and recalls that were put into the log again",
+            "Timer messages and recalls that were written to the log again",
             "timers_rolled",
             counts=True,
         )
         yield Figure(
             lambda: self.service.dropped,
-            "Messages whose time came, and that could not come",
+            "Timer messages that were due and were dropped",
             "timers_dropped",
             counts=True,
         )

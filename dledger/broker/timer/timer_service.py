@@ -166,7 +166,7 @@ class TimerService(LeaderService):
                 try:
                     pause_s = await self._turn(tasks)
                 except (OSError, Rotten) as error:
-                    self._log.warning("timer messages cannot be read now", error=error)
+                    self._log.warning("timer messages cannot be read now, trying again", error=error)
                     pause_s = RETRY_S
                 if pause_s == 0:
                     await asyncio.sleep(pause_s)  # others have their turn between two batches
@@ -245,7 +245,7 @@ class TimerService(LeaderService):
         try:
             await self._look(writer, queue)
         except OSError as error:
-            self._log.warning("timer messages cannot be looked for now", error=error)
+            self._log.warning("search for timer messages failed, trying again", error=error)
             await asyncio.sleep(RETRY_S)
         if self._writer is writer:
             self._looking = None
@@ -398,7 +398,9 @@ class TimerService(LeaderService):
         """The message for its real queue; None if it is not delivered."""
         if data is None:
             self.dropped += 1
-            self._log.error("a timer message expired before it was due", offset=one.offset, due=one.due)
+            self._log.error(
+                "timer message lost: it expired before it was due", offset=one.offset, due=one.due
+            )
             return None
         waited = unpack_waited(bytes(data))
         recalled = self._recalled.get(one.due)
@@ -410,7 +412,9 @@ class TimerService(LeaderService):
             slot = None  # one of that name, maybe, but not the one that it waited for
         if slot is None or not slot.queues or not waited.queue.isdecimal():
             self.dropped += 1
-            self._log.error("a timer message has no topic to go to", topic=waited.topic, offset=one.offset)
+            self._log.error(
+                "timer message dropped: its topic does not exist", topic=waited.topic, offset=one.offset
+            )
             return None
         return waited.to(slot, int(waited.queue) % slot.queues)
 
@@ -442,7 +446,9 @@ class TimerService(LeaderService):
             try:
                 pause_s = await self._advance()
             except (OSError, Rotten) as error:
-                self._log.warning("timer messages that wait for long cannot be read now", error=error)
+                self._log.warning(
+                    "timer messages that are due later cannot be read now, trying again", error=error
+                )
                 pause_s = KEEP_S
             window_s = now.timer_roll_window_slots * now.timer_precision_ms / 1000
             await asyncio.sleep(min(pause_s, max(window_s / 4, RETRY_S)))
@@ -512,7 +518,9 @@ class TimerService(LeaderService):
             waits = progress.waits(one.due, one.offset) and not (recall and one.due <= passed_ms)
             if waits and data is None:
                 self.dropped += 1
-                self._log.error("a timer message expired before it was due", offset=one.offset, due=one.due)
+                self._log.error(
+                    "timer message lost: it expired before it was due", offset=one.offset, due=one.due
+                )
             elif waits and data is not None:
                 record = decode_record(data)
                 if record.store_timestamp > old_ms or one.due <= soon_ms:

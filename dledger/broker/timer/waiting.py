@@ -30,7 +30,7 @@ def due_time(properties: dict[str, str], now_ms: int, settings: BrokerConfig) ->
     if TIMER_DEL_UNIQKEY in properties:
         raise RemotingError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"{TIMER_DEL_UNIQKEY} is not for producers to set: recall the message (370)",
+            f"{TIMER_DEL_UNIQKEY} must not be set by producers: recall the message (request code 370)",
         )
     if TIMER_DELAY_SEC in properties:
         wanted = now_ms + _number(properties, TIMER_DELAY_SEC) * 1000

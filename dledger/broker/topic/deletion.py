@@ -114,8 +114,8 @@ class Deletions:
         if writer.pending.at_most(DELETIONS) + more > MAX_DELETED:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"the limit of {MAX_DELETED} deleted topics is reached whose messages are still in the log: "
-                "wait until retention has taken them",
+                f"{MAX_DELETED} deleted topics still have messages in the log, and that is the limit: "
+                "wait until retention has removed these messages",
             )
 
     def _delete(self, writer: CommitLogWriter, names: Sequence[str], after: Sequence[Op] = ()) -> int:

@@ -107,8 +107,8 @@ class TopicProcessor:
         kept = self._queues_with_messages(writer, header.topic)
         if config.read_queues < kept:
             remark = (
-                f"readQueueNums stays {kept}, not {config.read_queues}: the queues up to {kept - 1} hold "
-                "messages. Set it again when they have expired"
+                f"readQueueNums stays {kept} instead of {config.read_queues}, as the queues up to "
+                f"{kept - 1} hold messages. Change it again after they have expired"
             )
             respond = partial(respond, remark=remark)
             config = msgspec.structs.replace(config, read_queues=kept)
@@ -382,9 +382,9 @@ class TopicProcessor:
         if problem is None and not (
             0 < header.readQueueNums <= MAX_QUEUES and 0 < header.writeQueueNums <= MAX_QUEUES
         ):
-            problem = f"readQueueNums and writeQueueNums: 1 to {MAX_QUEUES}"
+            problem = f"readQueueNums and writeQueueNums must be from 1 to {MAX_QUEUES}"
         if problem is None and not 0 <= header.perm <= MAX_PERM:
-            problem = f"perm {header.perm}: 0 to {MAX_PERM}"
+            problem = f"perm is {header.perm}; it must be from 0 to {MAX_PERM}"
         if problem is None and not 0 <= (header.topicSysFlag or 0) <= 0x7FFFFFFF:
             problem = "topicSysFlag out of range"
         if problem is not None:
@@ -433,12 +433,14 @@ def _without_effect(asked: Sequence[SubscriptionGroupConfig], made: Sequence[Gro
         for name in fields
         if any(getattr(one, name) != getattr(kept, name) for one, kept in zip(asked, shown, strict=True))
     ]
-    return f"has no effect here: {', '.join(lost)}" if lost else None
+    return f"these settings have no effect here: {', '.join(lost)}" if lost else None
 
 
 def _check_length(count: int) -> None:
     if not 0 < count <= MAX_LIST:
-        raise RemotingError(ResponseCode.INVALID_PARAMETER, f"a list of {count}: 1 to {MAX_LIST} at once")
+        raise RemotingError(
+            ResponseCode.INVALID_PARAMETER, f"the list has {count} items; it must have 1 to {MAX_LIST}"
+        )
 
 
 def _change_attributes(attributes: dict[str, str], text: str) -> None:
@@ -446,7 +448,7 @@ def _change_attributes(attributes: dict[str, str], text: str) -> None:
     if len(text) > MAX_TOPIC_BYTES:
         raise RemotingError(
             ResponseCode.INVALID_PARAMETER,
-            f"attributes of {len(text)} characters: at most {MAX_TOPIC_BYTES}",
+            f"the attributes have {len(text)} characters; the limit is {MAX_TOPIC_BYTES}",
         )
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, separator, value = part[1:].partition("=")
@@ -456,7 +458,7 @@ def _change_attributes(attributes: dict[str, str], text: str) -> None:
             attributes.pop(key, None)
         else:
             raise RemotingError(
-                ResponseCode.INVALID_PARAMETER, f"attribute {part!r}: +key=value or -key is expected"
+                ResponseCode.INVALID_PARAMETER, f"attribute {part!r}: expected +key=value or -key"
             )
 
 

@@ -44,7 +44,9 @@ class CheckRelay:
     def relay(self, call: Call[RelayedCheckHeader]) -> None:
         """Pass a check of the leader on to a producer of the group."""
         if not self._origins.is_members_own(call.connection, call.request):
-            raise RemotingError(ResponseCode.NO_PERMISSION, "only brokers of this group pass checks on")
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION, "only brokers of this group may relay transaction checks"
+            )
         group = call.header.producerGroup
         connection = self._clients.a_producer(group)
         if connection is None:
@@ -77,7 +79,9 @@ class Elsewhere:
 
     def _pass_on(self, addresses: list[str], fields: Mapping[str, str], body: bytes) -> None:
         if not addresses:
-            self._log.info("no producer to ask for a transaction", group=fields["producerGroup"])
+            self._log.info(
+                "no producer connected that can be asked about a transaction", group=fields["producerGroup"]
+            )
             return
         address, *others = addresses
 

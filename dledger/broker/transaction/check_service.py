@@ -140,7 +140,7 @@ class TransactionCheckService(LeaderService):
         try:
             record = await self._read(row)
         except (OSError, Rotten) as error:
-            self._log.warning("a half message cannot be read now", half=row.half, error=error)
+            self._log.warning("half message cannot be read now, trying again", half=row.half, error=error)
             return
         if (
             writer is not self._writer
@@ -151,7 +151,9 @@ class TransactionCheckService(LeaderService):
         self._work += 1
         if record is None:
             self.lost += 1
-            self._log.error("a half message expired before its transaction ended", half=row.half, at=row.at)
+            self._log.error(
+                "half message lost: it expired before its transaction ended", half=row.half, at=row.at
+            )
             writer.append_op(TRANSACTIONS.removal(row.half))
             return
         self._bytes += record.size
@@ -160,14 +162,14 @@ class TransactionCheckService(LeaderService):
         if is_gone(writer.pending[DELETIONS].rows, properties, origin, ()):
             self.lost += 1
             self._log.warning(
-                "a transaction ends: its topic was deleted", half=row.half, topic=properties.get(REAL_TOPIC)
+                "transaction dropped: its topic was deleted", half=row.half, topic=properties.get(REAL_TOPIC)
             )
             writer.append_op(TRANSACTIONS.removal(row.half))
             return
         if row.checks >= self._settings.now.transaction_check_max:
             self.discarded += 1
             self._log.warning(
-                "a transaction is given up: its producers did not say how it ends",
+                "transaction cancelled: its producers did not say how it ends",
                 half=row.half,
                 asked=row.checks,
                 properties=record.properties[:200],
@@ -205,5 +207,5 @@ class TransactionCheckService(LeaderService):
         result = self._reader.get(*where) or await self._reader.get_cold(*where)
         record = decode_record(bytes(result.parts[0])) if result.parts else None
         if record is None and result.status is GetStatus.OFFSET_FOUND_NULL:
-            raise OSError(f"offset {row.at} of {HALF_TOPIC} has no unit")
+            raise OSError(f"offset {row.at} of {HALF_TOPIC} has no unit in its ConsumeQueue")
         return None if record is None or record.queue_offset != row.at else record

@@ -33,7 +33,7 @@ from dledger.remoting.headers import EndTransactionHeader
 _Where = tuple[str, int, int, int, int, MessageFilter]
 """Arguments of `Reader.get`."""
 _UNKNOWN = 0
-_NOT_OPEN = "no such transaction is open: it was ended before, or given up"
+_NOT_OPEN = "the transaction is not open: it was already ended, or the broker cancelled it"
 
 
 class EndTransactionProcessor:
@@ -65,7 +65,8 @@ class EndTransactionProcessor:
         if header.commitOrRollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             raise RemotingError(
                 ResponseCode.INVALID_PARAMETER,
-                f"commitOrRollback={header.commitOrRollback}: 8 to commit, 12 to roll back, 0 when not known",
+                f"commitOrRollback={header.commitOrRollback}: use 8 to commit, 12 to roll back, 0 if "
+                "it is not known",
             )
         where = self._where(writer, header)
         found = self._reader.get(*where)

@@ -32,9 +32,7 @@ class TransactionFeature(Feature):
     def figures(self) -> Iterable[Figure]:
         """See `Feature`."""
         checks = self.checks
-        yield Figure(
-            lambda: checks.open, "Transactions that are not ended", "transactions_open", "openTransactions"
-        )
+        yield Figure(lambda: checks.open, "Open transactions", "transactions_open", "openTransactions")
         yield Figure(
             lambda: checks.asked,
             "Producers asked how a transaction ends",
@@ -44,14 +42,14 @@ class TransactionFeature(Feature):
         )
         yield Figure(
             lambda: checks.discarded,
-            "Transactions that nobody ended",
+            "Transactions that the broker cancelled, as no producer ended them",
             "transactions_discarded",
             "discardedTransactions",
             counts=True,
         )
         yield Figure(
             lambda: checks.lost,
-            "Half messages gone before their transaction ended",
+            "Half messages that were lost before their transaction ended",
             "transactions_lost",
             counts=True,
         )

@@ -43,14 +43,17 @@ def begin(
     if config.reject_transactions:
         raise RemotingError(
             ResponseCode.NO_PERMISSION,
-            "this broker takes no transactional messages (rejectTransactionMessage=true)",
+            "this broker refuses transactional messages (rejectTransactionMessage=true)",
         )
     if slot.is_retry or slot.is_dead_letter:
-        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, "a message that comes again is no half message")
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL, "a message that is delivered again cannot be a half message"
+        )
     if not properties.get(PGROUP):
         raise RemotingError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a half message without {PGROUP}: nobody could be asked for its end",
+            f"the half message lacks the property {PGROUP}: no producer could be asked how its "
+            "transaction ends",
         )
     wait = first_wait_ms(properties, config.transaction_timeout_ms)
     if writer.pending.at_most(TRANSACTIONS) >= config.max_open_transactions:
